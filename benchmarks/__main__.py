@@ -26,6 +26,7 @@ SUITES = {
     "client-sends": "benchmarks.client_sends",
     "client-pushes": "benchmarks.client_pushes",
     "official-client": "benchmarks.official_client",
+    "grpc": "benchmarks.grpc",
     "embedded": "benchmarks.embedded",
     "spark": "benchmarks.spark",
 }

@@ -4,7 +4,7 @@ Invariant: of the project it imports `benchmarks.contest` only, which needs no p
 """
 
 # Only the environment that the suite makes has it; its types are not for us to check.
-import rocketmq  # type: ignore[import-not-found]
+import rocketmq
 
 from benchmarks.contest import (
     BODY,

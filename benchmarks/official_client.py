@@ -119,7 +119,7 @@ class Contestant:
 
 def run(options: Options) -> list[Row]:
     """Measure RocketMQ with both clients and OneLog with ours, in turns."""
-    suite = _Suite(options)
+    suite = ContestSuite(options)
     official, ours, ours_on_onelog = Results(), Results(), Results()
     contestants = {}
     with ExitStack() as stack:
@@ -149,7 +149,7 @@ def run(options: Options) -> list[Row]:
     return made + [not_run(OFFICIAL[mode], reason) for mode, reason in official.missing.items()]
 
 
-class _Suite:
+class ContestSuite:
     """The measurements of one run."""
 
     def __init__(self, options: Options) -> None:
@@ -165,7 +165,7 @@ class _Suite:
         wait_until(lambda: has_route(peer.nameservers, BACKLOG), f"the route of {BACKLOG}")
         uvloop.run(_fill(peer, self._plan.messages))
 
-    def official(self, peer: ProxyPeer, results: Results) -> Contestant | None:
+    def official(self, peer: Peer, results: Results) -> Contestant | None:
         """The official client; if it cannot take part, the results say why."""
         self._announce(f"the official client {VERSION}: installing it, if it is not there")
         try:

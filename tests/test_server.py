@@ -162,7 +162,8 @@ def test_several_brokers_have_ports_side_by_side() -> None:
     third = nth_broker(loaded, 2)
     assert third.config.nameserver.port == 702
     assert third.config.broker == loaded.config.broker
-    off = load(overrides={"nameserver.port": 0, "kafka.port": 0, "http.port": 0})
+    sections = ("nameserver", "kafka", "http", "amqp", "stomp", "mqtt", "grpc")
+    off = load(overrides={f"{section}.port": 0 for section in sections})
     assert nth_broker(off, 2) == off
 
 

@@ -18,6 +18,8 @@ def embedded(
     port: int | None = None,
     kafka: bool = False,
     amqp: bool = False,
+    stomp: bool = False,
+    mqtt: bool = False,
     **settings: bool | int | str,
 ) -> "Embedding":
     """A broker inside this process, for as long as a `with` or `async with` block lasts.
@@ -25,13 +27,15 @@ def embedded(
     `folder` keeps its messages; without one they live in memory, and end with it. `port` makes its
     name server listen on that port of 127.0.0.1, too (0 takes a free one), for other processes.
     With `kafka` it has a port for Kafka's clients, who begin at its `bootstrap_servers`, with
-    `amqp` one for RabbitMQ's, at its `amqp_url`. Settings are those of `onelog config`, as
-    `broker__auto_create_topics=False`.
+    `amqp` one for RabbitMQ's, at its `amqp_url`, with `stomp` one for STOMP's, at its
+    `stomp_address`, and with `mqtt` one for MQTT's, its `mqtt_port`. Settings are those of
+    `onelog config`, as `broker__auto_create_topics=False`.
     """
     # Here and not above: the broker is large, and most who import the package need a part of it.
     from onelog.embedded_broker import Embedding
 
-    protocols = [name for name, is_wanted in (("kafka", kafka), ("amqp", amqp)) if is_wanted]
+    wanted = {"kafka": kafka, "amqp": amqp, "stomp": stomp, "mqtt": mqtt}
+    protocols = [name for name, is_wanted in wanted.items() if is_wanted]
     return Embedding(folder, port, settings, protocols)
 
 

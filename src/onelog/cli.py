@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from onelog import __version__
-from onelog.commands import bench, config, console, consume, demo, produce, serve
+from onelog.commands import bench, bind, config, console, consume, demo, produce, serve
 from onelog.errors import OnelogError
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ app.command()(serve.broker)
 app.command()(serve.nameserver)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.command("bind")(bind.bind)
 app.command("bench")(bench.bench)
 app.command("config")(config.config)
 app.command("console")(console.console)

@@ -173,6 +173,20 @@ class BrokerConfig:
     timer_delay_max_ms: int = setting(
         40 * DAY_MS, "longest delay of a timed message", 1, 3_650 * DAY_MS, live=True
     )
+    pop_retry_percent: int = setting(
+        20, "how many POP requests of a hundred look for messages that came back first", 0, 100,
+        live=True,
+    )  # fmt: skip
+    priority_retry_percent: int = setting(
+        0, "the same for topics with priorities: 0 makes them the lowest, 100 the highest", 0, 100,
+        live=True,
+    )  # fmt: skip
+    priority_ascending: bool = setting(
+        True, "whether a higher queue of a topic with priorities is a higher priority", live=True
+    )
+    pop_separate_retry: bool = setting(
+        False, "let messages that came back to POP keep their queue, and its priority", live=True
+    )
     compaction_interval_ms: int = setting(
         15_000, "how often queues are looked for that are to be compacted", 10, DAY_MS
     )
@@ -251,6 +265,41 @@ class KafkaConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MqttConfig:
+    """MQTT. It listens where the broker does."""
+
+    port: int = setting(1883, "port of MQTT's clients; 0 for none, -1 for a free one", -1, 65_535)
+    packet_bytes_max: int = setting(
+        4 << 20, "largest packet that a client may send", 1_024, 268_435_460, live=True
+    )
+    receive_maximum: int = setting(
+        1_000, "messages of QoS 1 and 2 that a client of version 5 may send before it is answered",
+        1, 65_535, live=True,
+    )  # fmt: skip
+    in_flight_max: int = setting(
+        1_000, "messages of QoS 1 and 2 that a client gets before it answers", 1, 65_535, live=True
+    )
+    topic_alias_maximum: int = setting(
+        100, "aliases of topics that a connection has, either way; 0 for none", 0, 65_535
+    )
+    keep_alive_max_s: int = setting(
+        0, "longest keep alive, for clients of version 5; 0 for what they like", 0, 65_535,
+        live=True,
+    )  # fmt: skip
+    session_expiry_max_s: int = setting(
+        0, "longest time that a session is kept without its client; 0 for what it likes",
+        0, 1 << 31, live=True,
+    )  # fmt: skip
+    refused_filters: str = setting(
+        "",
+        "filters that nobody may subscribe to, with a ; between them",
+        pattern=r"[^\0]*",
+        example="secret/#;test/nosubscribe",
+        live=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class HttpConfig:
     """The HTTP port: console, REST, metrics. It listens where the broker does."""
 
@@ -275,8 +324,6 @@ class AmqpConfig:
     port: int = setting(
         5672, "port of RabbitMQ's clients; 0 for none, -1 for a free one", -1, 65_535
     )
-    user: str = setting("guest", "who may log in; guest only from this machine", pattern=r"\S+")
-    password: str = setting("guest", "their password", pattern=r".+", live=True)
     heartbeat_seconds: int = setting(
         60, "time between signs of life that clients are asked for; 0 for none", 0, 65_535,
         live=True,
@@ -285,6 +332,34 @@ class AmqpConfig:
     frame_bytes_max: int = setting(
         131_072, "largest frame that clients are offered", 8_192, 1 << 24, live=True
     )
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcConfig:
+    """RocketMQ's gRPC protocol; limits are its proxy's. It listens where the broker does."""
+
+    port: int = setting(
+        8081, "port of RocketMQ's gRPC clients; 0 for none, -1 for a free one", -1, 65_535
+    )
+    poll_min_ms: int = setting(
+        5_000, "shortest time that a receive waits for messages", 0, 600_000, live=True
+    )
+    poll_max_ms: int = setting(
+        20_000, "longest time that a receive waits for messages", 1, 600_000, live=True
+    )
+    invisible_min_ms: int = setting(
+        10_000, "shortest time that a receiver has a message to itself", 1, DAY_MS, live=True
+    )
+    invisible_ms: int = setting(
+        60_000, "time of a lease that the broker itself renews", 100, DAY_MS, live=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StompConfig:
+    """STOMP, for clients of ActiveMQ and RabbitMQ. It listens where the broker does."""
+
+    port: int = setting(61613, "port of STOMP's clients; 0 for none, -1 for a free one", -1, 65_535)
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +412,9 @@ class NetConfig:
     )
     unsent_bytes_max: int = setting(
         4 << 30, "bytes of answers that slow readers have not read", 1 << 20, 1 << 40
+    )
+    proxy_protocol: bool = setting(
+        False, "believe load balancers that name a client's address (HAProxy's PROXY prefix)"
     )
     frame_timeout_ms: int = setting(
         60_000, "time within which a request must arrive whole", 1_000, DAY_MS
@@ -407,8 +485,11 @@ class Config:
     broker: BrokerConfig = BrokerConfig()
     nameserver: NameserverConfig = NameserverConfig()
     kafka: KafkaConfig = KafkaConfig()
+    mqtt: MqttConfig = MqttConfig()
     http: HttpConfig = HttpConfig()
     amqp: AmqpConfig = AmqpConfig()
+    stomp: StompConfig = StompConfig()
+    grpc: GrpcConfig = GrpcConfig()
     replication: ReplicationConfig = ReplicationConfig()
     net: NetConfig = NetConfig()
     tls: TlsConfig = TlsConfig()

@@ -69,8 +69,13 @@ ALWAYS: dict[str, Value] = {
     "kafka.port": 0,
     "http.port": 0,
     "amqp.port": 0,
+    "stomp.port": 0,
+    "mqtt.port": 0,
+    "grpc.port": 0,
 }
 
+_Found = tuple[str, Path, str, str, tuple[str, int] | None, int]
+"""The fields of a `_Place`."""
 _numbers: set[int] = set()
 _numbers_lock = threading.Lock()
 
@@ -104,7 +109,7 @@ class Embedding:
     async def __aexit__(self, *raised: object) -> None:
         await self._stop()
 
-    async def _start(self) -> tuple[str, Path, str, str]:
+    async def _start(self) -> _Found:
         stack = contextlib.AsyncExitStack()
         place = await stack.enter_async_context(_running(self._folder, self._port, self._settings))
         self._running.append(stack)
@@ -126,6 +131,10 @@ class _Place:
     """Where Kafka's clients begin; empty, if it has no port for them."""
     amqp_url: str
     """Where RabbitMQ's clients connect to; empty, if it has no port for them."""
+    stomp_address: tuple[str, int] | None
+    """Host and port of STOMP's clients; None, if it has none for them."""
+    mqtt_port: int
+    """Of MQTT's clients, on 127.0.0.1; 0, if it has no port for them."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.nameserver}>"
@@ -190,7 +199,7 @@ class AsyncEmbeddedBroker(_Place):
 @contextlib.asynccontextmanager
 async def _running(
     folder: Path | None, port: int | None, settings: Mapping[str, Value]
-) -> AsyncIterator[tuple[str, Path, str, str]]:
+) -> AsyncIterator[_Found]:
     """A name server and a broker that know each other: what a `_Place` says of them."""
     async with contextlib.AsyncExitStack() as stack:
         number = _take_number()
@@ -237,12 +246,15 @@ async def _running(
         for listener in broker.listeners:
             if isinstance(listener, MemoryListener):
                 listener.make_line = direct.line
-        kafka, amqp = broker.config.kafka, broker.config.amqp
+        config = broker.config
+        kafka, amqp, stomp = config.kafka, config.amqp, config.stomp
         yield (
             address,
             folder,
             f"127.0.0.1:{kafka.port}" if kafka.port else "",
-            f"amqp://{amqp.user}:{amqp.password}@127.0.0.1:{amqp.port}/" if amqp.port else "",
+            f"amqp://guest:guest@127.0.0.1:{amqp.port}/" if amqp.port else "",
+            ("127.0.0.1", stomp.port) if stomp.port else None,
+            config.mqtt.port,
         )
 
 

@@ -91,6 +91,10 @@ class EmptyMessageError(MessageError):
     """A message without a body."""
 
 
+class MessageTypeError(MessageError):
+    """A message of another type than its topic was made for."""
+
+
 class TopicNotFoundError(OnelogError):
     """A topic that does not exist here and may not be created by using it."""
 
@@ -439,15 +443,19 @@ class TransactionEndingError(ProducerStateError):
     """A transaction whose end could not be written yet: try again."""
 
 
-class VhostNotFoundError(OnelogError):
+class RoutingError(OnelogError):
+    """Something about exchanges, and the queues that they lead to."""
+
+
+class VhostNotFoundError(RoutingError):
     """A virtual host that does not exist here."""
 
 
-class ExchangeNotFoundError(OnelogError):
+class ExchangeNotFoundError(RoutingError):
     """An exchange that does not exist in its virtual host."""
 
 
-class QueueNotFoundError(OnelogError):
+class QueueNotFoundError(RoutingError):
     """A queue that does not exist in its virtual host."""
 
 
@@ -455,13 +463,13 @@ class AccessRefusedError(NotPermittedError):
     """Something that may not be done to this exchange or queue, by whoever it is."""
 
 
-class ResourceLockedError(OnelogError):
+class ResourceLockedError(RoutingError):
     """A queue that is another connection's alone, or that only one consumer may read."""
 
 
-class PreconditionFailedError(OnelogError):
+class PreconditionFailedError(RoutingError):
     """What is asked for does not fit what is there: other settings, still in use, a bad value."""
 
 
-class QueueFullError(OnelogError):
+class QueueFullError(RoutingError):
     """A queue has as much as it may have, and is told to refuse what comes."""

@@ -1,6 +1,4 @@
-"""The fixtures `onelog_broker`, `onelog_kafka` and `onelog_amqp`: a broker for each test.
-
-It runs in the test's process.
+"""Fixtures, `onelog_broker` and others by protocol: a broker for each test, in its process.
 
     def test_orders_are_billed(onelog_broker):
         with onelog_broker.producer("shop") as producer:
@@ -11,6 +9,12 @@ It runs in the test's process.
 
     def test_mails_are_queued(onelog_amqp):
         connection = pika.BlockingConnection(pika.URLParameters(onelog_amqp.amqp_url))
+
+    def test_parcels_are_sent(onelog_stomp):
+        connection = stomp.Connection12([onelog_stomp.stomp_address])
+
+    def test_lamps_are_switched(onelog_mqtt):
+        client.connect("127.0.0.1", onelog_mqtt.mqtt_port)
 
 pytest loads this module in every run, before it measures coverage: so it imports nothing of OneLog
 until a test asks for the fixture. Tests that are coroutines can use it, too: they give
@@ -50,4 +54,22 @@ def onelog_amqp() -> "Iterator[EmbeddedBroker]":
     import onelog
 
     with onelog.embedded(amqp=True) as mq:
+        yield mq
+
+
+@pytest.fixture
+def onelog_stomp() -> "Iterator[EmbeddedBroker]":
+    """The same with a port for STOMP's clients, at its `stomp_address`."""
+    import onelog
+
+    with onelog.embedded(stomp=True) as mq:
+        yield mq
+
+
+@pytest.fixture
+def onelog_mqtt() -> "Iterator[EmbeddedBroker]":
+    """The same with a port for MQTT's clients, its `mqtt_port`."""
+    import onelog
+
+    with onelog.embedded(mqtt=True) as mq:
         yield mq

@@ -51,8 +51,11 @@ ROLE_CHANGE_SECONDS = 0.2
 GATEWAYS = [
     ("broker", "onelog.gateways.remoting.gateway:RemotingGateway"),
     ("kafka", "onelog.gateways.kafka.gateway:KafkaGateway"),
+    ("mqtt", "onelog.gateways.mqtt.gateway:MqttGateway"),
     ("http", "onelog.gateways.http.gateway:HttpGateway"),
     ("amqp", "onelog.gateways.amqp.gateway:AmqpGateway"),
+    ("stomp", "onelog.gateways.stomp.gateway:StompGateway"),
+    ("grpc", "onelog.gateways.grpc.gateway:GrpcGateway"),
 ]
 """Per protocol: the section of its settings, and the class that serves it, which is imported if the
 `port` of the section is not 0."""
@@ -61,6 +64,10 @@ ON_SLAVES = ("broker", "http")
 HTTP_ROUTES = [
     "onelog.gateways.http.health:routes",
     "onelog.gateways.http.metrics:routes",
+    "onelog.gateways.http.producing:routes",
+    "onelog.gateways.http.consuming:routes",
+    "onelog.gateways.http.following:routes",
+    "onelog.gateways.http.activemq:routes",
     "onelog.console.rest.api:routes",
     "onelog.gateways.http.management:routes",
     "onelog.console.pages:routes",
@@ -258,6 +265,7 @@ class BrokerServer:
             replicated=self.role.is_slave or self.config.replication.is_on,
             found_master=self.role.found_master,
             followers=lambda: self.role.leader.followers if self.role.leader else (),
+            kafka_nodes=lambda: self.role.kafka_nodes,
         )
 
     async def _listen_all(self) -> None:
@@ -282,14 +290,14 @@ class BrokerServer:
     @property
     def _limits(self) -> Limits:
         bytes_max = self.config.broker.write_buffer_bytes_max
-        return Limits(write_bytes_max=bytes_max, capacity=self._capacity)
+        proxied = self.config.net.proxy_protocol
+        return Limits(write_bytes_max=bytes_max, capacity=self._capacity, proxied=proxied)
 
     async def _serve_websocket(self, websocket: WebSocket, make_session: MakeSession) -> None:
         await websockets.serve(websocket, make_session, self._outbox, self._limits)
 
     async def _listen(self, port: int, make_session: MakeSession) -> None:
         config = self.config.broker
-        limits = self._limits
 
         def admitted(connection: Connection) -> Session:
             is_local = is_here(connection.remote[0], connection.local[0])
@@ -297,6 +305,7 @@ class BrokerServer:
                 return make_session(connection)
             return Stranger(connection, self._warned_of)
 
+        limits = self._limits
         for kind in self._listening:
             listener = await kind.open(
                 config.host, port, admitted, clock=self._clock, outbox=self._outbox,
@@ -505,7 +514,9 @@ async def running_nameserver(
 ) -> AsyncIterator[NameServer]:
     """A name server, for as long as the block lasts."""
     config = loaded.config
-    limits = Limits(capacity=capacity or checked_capacity(loaded))
+    limits = Limits(
+        capacity=capacity or checked_capacity(loaded), proxied=config.net.proxy_protocol
+    )
     server = await serve_nameserver(
         config.nameserver,
         tls=config.tls,

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from onelog.core.access import SELF
+from onelog.record.forms.amqp_fields import NO_PROPERTIES
 from tests.client.live_cluster import LiveCluster, live_cluster
 from tests.commands.conftest import Run
 from tests.commands.running import run_beside
@@ -52,6 +54,21 @@ async def test_status_shows_how_often_the_event_loop_was_held(
     assert "60000 ms" in shown
     (broker,) = (await onelog("cluster", "status", "--json")).document
     assert (broker["stalls"] >= 3, broker["longest_stall_ms"]) == (True, 60_000)
+
+
+async def test_status_names_the_queues_that_old_log_is_kept_for(
+    onelog: Run, cluster: LiveCluster
+) -> None:
+    assert "is kept for" not in (await onelog("cluster", "status")).out
+    broker = cluster.brokers[0].broker
+    broker.workqueues.declare(SELF, "/", "forgotten", durable=True)
+    broker.routing.publish(
+        SELF, "/", "", "forgotten", NO_PROPERTIES, b"x", lambda token, where, error: None
+    )
+    broker.writer.end_of_tick()
+    assert "forgotten in /: 1 messages" in (await onelog("cluster", "status")).out
+    (status,) = (await onelog("cluster", "status", "--json")).document
+    assert status["log_held_by"].startswith("forgotten")
 
 
 async def test_a_cluster_that_is_not_there_ends_with_1(onelog: Run) -> None:

@@ -25,6 +25,7 @@ from onelog.message import NewMessage, SysFlag, encode_host, encode_properties
 from onelog.record.entries import ENTRY
 from onelog.store.message_store import MessageStore
 from tests.core.paying import Payer
+from tests.core.workqueues.yard import Yard, numbered
 from tests.core.world import World
 from tests.e2e.make_store_fixtures import VERSIONS, fixture_folder
 from tests.store.samples import SAMPLE, flip, overwrite, write_sample
@@ -471,3 +472,23 @@ def test_there_must_be_a_store_to_export_from(tmp_path: Path) -> None:
     result = invoke("export-config", tmp_path / "nothing")
     assert isinstance(result.exception, NotAStoreError)
     assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("how", ["close", "crash"])
+def test_inspect_names_the_queues_that_old_log_is_kept_for(tmp_path: Path, how: str) -> None:
+    yard = Yard(tmp_path / "store")
+    for name in ("empty", "forgotten", "never-read"):
+        yard.queue(name)
+        yard.put_all(*numbered(3), key=name)
+    yard.drain("empty")
+    taker = yard.consume("forgotten", prefetch=2)
+    yard.find("forgotten").ack(taker.places[:1])
+    yard.record()
+    getattr(yard, how)()
+    pins = document("inspect", yard.folder)["log_held_by"]
+    assert [(pin["vhost"], pin["queue"], pin["messages"]) for pin in pins] == [
+        ("/", "forgotten", 2), ("/", "never-read", 3),
+    ]  # fmt: skip
+    assert "queue forgotten of vhost / keeps the log" in invoke("inspect", yard.folder).stdout
+    if how == "crash":
+        yard.close()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from onelog.clock import ManualClock
 from onelog.config import ReplicationConfig, StoreConfig
@@ -59,13 +59,13 @@ class Master(World):
     replicas: Replicas
     append_ends: set[int]
 
-    @staticmethod
+    @classmethod
     def at(
-        folder: Path, *, quick: bool = False, ack: str = "majority", store: StoreConfig = STORE
-    ) -> "Master":
+        cls, folder: Path, *, quick: bool = False, ack: str = "majority", store: StoreConfig = STORE
+    ) -> Self:
         config = ReplicationConfig(ack=ack, replicas=3)  # type: ignore[arg-type]
         replicas = Replicas()
-        world = Master(folder, store, replication=config, replicas=replicas, gated=True)
+        world = cls(folder, store, replication=config, replicas=replicas, gated=True)
         replicas.confirm = world.confirm
         replicas.is_quick = quick
         world.append_ends = set()
@@ -102,12 +102,10 @@ class Master(World):
 class Follower(World):
     """A world that is sent a log."""
 
-    @staticmethod
-    def at(
-        folder: Path, store: StoreConfig = STORE, clock: ManualClock | None = None
-    ) -> "Follower":
+    @classmethod
+    def at(cls, folder: Path, store: StoreConfig = STORE, clock: ManualClock | None = None) -> Self:
         config = ReplicationConfig(ack="majority", replicas=3)
-        return Follower(
+        return cls(
             folder, store, clock=clock or ManualClock(), replication=config, gated=True,
             follower=True,
         )  # fmt: skip

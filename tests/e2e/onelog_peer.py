@@ -46,6 +46,7 @@ class OnelogPeer:
         tls: ssl.SSLContext | None = None,
         may_stall: bool = False,
         kafka: bool = False,
+        grpc: bool = False,
     ) -> None:
         """Unless it `may_stall`, it is an error when its event loop was held for long."""
         self.folder = folder
@@ -58,7 +59,10 @@ class OnelogPeer:
         # Next to the broker's replication port, which belongs to the pair that was found free.
         self._kafka_port = self._broker_port + 2 if kafka else 0
         self.bootstrap = f"127.0.0.1:{self._kafka_port}"
+        self._grpc_port = self._broker_port + 3 if grpc else 0
+        self.endpoints = f"127.0.0.1:{self._grpc_port}"
         self._environment = {
+            "ONELOG_GRPC_PORT": str(self._grpc_port),
             "ONELOG_STORE_FLUSH": "sync" if sync_flush else "async",
             "ONELOG_BROKER_NAME": broker_name,
             "HOME": str(folder),

@@ -40,7 +40,7 @@ from tests.gateways.remoting import live
 STRANGER = Principal("mallory", "test", "198.51.100.7:1")
 OPEN_TO_GATEWAYS = {
     "admin", "config", "access", "hooks", "coordinator", "in_place", "sharing", "branches",
-    "placements", "users", "logins",
+    "placements", "users", "logins", "routing", "workqueues",
 }  # fmt: skip
 """What gateways may use of a broker beside its methods and properties."""
 FOR_ITS_OWNER = {
@@ -55,7 +55,7 @@ DOORS: dict[str, type] = {
 """The broker, and the parts of it that gateways call by themselves."""
 TELLING_NOTHING = {
     "account", "channel_closed", "check_sizes", "followed", "is_warm", "unwatch",
-    "when_leases_safe", "when_safe", "is_system_topic", "require_replicas",
+    "when_leases_safe", "when_safe", "is_system_topic", "require_replicas", "writes_refused",
 }  # fmt: skip
 """Verbs that follow from others which were asked for, or tell nothing about anything stored."""
 GATEWAYS = Path(onelog.gateways.__file__).parent

@@ -27,7 +27,8 @@ NAME = "broker-a"
 SMALL = ["--set", "store.segment_bytes=4194304", "--set", "store.index_slots=1000"]
 SMALL += ["--set", "store.index_entries=4000", "--set", "store.disk_force_percent=99"]
 SMALL += ["--set", "store.disk_clean_percent=98", "--set", "store.disk_refuse_percent=99"]
-SMALL += ["--set", "kafka.port=0", "--set", "http.port=0"]
+for _section in ("kafka", "http", "amqp", "stomp", "mqtt", "grpc"):
+    SMALL += ["--set", f"{_section}.port=0"]
 
 
 @dataclass

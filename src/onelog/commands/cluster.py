@@ -335,6 +335,7 @@ def show_status(status: ClusterStatus, details: bool, utc: bool) -> Shown:
             "oldest_message_ms": broker.oldest_message_ms,
             "stalls": broker.stalls,
             "longest_stall_ms": broker.longest_stall_ms,
+            "log_held_by": broker.log_held_by,
             **({"details": broker.details} if details else {}),
         }
         for broker in status.brokers
@@ -369,4 +370,10 @@ def show_status(status: ClusterStatus, details: bool, utc: bool) -> Shown:
         for broker in status.brokers
         if details
     )  # fmt: skip
-    return document, made, *tables
+    held = (
+        f"{show_text(broker.name)}: old log is kept for queues that are not empty: "
+        f"{show_text(broker.log_held_by)}"
+        for broker in status.brokers
+        if broker.log_held_by
+    )
+    return document, made, *held, *tables

@@ -38,6 +38,28 @@ def nameserver(
     serving.run(serving.serve_nameserver(serving.settings(config, set_, flags)), verbose)
 
 
+KafkaPort = Annotated[
+    int | None, typer.Option(help="Port of Kafka's clients; 0 for none.", show_default="9092")
+]
+MqttPort = Annotated[
+    int | None, typer.Option(help="Port of MQTT's clients; 0 for none.", show_default="1883")
+]
+HttpPort = Annotated[
+    int | None,
+    typer.Option(help="Port of console, REST, metrics; 0 for none.", show_default="15672"),
+]
+AmqpPort = Annotated[
+    int | None, typer.Option(help="Port of RabbitMQ's clients; 0 for none.", show_default="5672")
+]
+StompPort = Annotated[
+    int | None, typer.Option(help="Port of STOMP's clients; 0 for none.", show_default="61613")
+]
+GrpcPort = Annotated[
+    int | None,
+    typer.Option(help="Port of RocketMQ's gRPC clients; 0 for none.", show_default="8081"),
+]
+
+
 def broker(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
@@ -102,20 +124,12 @@ def up(
     broker_port: Annotated[
         int | None, typer.Option(help="Port of the (first) broker.", show_default="10911")
     ] = None,
-    kafka_port: Annotated[
-        int | None,
-        typer.Option(help="Port of Kafka's clients; 0 for none.", show_default="9092"),
-    ] = None,
-    amqp_port: Annotated[
-        int | None,
-        typer.Option(help="Port of RabbitMQ's clients; 0 for none.", show_default="5672"),
-    ] = None,
-    http_port: Annotated[
-        int | None,
-        typer.Option(
-            help="Port of the console, REST and metrics; 0 for none.", show_default="15672"
-        ),
-    ] = None,
+    kafka_port: KafkaPort = None,
+    mqtt_port: MqttPort = None,
+    http_port: HttpPort = None,
+    amqp_port: AmqpPort = None,
+    stomp_port: StompPort = None,
+    grpc_port: GrpcPort = None,
     brokers: Annotated[int, typer.Option(min=1, max=64, help="Broker processes.")] = 1,
     replicas: Annotated[
         int,
@@ -135,13 +149,16 @@ def up(
         "broker.host": host,
         "broker.port": broker_port,
         "kafka.port": kafka_port,
+        "mqtt.port": mqtt_port,
         "http.port": http_port,
         "amqp.port": amqp_port,
+        "stomp.port": stomp_port,
+        "grpc.port": grpc_port,
     }
     loaded, folder = serving.settings_of_all(config, set_, flags, data)
     extra = ["--config", str(config)] if config else []
     extra += [word for item in set_ or [] for word in ("--set", item)]
-    for name in ("kafka.port", "amqp.port", "http.port"):
+    for name in ("kafka.port", "mqtt.port", "http.port", "amqp.port", "stomp.port", "grpc.port"):
         if flags[name] is not None:
             extra += ["--set", f"{name}={flags[name]}"]
     if brokers > 1 and replicas > 1:

@@ -43,6 +43,7 @@ from onelog.store.reader import Fetched
 if TYPE_CHECKING:
     from onelog.core.cursors.times import Dated
     from onelog.core.transactions.transactional_ids import Transaction
+    from onelog.core.workqueues.keeping import Pin
 
 log = logging.getLogger(__name__)
 
@@ -774,6 +775,11 @@ class Broker(Parts):
     def is_warm(self, log_offset: int) -> bool:
         """Whether the record at a log offset, if there is one, can be read without waiting."""
         return self.store.is_record_warm(log_offset)
+
+    def log_pins(self, who: Principal) -> "list[Pin]":
+        """The declared queues that the log has to be kept for, however old it is."""
+        self.access.check(who, "describe", ("broker", self.config.name))
+        return self.keeping.pins()
 
     @property
     def is_follower(self) -> bool:

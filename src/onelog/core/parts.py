@@ -53,12 +53,17 @@ from onelog.core.membership.locks import Locks
 from onelog.core.membership.members import Members, MembersListener
 from onelog.core.publish import Publisher
 from onelog.core.redelivery.retry import Retry
+from onelog.core.routing.outflows import Outflows
 from onelog.core.routing.publishing import Publishing
 from onelog.core.routing.routing import Routing
 from onelog.core.routing.topology import Topology
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
+from onelog.core.schedule.schedules import Schedules
 from onelog.core.schedule.timers import WATCH_MS, Timers
+from onelog.core.sessions.packet_ids import PacketIds
+from onelog.core.sessions.retained import Retained
+from onelog.core.sessions.sessions import Sessions
 from onelog.core.stats import Stats
 from onelog.core.transactions.branches import Branches
 from onelog.core.transactions.checkback import AskProducer, CheckBack
@@ -69,6 +74,7 @@ from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.core.transactions.transactional_ids import TransactionalIds
 from onelog.core.users.logins import Logins
 from onelog.core.users.users import Users
+from onelog.core.workqueues.keeping import Keeping
 from onelog.core.workqueues.workqueues import WorkQueues
 from onelog.errors import NotMasterError, OnelogError
 from onelog.jobs import Job
@@ -153,15 +159,10 @@ class Parts:
         self.users = Users()
         self.access = access or self.users
         self._guarded = not self.access.is_open
-        self.users.on_change.append(self._users_changed)
         self._wire_writing(call_soon, post, offload, replicas)
         self.users.use(self.tables)
         self.logins = Logins(self.users, clock, self._schedule, offload, post)
-        self.versions = Versions(clock)
-        self.topics = Topics(self.tables, self.versions, naming, config)
-        self.placements = Placements(self.tables, self.topics)
-        self.marked = MarkedTopics(self.tables, self.topics)
-        self.groups = Groups(self.tables, self.versions, naming, config)
+        self._wire_catalog()
         self.members = Members(clock, config.client_expiry_ms)
         self.offsets = Offsets(self.tables, store, memory_bytes or machine_memory_bytes())
         self.starts = QueueStarts(self.tables, store, self.topics)
@@ -170,16 +171,29 @@ class Parts:
         self.warming = Warming(store, offload, post)
         self._wire_fetches(call_soon, seconds)
         self._wire_delays(offload, store_host)
+        self._wire_the_rest(random, call_soon, offload, store_host)
+
+    def _wire_the_rest(
+        self,
+        random: Random,
+        call_soon: Callable[[Callable[[], None]], None],
+        offload: Callable[[Callable[[], None]], None],
+        store_host: bytes,
+    ) -> None:
         self._wire_transactions(store_host)
         self._wire_publisher(random)
         self._wire_staged(call_soon)
         self._wire_leases(offload)
         self._wire_routing(random, store_host)
         self._wire_door(lambda: f"{random.getrandbits(128):032x}")
-        self._wire_workqueues(random, call_soon)
+        self.sessions = Sessions(self.tables, self._clock)
+        self.retained = Retained(self.tables, self.writer, self.when_durable)
+        self.packet_ids = PacketIds(self.lease_tables, self.writer, self.when_durable)
+        self._wire_workqueues(random, call_soon, store_host)
+        self.users.on_change.append(self._users_changed)
 
     def _users_changed(self) -> None:
-        self._guarded = not self.access.is_open
+        self._guarded = self.routing.guarded = not self.access.is_open
 
     def _schedule(self, wait_ms: int, callback: Callable[[], None]) -> None:
         """Call back then, unless another core has the store by then."""
@@ -207,6 +221,13 @@ class Parts:
             store, self.writer, store.folder / "config", clock, offload,
             restates=replication.is_on,
         )  # fmt: skip
+
+    def _wire_catalog(self) -> None:
+        self.versions = Versions(self._clock)
+        self.topics = Topics(self.tables, self.versions, self.naming, self.config)
+        self.placements = Placements(self.tables, self.topics)
+        self.marked = MarkedTopics(self.tables, self.topics)
+        self.groups = Groups(self.tables, self.versions, self.naming, self.config)
 
     def _wire_publisher(self, random: Random) -> None:
         self.publisher = Publisher(
@@ -330,15 +351,23 @@ class Parts:
             self._clock, host, self.store.config.body_bytes_max,
         )  # fmt: skip
         self.routing = Routing(self.access, self.topology, self.publishing, random)
+        self.schedules = Schedules(
+            self.tables, self.routing, self._clock, self._schedule, random, self.when_durable
+        )
+        self.outflows = Outflows(self.access, self.tables, self.topics, self.writer, self.routing)
 
     def _wire_workqueues(
-        self, random: Random, call_soon: Callable[[Callable[[], None]], None]
+        self, random: Random, call_soon: Callable[[Callable[[], None]], None], host: bytes
     ) -> None:
         self.workqueues = WorkQueues(
             self.access, self.tables, self.lease_tables, self.store, self.writer, self.topics,
             self.admin, self.routing, self.reader, self.warming, self._clock, self._schedule,
             call_soon, lambda: f"{random.getrandbits(128):032x}", self.when_durable,
             lambda: self.config,
+        )  # fmt: skip
+        self.keeping = Keeping(
+            self.store, self.workqueues.shelves, self.workqueues.declared,
+            self.workqueues.queue_of_topic, self.writer, self.warming, host,
         )  # fmt: skip
 
     # -- life ----------------------------------------------------------------------------------
@@ -372,11 +401,13 @@ class Parts:
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
             self.batch_producers, self.coordinator, self.coordinator.notes, self.coordinator.uses,
             self.in_place, self.starts, self.compaction, self.placements, self.branches,
-            *self.topology.tables, self.workqueues.declared,
+            *self.topology.tables, self.workqueues.declared, self.schedules, self.schedules.times,
+            self.sessions, self.sessions.subscriptions, self.retained, self.outflows,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
         self.lease_tables.add(self.leases)
+        self.lease_tables.add(self.packet_ids)
         self.lease_tables.add(self.workqueues.shelves)
 
     def _open_follower(self, master: str) -> Generator[None, None, None]:
@@ -390,7 +421,7 @@ class Parts:
             stop()
         yield from self.tables.opening()
         yield from self.lease_tables.opening()
-        self.batch_producers.open()
+        yield from self.batch_producers.opening()
         self.topics.add_system()
         self.groups.add_system()
         config = self.config
@@ -408,21 +439,24 @@ class Parts:
             self.tables.snapshot(wait=True)
         self.staged.open()  # These two first: they may have to complete what a crash cut off.
         self.prepared_batches.open()
-        self.batch_producers.open()
+        yield from self.batch_producers.opening()
         self.compaction.open()
         self.coordinator.open()
+        self.sessions.open()
         self.in_place.open()
         self.offsets.come_back()
         self.topics.add_system()
         self.groups.add_system()
         self.delay.open()
-        self.timers.open()
         self.transactions.open()
         yield from self.lease_tables.opening()
         if predecessor is not None:
             predecessor.leases(self)
         self.leases.open()
         self.workqueues.open()
+        self.timers.open()  # What is due may be for queues, which have to be there.
+        self.schedules.open()
+        self.outflows.open()
         config = self.config
         self._every(config.offsets_flush_ms, self.offsets.flush_some, "recording positions")
         self._every(config.client_scan_ms, self._expire, "dropping silent clients")
@@ -497,13 +531,14 @@ class Parts:
         """What ends all that would be written by itself."""
         return (
             self.compaction.close, self.delay.close, self.timers.stop, self.checkback.close,
-            self.prepared_batches.close, self.in_place.stop,
+            self.prepared_batches.close, self.in_place.stop, self.schedules.close,
         )  # fmt: skip
 
     @property
     def _last_words(self) -> tuple[Callable[[], None], ...]:
         return (
-            self.compaction.close, self.delay.close, self.writer.end_of_tick, self.timers.close,
+            self.compaction.close, self.delay.close, self.schedules.close,
+            self.writer.end_of_tick, self.timers.close,
             self.waiting.end_all, self.checkback.close, self.prepared_batches.close,
             self.transactions.remember, self.workqueues.close, self.leases.close,
             self.lease_tables.close,
@@ -606,6 +641,7 @@ class Parts:
         self.timer_renewal.prepare_retention(reach)
         self.delay.prepare_retention(reach)
         self.compaction.prepare_retention(reach)
+        self.keeping.prepare_retention(reach)
         self.tables.prepare_retention(reach)
         self.lease_tables.prepare_retention(reach)
         self._keep_what_is_needed()
@@ -615,7 +651,7 @@ class Parts:
         parts = (
             self.transactions if self.follows else self.checkback,
             self.timers if self.follows else self.timer_renewal, self.delay, self.staged,
-            self.prepared_batches, self.tables, self.lease_tables, self.compaction,
+            self.prepared_batches, self.tables, self.lease_tables, self.compaction, self.keeping,
         )  # fmt: skip
         needed_from = min(part.needed_from() for part in parts)
         # Where it moved to must survive a loss of power before where it was is deleted.

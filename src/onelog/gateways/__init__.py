@@ -4,6 +4,7 @@ A gateway is a class that takes a `House`, and has `listen`, `refresh` and `clos
 them all. Gateways do not import each other: what two of them need is here, or in the core.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -14,10 +15,12 @@ from onelog.clock import Clock
 from onelog.config import Loaded
 from onelog.core.broker import Broker
 from onelog.errors import BrokerBusyError, ConfigError, OnelogError
+from onelog.message import Message
 from onelog.net.connection import Connection, Session
 from onelog.net.stall_watch import Stalls
 from onelog.net.tls import Tls
 from onelog.net.websocket import WebSocket
+from onelog.rocketmq.pop import Pop
 
 Offload = Callable[[Callable[[], None], Callable[[], None]], None]
 """Runs the first function in a worker thread, then the second one in the loop."""
@@ -71,6 +74,8 @@ class Standing:
     """Called with the addresses of a slave's master when the name servers tell of another one."""
     followers: Callable[[], Sequence[FollowerState]] = tuple
     """Who follows this node now."""
+    kafka_nodes: Callable[[], Mapping[int, str]] = dict
+    """Where Kafka's clients find each node of the set, once it is master."""
 
 
 @dataclass(slots=True)
@@ -106,7 +111,14 @@ class House:
     """Where the HTTP port finds its routes, as `module:function`. The modules are imported when the
     first client comes; each function is given the house, and returns routes of Starlette. A gateway
     adds its own in its constructor."""
+    make_session: dict[str, MakeSession] = field(init=False, default_factory=dict)
+    """How gateways whose protocols go through WebSockets, too, make their sessions; by section."""
     lookups: int = field(init=False, default=0)
+    pop: Pop = field(init=False)
+    """RocketMQ's POP: its clients take messages through more than one protocol."""
+
+    def __post_init__(self) -> None:
+        self.pop = Pop(self.broker, self.random, self.store_host)
 
     def look_up(
         self, find: Callable[[], _Found], told: Callable[[Callable[[], _Found]], None]
@@ -131,6 +143,20 @@ class House:
             told(found.result)
 
         self.run_lookup(work, end)
+
+
+class Asked(ABC):
+    """A client that can be asked what RocketMQ's tools want to know, in its own protocol."""
+
+    @abstractmethod
+    def thread_stack(self, timeout_ms: int, then: Callable[[str | OnelogError], None]) -> None:
+        """What its threads do."""
+
+    @abstractmethod
+    def consume_directly(
+        self, message: Message, timeout_ms: int, then: Callable[[int | OnelogError], None]
+    ) -> None:
+        """Have it consume a message; the status that it answers with."""
 
 
 class Gateway(Protocol):

@@ -47,6 +47,8 @@ class Limits:
     write_pause_bytes: int = 1 << 20
     write_bytes_max: int = 16 << 20
     capacity: Capacity | None = None
+    proxied: bool = False
+    """Whether a connection may begin with the prefix of a load balancer."""
 
 
 class Session(Protocol):
@@ -241,6 +243,8 @@ class Connection(asyncio.Protocol):
         """How many times bytes came in that wait for the next tick."""
         self.unread = None if limits.capacity is None else limits.capacity.unread
         """Whom a session tells that bytes wait for the rest of their frame."""
+        self.origin: tuple[str, int] | None = None
+        """Where it comes from, if somebody passes it on."""
         self.remote: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
         self.secure = False
@@ -306,12 +310,35 @@ class Connection(asyncio.Protocol):
         if self._out_bytes >= FLUSH_BYTES:
             self.flush()
 
+    def hold(self, held: bool = True) -> None:
+        """Read nothing until told otherwise."""
+        self.held = held
+        if not held:
+            self._read_on()
+        elif not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def read_on(self) -> None:
+        """Read again, after `hold`."""
+        self.hold(False)
+
     def close(self) -> None:
         """Close once everything that was written so far is sent."""
         if not self.closing:
             self.flush()
             self.closing = True
             self._transport.close()
+
+    def end(self) -> None:
+        """Send what was written, and that no more comes; what the peer sends until it closes is
+        ignored. Were the socket closed instead, what it sends could cost it our last words."""
+        if not self.closing:
+            self.flush()
+            self.closing = True
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            else:
+                self._transport.close()
 
     def abort(self) -> None:
         """Close now."""
@@ -369,7 +396,7 @@ class Connection(asyncio.Protocol):
         """The socket is ready, TLS included."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._limits.write_pause_bytes)
-        self.remote = (transport.get_extra_info("peername") or ("", 0))[:2]
+        self.remote = self.origin or (transport.get_extra_info("peername") or ("", 0))[:2]
         self.local = (transport.get_extra_info("sockname") or ("", 0))[:2]
         self.secure = transport.get_extra_info("ssl_object") is not None
         self._session: Session = self._make_session(self)
@@ -394,14 +421,6 @@ class Connection(asyncio.Protocol):
         if not self.closing:
             self._guard(self._session.data_received, data)
             self._read_on()
-
-    def hold(self, held: bool) -> None:
-        """Read nothing until told otherwise."""
-        self.held = held
-        if not held:
-            self._read_on()
-        elif not self._transport.is_closing():
-            self._transport.pause_reading()
 
     def _read_on(self) -> None:
         is_behind = self.congested and not self.reads_on

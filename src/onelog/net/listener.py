@@ -16,10 +16,11 @@ from dataclasses import replace
 from typing import Self
 
 from onelog.clock import Clock
-from onelog.errors import ConfigError, ListenError
+from onelog.errors import ConfigError, ListenError, WireError
 from onelog.jobs import Job
 from onelog.net.capacity import Capacity
-from onelog.net.connection import Connection, Limits, Outbox, Session
+from onelog.net.connection import Connection, Limits, Outbox, Session, is_here
+from onelog.net.proxy_prefix import PREFIX_BYTES_MAX, parse
 from onelog.net.tls import HANDSHAKE_BYTE, Tls
 
 BACKLOG = 4096
@@ -27,6 +28,7 @@ HANDSHAKE_SECONDS_MAX = 10.0
 CLOSE_SECONDS_MAX = 3.0
 ACCEPT_PAUSE_SECONDS = 0.2
 SWEEP_SECONDS = 5.0
+PREFIX_PAUSE_SECONDS = 0.02
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,8 @@ class Listener:
         self._tasks: set[asyncio.Task[None]] = set()
         self._silent: dict[socket.socket, int] = {}
         """Sockets whose first byte has not come, and since when they are open."""
+        self._sources: dict[socket.socket, tuple[str, int] | None] = {}
+        """Of sockets that may begin with a proxy's prefix: whom it named, once it was read."""
         self._greeting: set[asyncio.Task[None]] = set()
         """Sockets that are becoming a connection, or shaking hands."""
         self._empty = asyncio.Event()
@@ -177,24 +181,30 @@ class Listener:
         try:
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._tls is None:
+            if self._tls is None and not self._limits.proxied:
                 self._greet(client, None)
             else:
-                self._loop.add_reader(client, self._first_byte, client, self._tls)
+                self._loop.add_reader(client, self._first_byte, client)
                 self._silent[client] = self._clock.now_ms()
+                if self._limits.proxied:
+                    self._sources[client] = None
         except Exception:
             client.close()
             raise
 
-    def _first_byte(self, client: socket.socket, tls: Tls) -> None:
+    def _first_byte(self, client: socket.socket) -> None:
+        tls = self._tls
+        is_proxied = client in self._sources and self._sources[client] is None
         try:
-            first = client.recv(1, socket.MSG_PEEK)
+            first = client.recv(PREFIX_BYTES_MAX if is_proxied else 1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             first = b""
-        is_tls = first == bytes([HANDSHAKE_BYTE])
-        if not first or (tls.is_required and not is_tls):
+        if first and is_proxied and not self._take_prefix(client, first):
+            return
+        is_tls = first[0] == HANDSHAKE_BYTE if first else False
+        if not first or (tls is not None and tls.is_required and not is_tls):
             if first:
                 log.warning("%s does not speak TLS: closed", _peer(client))
             self._drop_silent(client)
@@ -203,9 +213,40 @@ class Listener:
         del self._silent[client]
         self._greet(client, tls if is_tls else None)
 
+    def _take_prefix(self, client: socket.socket, data: bytes) -> bool:
+        """Read what a load balancer says before everything else; False if there is more to do."""
+        try:
+            prefix = parse(data)
+            if prefix is None:
+                self._sources[client] = client.getpeername()[:2]
+                return True
+            if prefix.size:
+                client.recv(prefix.size)
+        except (OSError, WireError) as error:
+            log.warning("%s: no prefix of a proxy: %s", _peer(client), error)
+            self._drop_silent(client)
+            return False
+        if prefix.size:
+            peer = client.getpeername()[:2]
+            # Who is elsewhere cannot be here because he says so.
+            is_false = prefix.source is not None and (
+                is_here(prefix.source[0], "") and not is_here(peer[0], client.getsockname()[0])
+            )
+            self._sources[client] = peer if prefix.source is None or is_false else prefix.source
+        else:
+            # It would be looked at again and again until the rest comes.
+            self._loop.remove_reader(client)
+            self._loop.call_later(PREFIX_PAUSE_SECONDS, self._look_again, client)
+        return False
+
+    def _look_again(self, client: socket.socket) -> None:
+        if client in self._silent:
+            self._loop.add_reader(client, self._first_byte, client)
+
     def _drop_silent(self, client: socket.socket) -> None:
         self._loop.remove_reader(client)
         del self._silent[client]
+        self._sources.pop(client, None)
         client.close()
 
     def _greet(self, client: socket.socket, tls: Tls | None) -> None:
@@ -215,6 +256,7 @@ class Listener:
 
     async def _connect(self, client: socket.socket, tls: Tls | None) -> None:
         connection = self.connection_kind(self._made, self._outbox, self._limits, self._lost)
+        connection.origin = self._sources.pop(client, None)
         try:
             if tls is None:
                 await self._loop.connect_accepted_socket(lambda: connection, client)

@@ -117,6 +117,10 @@ class WebSocketTransport(asyncio.Transport):
         """Whether nothing more can be written."""
         return self._is_closing
 
+    def can_write_eof(self) -> bool:
+        """One side of a WebSocket cannot end alone."""
+        return False
+
     def close(self) -> None:
         """End it, after what was written."""
         self._is_closing = True

@@ -85,6 +85,7 @@ class ElectedRole:
         me = Self(
             broker.broker_id, uuid4().hex, f"{host}:{broker.port}", self.ha_address,
             replication.replicas, replication.lease_ms, replication.ack, replication.unclean,
+            f"{host}:{config.kafka.port}" if config.kafka.port else "",
         )  # fmt: skip
         self.election = Election(
             me, self.replica, self._etcd, self._clock.now_ms, SystemClock().now_ms, schedule,
@@ -107,6 +108,12 @@ class ElectedRole:
     def epoch(self) -> int:
         """Of the role that the core has."""
         return self.built.epoch
+
+    @property
+    def kafka_nodes(self) -> dict[int, str]:
+        """Where Kafka's clients find each node, once it is master."""
+        nodes = self.election.view.nodes.items()
+        return {number: node.kafka_address for number, node in nodes if node.kafka_address}
 
     @property
     def may_write(self) -> bool:

@@ -127,6 +127,7 @@ class Self:
     lease_ms: int
     ack: str = "local"
     unclean: bool = False
+    kafka_address: str = ""
 
     def needed(self, replicas: int) -> int:
         """How many members the in-sync set keeps, though some be away: fewer confirm nothing."""
@@ -455,7 +456,9 @@ class Election:
         node = self._node.progress()
         if found is not None and node.attached and view.state and me.id not in view.state.in_sync:
             self._make_intact()  # Who takes it into the set now sees what it really has.
-        entry = NodeEntry(me.address, me.ha_address, me.instance, self._intact, self._draining)
+        entry = NodeEntry(
+            me.address, me.ha_address, me.instance, self._intact, self._draining, me.kafka_address
+        )
         progress = ProgressEntry(
             node.epoch, node.end, node.confirmed,
             node.fit and self._now() >= self._resting_until, node.lags,

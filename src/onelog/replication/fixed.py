@@ -141,6 +141,11 @@ class FixedRole:
         self.follower.tick()
         self._master_name.tick(self.follower)
 
+    @property
+    def kafka_nodes(self) -> dict[int, str]:
+        """Where Kafka's clients find other masters: there are none."""
+        return {}
+
     def found_master(self, address: str, followers_address: str) -> None:
         """Name servers say where a slave's master is."""
         if self.follower is None:

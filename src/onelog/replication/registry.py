@@ -128,6 +128,8 @@ class NodeEntry(msgspec.Struct, frozen=True):
     """Whether it has all that it ever said it has; not so after a loss of unflushed writes."""
     draining: bool = False
     """It is to be stopped, and leaves the in-sync set."""
+    kafka_address: str = ""
+    """Where Kafka's clients find it, while it is master."""
 
 
 class ProgressEntry(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from onelog.names import (
     HALF_TOPIC,
     NAME_BYTES_MAX,
     OP_HALF_TOPIC,
+    OWN_PREFIX,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SYSTEM_PREFIX,
@@ -55,6 +56,16 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 TOPIC_CHARACTERS_MAX = 127
 GROUP_CHARACTERS_MAX = 120
 """Short enough for `%RETRY%group` and `%DLQ%group` to be topics."""
+
+
+def is_system_topic(name: str) -> bool:
+    """Whether the topic is a broker's own, whichever cluster that is in."""
+    return name in SYSTEM_TOPICS or name.startswith((SYSTEM_PREFIX, OWN_PREFIX))
+
+
+def is_system_group(name: str) -> bool:
+    """The same of a group."""
+    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def check_topic(name: str) -> None:

@@ -1,12 +1,13 @@
 """RocketMQ's POP, as leases: which queues a request looks into, and where messages go after it.
 
-A request names a queue of a topic or all of them, which are looked into from a random one on. A
-message whose time is up is written again, with its delivery count one higher, to the one queue of
-%RETRY%group_topic; so the topic's own cursor goes on, and the lag that people see is that of
-messages nobody has tried yet. That topic is looked into first by every fifth request, and by the
-others when there is room left: neither the old nor the new messages can starve the others. What
-came back as often as the group allows, or was rejected, goes to the group's dead letters. Ordered
-requests see the topic's own queues only, because there messages come back to their place.
+A request names a queue of a topic or all of them, which are looked into from a random one on, or
+from the highest on if they are priorities. A message whose time is up is written again, with its
+delivery count one higher, to the one queue of %RETRY%group_topic (or the number of the queue it
+came from, if that is set); so the topic's own cursor goes on, and the lag that people see is that
+of messages nobody has tried yet. That topic is looked into first by every fifth request, and by
+the others when there is room left: neither the old nor the new messages can starve the others.
+What came back as often as the group allows, or was rejected, goes to the group's dead letters.
+Ordered requests see the topic's own queues only, because there messages come back to their place.
 
 Invariant: what is written again has the body, flag and birth of the original, which can be found
 through RETRY_TOPIC and ORIGIN_MESSAGE_ID.
@@ -19,18 +20,20 @@ from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.durable.waiting import ANY_QUEUE, Key
 from onelog.core.filters.tags import Subscription
-from onelog.core.leases.queue import IN_ORDER, Policy
+from onelog.core.leases.queue import Policy
 from onelog.core.leases.supply import LeaseRequest
 from onelog.core.redelivery.retry import ORIGIN_MESSAGE_ID, ORIGIN_TOPIC
 from onelog.errors import GroupPermissionError, InvalidQueueError, TopicPermissionError
 from onelog.message import Message, NewMessage, decode_properties, encode_properties
 from onelog.record.properties import written_again
+from onelog.rocketmq import priorities
 
 RETRIED = 0
 """What records of leases call the policy of POP."""
+ORDERED = 3
+"""The same for ordered messages, which come back to their place, unless they are rejected."""
 FIRST_POP_TIME = "1ST_POP_TIME"
 ORIGIN_GROUP = "ORIGIN_GROUP"
-_RETRY_FIRST_PERCENT = 20
 _RETRY_QUEUES = 1
 
 
@@ -44,6 +47,8 @@ class Pop:
         self._store_host = store_host
         self.policy = Policy(RETRIED, expired=self._expired, rejected=self._rejected)
         broker.leases.policies[RETRIED] = self.policy
+        self.in_order = Policy(ORDERED, in_order=True, rejected=self._rejected)
+        broker.leases.policies[ORDERED] = self.in_order
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -70,7 +75,7 @@ class Pop:
             keys,
             count_max,
             invisible_ms,
-            IN_ORDER if ordered else self.policy,
+            self.in_order if ordered else self.policy,
             subscription,
             attempt_id,
             from_last,
@@ -93,8 +98,14 @@ class Pop:
 
     def _places(self, group: str, topic: str, queue_id: int, ordered: bool) -> list[Key]:
         config = self.admit(group, topic, queue_id)
+        own = self._broker.groups.require(group)
+        by_priority, retry_first = priorities.order(
+            self._broker.config, own, config, self._random, ordered=ordered
+        )
         if queue_id != ANY_QUEUE:
             places = [(topic, queue_id)]
+        elif by_priority is not None:
+            places = [(topic, each) for each in by_priority]
         else:
             first = self._random.randrange(max(1, config.read_queues))
             queues = range(config.read_queues)
@@ -104,10 +115,11 @@ class Pop:
         retry = self._broker.topics.get(self._naming.lease_retry_topic(group, topic))
         if retry is None:
             return places
-        again = [(retry.name, each) for each in range(retry.read_queues)]
-        if self._random.randrange(100) < _RETRY_FIRST_PERCENT:
-            return again + places
-        return places + again
+        numbers = range(retry.read_queues)
+        if by_priority is not None and self._broker.config.priority_ascending:
+            numbers = numbers[::-1]
+        again = [(retry.name, each) for each in numbers]
+        return again + places if retry_first else places + again
 
     # -- where messages go ---------------------------------------------------------------------
 
@@ -122,17 +134,28 @@ class Pop:
             return self._given_up(group, message)
         naming = self._naming
         target = topic if naming.is_retry(topic) else naming.lease_retry_topic(group, topic)
-        if self._broker.topics.get(target) is None:
-            self._broker.topics.ensure(TopicConfig(target, _RETRY_QUEUES, _RETRY_QUEUES))
+        queue_id = self._retry_queue(target, topic, message.queue_id)
         properties = decode_properties(message.properties)
         properties.setdefault(ORIGIN_TOPIC, message.topic)
         properties.setdefault(ORIGIN_MESSAGE_ID, message.message_id)
         properties.setdefault(FIRST_POP_TIME, str(popped_ms))
         properties[ORIGIN_GROUP] = group
         return written_again(
-            message, target, 0, encode_properties(properties),
+            message, target, queue_id, encode_properties(properties),
             store_host=self._store_host, reconsume_times=message.reconsume_times + 1,
         )  # fmt: skip
+
+    def _retry_queue(self, target: str, topic: str, queue_id: int) -> int:
+        """The queue of a retry topic for a message of that queue; the topic has it then."""
+        topics = self._broker.topics
+        known, queues = topics.get(target), _RETRY_QUEUES
+        if self._broker.config.pop_separate_retry:
+            origin = topics.get(topic)
+            is_retry = self._naming.is_retry(topic)
+            queues = queue_id + 1 if origin is None or is_retry else origin.write_queues
+        if known is None or known.write_queues < queues:
+            topics.put(TopicConfig(target, queues, queues))
+        return min(queue_id, queues - 1) if self._broker.config.pop_separate_retry else 0
 
     def _rejected(
         self, group: str, topic: str, message: Message, popped_ms: int

@@ -4,6 +4,7 @@ from onelog.config import BrokerConfig
 from onelog.core.catalog.names import Naming
 from onelog.core.catalog.topics import PERM_INHERIT, PERM_READ_WRITE, TopicConfig
 from onelog.core.parts import Predecessor
+from onelog.message import encode_properties
 from onelog.names import (
     CHECKED_OUT_TOPIC,
     DEAD_LETTER_PREFIX,
@@ -47,6 +48,17 @@ def system_topics(config: BrokerConfig) -> list[TopicConfig]:
         queues = config.default_topic_queues
         found.append(TopicConfig(names.DEFAULT_TOPIC, queues, queues, everything))
     return found
+
+
+def added_properties(config: BrokerConfig) -> bytes:
+    """What the broker adds to the properties of every message."""
+    return encode_properties(
+        {
+            "MSG_REGION": config.region,
+            "TRACE_ON": "true" if config.trace else "false",
+            "CLUSTER": config.cluster,
+        }
+    )
 
 
 NAMING = Naming(

@@ -1,21 +1,28 @@
 """Which queues a message goes to."""
 
 from collections import Counter
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
-from onelog.core.access import SELF
+from onelog.core.access import SELF, Access, Action, Principal, Resource
+from onelog.core.routing import topology
+from onelog.core.routing.routing import Routing
 from onelog.core.routing.topology import Topology
 from onelog.errors import (
     AccessRefusedError,
     ExchangeNotFoundError,
+    NotPermittedError,
     PreconditionFailedError,
     QueueNotFoundError,
     TopicNotFoundError,
     VhostNotFoundError,
 )
-from tests.core.routing.queues import Routed
+from onelog.record.forms.amqp_fields import NO_PROPERTIES
+from tests.core.replicas import Follower, Master
+from tests.core.routing.queues import GUEST, Routed
 
 
 def test_the_default_exchange_leads_to_the_queue_of_the_key(routed: Routed) -> None:
@@ -305,6 +312,19 @@ def test_bindings_are_listed_from_and_to(routed: Routed) -> None:
     assert left.arguments == {"level": 2}
 
 
+def test_an_exchange_that_looks_at_each_binding_has_few(
+    routed: Routed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topology, "BINDINGS_LOOKED_AT_MAX", 3)
+    routed.memory_queue("q")
+    for number in range(3):
+        routed.bind("amq.headers", "q", n=number)
+        routed.bind("amq.topic", "q", f"k{number}")
+    routed.bind("amq.topic", "q", "one more")
+    with pytest.raises(PreconditionFailedError, match="limit"):
+        routed.bind("amq.headers", "q", n=4)
+
+
 def test_routes_are_found_anew_when_something_changes(routed: Routed) -> None:
     first, second = routed.memory_queue("a"), routed.memory_queue("b")
     routed.routing.declare_exchange(SELF, "/", "e", "direct")
@@ -343,11 +363,11 @@ def test_vhosts_know_nothing_of_each_other(routed: Routed) -> None:
         routing.delete_vhost(SELF, "/")
 
 
-def described(topology: Topology) -> list[Any]:
+def described(known: Topology) -> list[Any]:
     return [
         (vhost.name, vhost.description, vhost.tags, each.name, each.kind, each.auto_delete,
          each.internal, each.arguments, list(each.bindings.values()))
-        for vhost in topology.vhosts.values()
+        for vhost in known.vhosts.values()
         for each in vhost.exchanges.values()
         if each.durable
     ]  # fmt: skip
@@ -381,3 +401,72 @@ def test_what_is_durable_is_there_after_a_restart(routed: Routed, how: str) -> N
     assert routed.bodies("q") == [b"kept"]
     with pytest.raises(ExchangeNotFoundError):
         routed.publish("gone", "k")
+
+
+def test_a_replica_knows_the_same_exchanges(tmp_path: Path) -> None:
+    master = Master.at(tmp_path / "master", quick=True)
+    routed = Routed(master)
+    routed.queue("q")
+    routed.routing.declare_vhost(SELF, "shop")
+    routed.routing.declare_exchange(SELF, "/", "e", "topic")
+    routed.bind("e", "q", "#")
+    follower = Follower.at(tmp_path / "follower")
+    follower.receive(master.store)
+    assert described(follower.broker.topology) == described(master.broker.topology)
+    routed.routing.delete_exchange(SELF, "/", "e")
+    master.broker.workqueues.declare(SELF, "/", "kept", durable=True)
+    routed.publish("", "kept", b"x")
+    follower.receive(master.store)
+    assert described(follower.broker.topology) == described(master.broker.topology)
+    assert follower.broker.keeping.needed_from() < follower.store.log_end
+    assert [pin.queue for pin in follower.broker.keeping.pins()] == ["kept"]
+    master.close()
+    follower.promote()
+    promoted = Routed(follower)
+    assert promoted.publish("", "kept", b"y") == 1
+    assert promoted.bodies("kept") == [b"x", b"y"]
+    follower.close()
+
+
+# -- who may --------------------------------------------------------------------------------------
+
+
+class Listed(Access):
+    """Lets a few do what is listed."""
+
+    is_open = False
+
+    def __init__(self, *allowed: tuple[str, str, str]) -> None:
+        self.allowed = set(allowed)
+        self.asked: list[tuple[str, str, str]] = []
+
+    def may(self, who: Principal, action: Action, resource: Resource) -> bool:
+        self.asked.append((action, *resource))
+        return who == SELF or (action, *resource) in self.allowed
+
+
+def test_every_verb_is_asked_about(routed: Routed) -> None:
+    routed.memory_queue("q")
+    access = Listed(("publish", "exchange", "amq.topic"), ("describe", "vhost", "/"))
+    routing = Routing(
+        access, routed.world.broker.topology, routed.world.broker.publishing, Random()
+    )
+    raw, told = NO_PROPERTIES, routed.on_stored
+    assert routing.publish(GUEST, "/", "amq.topic", "k", raw, b"", told) == 0
+    for refused in (
+        lambda: routing.publish(GUEST, "/", "", "q", raw, b"", told),
+        lambda: routing.publish_record(GUEST, "/", "", "q", b"", 0, told),
+        lambda: routing.stage(GUEST, "me", "", "/", "", "q", raw, b""),
+        lambda: routing.declare_exchange(GUEST, "/", "e", "direct"),
+        lambda: routing.delete_exchange(GUEST, "/", "e"),
+        lambda: routing.exchange(GUEST, "/", "amq.direct"),
+        lambda: routing.bind(GUEST, "/", "amq.topic", "queue", "q", "#"),
+        lambda: routing.unbind(GUEST, "/", "amq.topic", "queue", "q", "#"),
+        lambda: routing.declare_vhost(GUEST, "v"),
+        lambda: routing.delete_vhost(GUEST, "v"),
+    ):
+        with pytest.raises(NotPermittedError):
+            refused()
+    assert ("publish", "exchange", "amq.default") in access.asked
+    assert len(routing.bindings(GUEST, "/")) == 1
+    assert routed.routing.bindings(SELF, "/", "amq.topic") == []

@@ -75,7 +75,7 @@ def test_quorum_queues_are_durable_and_shared(yard: Yard) -> None:
     quorum = {"x-queue-type": "quorum"}
     for wrong in ({"durable": False}, {"exclusive": True, "owner": 1}, {"auto_delete": True}):
         with pytest.raises(PreconditionFailedError, match="invalid property"):
-            yard.queue(arguments=quorum, **wrong)  # type: ignore[arg-type]
+            yard.queue(arguments=quorum, **wrong)
     with pytest.raises(PreconditionFailedError, match="server-named"):
         yard.queue("", arguments=quorum)
     assert yard.queue(arguments=quorum).terms.delivery_limit == 20
@@ -147,6 +147,20 @@ def test_a_queue_that_nobody_uses_expires(yard: Yard) -> None:
     yard.advance(300)
     assert told == ["a expired", "b expired"]
     assert taker.cancelled == ""
+
+
+def test_a_queue_that_cannot_be_deleted_now_is_still_there(yard: Yard) -> None:
+    yard.queue(arguments={"x-expires": 1_000})
+    yard.put_all(b"a")
+    yard.broker.refuse_writes("another is the master")
+    with pytest.raises(OnelogError):
+        yard.works.delete(SELF, "/", "q")
+    yard.advance(1_500)
+    yard.broker.refuse_writes(None)
+    assert yard.drain() == [b"a"]
+    yard.advance(2_500)
+    with pytest.raises(QueueNotFoundError):
+        yard.find()
 
 
 def test_when_it_expires_can_be_changed(yard: Yard) -> None:

@@ -138,6 +138,17 @@ def test_the_window_of_a_channel_is_shared(yard: Yard) -> None:
     assert sorted(one.bodies) == sorted(two.bodies) == list(numbered(5))
 
 
+def test_consumers_of_one_channel_share_its_window_on_one_queue(yard: Yard) -> None:
+    queue = yard.queue()
+    window = Window(3)
+    one, two = yard.consume(window=window), yard.consume(window=window)
+    yard.put_all(*numbered(10))
+    assert (one.bodies, two.bodies) == ([b"0", b"2"], [b"1"])
+    queue.ack(two.places)
+    yard.settle()
+    assert len(one.got) + len(two.got) == 4
+
+
 def test_a_consumer_that_pauses_gets_nothing_until_it_resumes(yard: Yard) -> None:
     yard.queue()
     taker = yard.consume()
@@ -254,3 +265,36 @@ def test_messages_of_a_higher_priority_go_first(yard: Yard) -> None:
         queue.requeue([first[0]])
         assert yard.drain(name) == [b"3", b"9", b"2", b"1", b"none", b"0"]
         assert queue.ready_bytes == 0
+
+
+@BOTH
+def test_very_many_go_back_some_at_a_time(
+    yard: Yard, durable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onelog.core.workqueues.queue.SOME_MAX", 100)
+    queue = yard.queue(durable=durable)
+    taker = yard.consume()
+    yard.put_all(*numbered(450))
+    yard.works.cancel(taker.consumer)
+    queue.requeue(taker.places)
+    assert yard.counts() == (100, 350)
+    yard.advance(1)
+    assert yard.counts() == (450, 0)
+    assert yard.drain() == numbered(450)
+    taker = yard.consume()
+    yard.put_all(*numbered(450))
+    queue.ack(taker.places)
+    yard.advance(1)
+    assert yard.counts() == (0, 0)
+
+
+@BOTH
+def test_browsing_takes_nothing(yard: Yard, durable: bool) -> None:
+    queue = yard.queue(durable=durable)
+    yard.put_all(*numbered(10))
+    first = yard.get()
+    assert first is not None
+    queue.requeue([first[0]])
+    assert [body_of(each) for each in queue.browse(0, 3)] == numbered(3)
+    assert [body_of(each) for each in queue.browse(8, 3)] == numbered(2, 8)
+    assert yard.counts() == (10, 0)

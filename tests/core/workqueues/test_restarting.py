@@ -59,6 +59,26 @@ def test_who_waits_for_the_record_of_acknowledgements_is_told(yard: Yard) -> Non
     assert yard.counts() == (0, 0)
 
 
+def test_acknowledgements_can_be_in_the_append_of_what_is_published(yard: Yard) -> None:
+    queue = yard.queue()
+    memory = yard.queue("m", durable=False)
+    taker = yard.consume()
+    yard.put_all(*numbered(5))
+    acks = [(queue, taker.places[:3]), (memory, [0])]
+    yard.broker.begin(SELF, "me", "t")
+    yard.broker.routing.stage(SELF, "me", "t", "/", "", "q", b"\0\0", b"more")
+
+    def committed(token: object, where: object, error: object) -> None:
+        assert error is None
+        yard.crash()
+
+    yard.broker.routing.commit(
+        SELF, "me", "t", committed, records=lambda: yard.works.ack_records(acks)
+    )
+    yard.settle()
+    assert yard.drain() == [b"3", b"4", b"more"]
+
+
 def test_acknowledgements_out_of_order_are_remembered_one_by_one(yard: Yard) -> None:
     queue = yard.queue()
     taker = yard.consume()
@@ -213,15 +233,9 @@ def test_what_is_on_disk_only_is_read_by_a_worker(
     yard.queue()
     yard.put_all(*numbered(20))
     yard.restart()
-    cold: set[int] = set()
-    real = yard.store.is_warm
-    monkeypatch.setattr(yard.store, "is_warm", lambda at, size: at in cold or not real)
     monkeypatch.setattr(yard.broker.reader, "_is_cold", lambda ranges: True)
     works: list[object] = []
-    warm = yard.broker.reader.warm
-    monkeypatch.setattr(
-        yard.broker.reader, "warm", lambda ranges: (works.append(ranges), warm(ranges))
-    )
+    monkeypatch.setattr(yard.broker.reader, "warm", works.append)
     taker = yard.consume(prefetch=5)
     assert works
     assert taker.bodies == numbered(5)

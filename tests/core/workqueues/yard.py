@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from onelog.core.workqueues.workqueues import WorkQueues
 from onelog.errors import OnelogError
 from onelog.record.forms import amqp
 from onelog.record.forms.amqp_fields import encode_properties, headers_of
+from tests.core.replicas import Follower, Master
 from tests.core.world import World
 
 
@@ -57,12 +59,13 @@ class Taker:
         return [int(each[TIMES] > 0) for each in self.got]
 
 
-class Yard(World):
-    """A broker with declared queues."""
+class Yards(World):
+    """What tests do with declared queues, in any world."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
-        self.confirmed: list[tuple[Any, OnelogError | None]] = []
-        super().__init__(folder, **settings)
+    @cached_property
+    def confirmed(self) -> list[tuple[Any, OnelogError | None]]:
+        """What publishers were told, and by which token."""
+        return []
 
     @property
     def works(self) -> WorkQueues:
@@ -128,3 +131,18 @@ class Yard(World):
     def counts(self, name: str = "q") -> tuple[int, int]:
         queue = self.find(name)
         return queue.ready, queue.unacked
+
+
+class Yard(Yards):
+    """A broker with declared queues."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        super().__init__(folder, **settings)
+
+
+class MasterYard(Yards, Master):
+    """One with replicas that have to confirm what it writes."""
+
+
+class FollowerYard(Yards, Follower):
+    """One that is sent the log of another."""

@@ -207,26 +207,30 @@ def _outages(clients: Sequence[Client]) -> list[Outage]:
     )
     found = []
     for number, fault in enumerate(faults):
-        until = int(fault["end"]) + SETTLE_NS
+        until, following = int(fault["end"]) + SETTLE_NS, math.inf
         if number + 1 < len(faults):
-            until = min(until, int(faults[number + 1]["begin"]))
+            following = int(faults[number + 1]["begin"])
+            until = min(until, following)
         begin = int(fault["begin"] if fault["alive"] else fault["end"])
         for who, ends in acks.items():
-            seconds = longest_gap_ns(ends, begin, int(fault["end"]), until) / 1e9
+            seconds = longest_gap_ns(ends, begin, int(fault["end"]), until, following) / 1e9
             found.append(Outage(fault["kind"], fault["target"], fault["hit"], who, seconds))
     return found
 
 
-def longest_gap_ns(ends: Sequence[int], begin: int, end: int, until: int) -> float:
+def longest_gap_ns(
+    ends: Sequence[int], begin: int, end: int, until: int, following: float = math.inf
+) -> float:
     """The longest stretch from `begin` on without an acknowledgement, if it starts before `until`.
 
-    Infinite, if nothing was acknowledged any more after `end`: whoever sends goes on until then.
+    What is after the beginning of the `following` fault is that one's. Infinite, if nothing was
+    acknowledged any more after `end`: whoever sends goes on until then.
     """
     if not ends or ends[-1] <= end:
         return math.inf
     first, last = bisect_right(ends, begin), bisect_left(ends, until)
     marks = [begin, *ends[first : last + 1]]
-    return float(max(after - before for before, after in pairwise(marks)))
+    return float(max(min(after, following) - before for before, after in pairwise(marks)))
 
 
 def report(verdict: Verdict, fail_over_s_max: float) -> Iterator[str]:

@@ -8,12 +8,13 @@ ended at the beginning.
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
-from onelog.client import PullConsumer
+from onelog.client import PullConsumer, Queue
+from onelog.errors import TopicNotFoundError
 from tests.e2e.faults.history import History, now_ns
 from tests.e2e.faults.sdk_client import parsed
 
@@ -27,7 +28,7 @@ def by_sdk(nameservers: str, topic: str) -> Iterator[Read]:
     with PullConsumer(
         "last-readers", nameserver=nameservers, start="first", auto_commit=False
     ) as consumer:
-        queues = consumer.queues(topic)
+        queues = _queues(consumer, topic)
         ends = {queue: end for queue, end in consumer.end_offsets(*queues).items() if end}
         consumer.assign(ends)
         consumer.seek_to_begin()
@@ -39,6 +40,18 @@ def by_sdk(nameservers: str, topic: str) -> Iterator[Read]:
                     del ends[message.queue]
         if ends:
             raise TimeoutError(f"{topic}: {ends} were not read to their end")
+
+
+def _queues(consumer: PullConsumer, topic: str) -> Sequence[Queue]:
+    """The queues, once the name servers know: those that have just started know nothing."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return consumer.queues(topic)
+        except TopicNotFoundError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
 
 
 def by_kafka(bootstrap: str, topic: str) -> Iterator[Read]:

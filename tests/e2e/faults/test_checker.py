@@ -203,6 +203,13 @@ def test_an_outage_is_not_charged_to_the_fault_before_it() -> None:
     assert times == [pytest.approx(0.1), pytest.approx(2.1)]
 
 
+def test_an_outage_that_begins_just_before_a_fault_is_charged_to_it() -> None:
+    both = [fault(2.05, 3.05), fault(5.15, 6.15)]  # The last answer before comes at 5.
+    verdict = judge(silent_for(range(51, 70), *both).values())
+    times = [each.seconds for each in verdict.outages if each.who == "any"]
+    assert times == pytest.approx([0.15, 1.85])
+
+
 def test_a_slow_fail_over_fails_the_run() -> None:
     verdict = judge(silent_for(range(21, 80), fault(2.05, 4.05)).values())
     assert verdict.fail_over_s() == pytest.approx(5.95)

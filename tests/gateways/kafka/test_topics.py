@@ -50,6 +50,20 @@ async def test_every_version_is_told_of_the_broker_and_its_topics(
             assert none["topics"] == []
 
 
+async def test_clients_are_told_of_the_nodes_that_may_be_master_later(tmp_path: Path) -> None:
+    """Who knows the master only has nowhere to go when it is gone."""
+    async with kafka(tmp_path) as server, raw(server) as client:
+        here = f"127.0.0.1:{server.config.kafka.port}"
+        nodes = {2: "[::1]:9093", 0: here, 1: "192.0.2.7:9092"}
+        server.house.standing.kafka_nodes = lambda: nodes
+        await client.make_topic("orders", 1)
+        told = await client.ask(ApiKey.METADATA, 9, {"topics": None})
+        assert [(each["node_id"], each["host"], each["port"]) for each in told["brokers"]] == [
+            (0, "127.0.0.1", server.config.kafka.port), (1, "192.0.2.7", 9092), (2, "::1", 9093),
+        ]  # fmt: skip
+        assert told["topics"][0]["partitions"][0]["leader_id"] == told["controller_id"] == 0
+
+
 async def test_a_topic_that_is_asked_for_is_made_unless_somebody_minds(tmp_path: Path) -> None:
     async with kafka(tmp_path, kafka__topic_partitions=3) as server, raw(server) as client:
         ask = {"topics": [{"name": "orders"}], "allow_auto_topic_creation": False}

@@ -37,6 +37,10 @@ SMALL: dict[str, Value] = {
     "broker.vip_port": 0,
     "kafka.port": 0,
     "http.port": 0,
+    "amqp.port": 0,
+    "stomp.port": 0,
+    "mqtt.port": 0,
+    "grpc.port": 0,
     "broker.nameservers": "",
 }
 

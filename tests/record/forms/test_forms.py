@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from onelog.errors import WireError
 from onelog.message import PROPERTIES_BYTES_MAX, property_value
 from onelog.record.compression import Method, pack
-from onelog.record.forms import Form, amqp, form_of, kafka, rocketmq
+from onelog.record.forms import Form, amqp, form_of, kafka, mqtt, rocketmq
 from onelog.record.forms.amqp_fields import Timestamp, decode_properties, encode_properties
 from onelog.record.forms.kafka import Codec
 from onelog.record.forms.neutral import Neutral
@@ -16,7 +16,23 @@ NAMES = (
     st.binary(max_size=12).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
     | (st.text(st.characters(exclude_categories=["Cs"]), max_size=12))
     | st.sampled_from(
-        ["KEYS", "TAGS", "UNIQ_KEY", "__key", "__body", "__header.0.a", "CLUSTER", "DELAY", "a"]
+        [
+            "KEYS",
+            "TAGS",
+            "UNIQ_KEY",
+            "__key",
+            "__body",
+            "__header.0.a",
+            "CLUSTER",
+            "DELAY",
+            "a",
+            "mqtt.topic",
+            "content-type",
+            "reply-to",
+            "correlation-id",
+            "mqtt.expiry",
+            "__header",
+        ]
     )
     | st.sampled_from(
         ["amqp.type", "amqp.priority", "amqp.exchange", "amqp.timestamp", "amqp.header-types"]
@@ -49,11 +65,20 @@ def through_kafka(messages: list[Neutral]) -> list[Neutral]:
     return kafka.to_neutral(kafka.from_neutral(messages))
 
 
+def through_mqtt(messages: list[Neutral]) -> list[Neutral]:
+    return [mqtt.to_neutral(mqtt.from_neutral(message)) for message in messages]
+
+
 def through_amqp(messages: list[Neutral]) -> list[Neutral]:
     return [amqp.to_neutral(amqp.from_neutral(message), message.time_ms) for message in messages]
 
 
-FORMS = {"rocketmq": through_rocketmq, "kafka": through_kafka, "amqp": through_amqp}
+FORMS = {
+    "rocketmq": through_rocketmq,
+    "kafka": through_kafka,
+    "amqp": through_amqp,
+    "mqtt": through_mqtt,
+}
 
 
 @pytest.mark.parametrize("first", FORMS)

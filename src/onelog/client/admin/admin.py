@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from onelog.client.admin.bindings import Bindings, SyncBindings
 from onelog.client.admin.cluster import Clusters, SyncClusters
 from onelog.client.admin.dead_letters import DeadLetters, SyncDeadLetters
 from onelog.client.admin.delays import Delays, SyncDelays
@@ -36,13 +37,14 @@ T = TypeVar("T")
 class AsyncAdmin:
     """A client of one or more clusters that share their name servers.
 
-    Its parts are `clusters`, `topics`, `groups`, `positions`, `messages`, `dead_letters`, `traces`,
-    `delays` and `users`.
+    Its parts are `clusters`, `bindings`, `topics`, `groups`, `positions`, `messages`,
+    `dead_letters`, `traces`, `delays` and `users`.
     """
 
     def __init__(self, nodes: Nodes) -> None:
         self.nodes = nodes
         self.clusters = Clusters(nodes)
+        self.bindings = Bindings(nodes, self.clusters)
         self.topics = Topics(nodes, self.clusters)
         self.groups = Groups(nodes, self.clusters, self.topics)
         self.positions = Positions(nodes, self.topics, self.groups)
@@ -96,6 +98,7 @@ class Admin(SyncClient[AsyncAdmin]):
     def __init__(self, core: AsyncAdmin) -> None:
         super().__init__(core, "the administrator")
         self.clusters = SyncClusters(core.clusters, self)
+        self.bindings = SyncBindings(core.bindings, self)
         self.topics = SyncTopics(core.topics, self)
         self.groups = SyncGroups(core.groups, self)
         self.positions = SyncPositions(core.positions, self)

@@ -55,6 +55,8 @@ class BrokerStatus:
     stalls: int
     """How often since its start the event loop was held for over 20 ms. Only OneLog tells."""
     longest_stall_ms: int
+    log_held_by: str
+    """Which queues the log has to be kept for, however old it is. Only OneLog tells."""
     details: dict[str, str]
     """Everything that the broker tells about itself, under RocketMQ's names."""
 
@@ -144,6 +146,7 @@ class Clusters:
             oldest_message_ms=max(0, _whole(table, "earliestMessageTimeStamp")),
             stalls=_whole(table, "onelogStallsTotal"),
             longest_stall_ms=_whole(table, "onelogStallLongestMs"),
+            log_held_by=table.get("onelogLogHeldBy", ""),
             details=table,
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from onelog.commands.store.pins import pins_in
 from onelog.commands.terminal import console, show_bytes, show_count, show_text, table
 from onelog.commands.times import show_time
 from onelog.errors import StoreError
@@ -69,6 +70,8 @@ def find_facts(folder: Path, index_slots: int | None, index_entries: int | None)
         "segment_bytes": reader.log.segment_bytes,
         "segments": _segment_facts(reader, newest_ms),
         "queues": queues,
+        # Declared queues whose messages are not all done: for them old log is kept.
+        "log_held_by": [pin._asdict() for pin in pins_in(reader)],
         "index_files": index,
         "index_files_unreadable": len(index_files(folder)) if not index else 0,
         "checkpoint": {
@@ -162,6 +165,12 @@ def _show(facts: Document, out: Console) -> None:
             f"{show_count(len(damage))} places, the first from {damage[0]['start']} to "
             f"{damage[0]['end']}: {show_text(damage[0]['reason'])}",
             style="red",
+            soft_wrap=True,
+        )
+    for pin in facts["log_held_by"]:
+        out.print(
+            f"  queue {show_text(pin['queue'])} of vhost {show_text(pin['vhost'])} keeps the log "
+            f"from {pin['log_offset']} on: {show_count(pin['messages'])} messages are not done",
             soft_wrap=True,
         )
     _show_tables(facts, out)

@@ -49,7 +49,8 @@ WAITING_TOPICS = frozenset(
 """Where messages wait for something; only the broker writes there."""
 
 CLEANUP_POLICY = "kafka.cleanup.policy"
-"""The attribute that says what becomes of old messages: compact, delete, or both; else delete."""
+"""The attribute that says what becomes of old messages: compact, delete, or both; else delete.
+RocketMQ's own, "cleanup.policy", is COMPACTION or DELETE."""
 COMPACT, DELETE = "compact", "delete"
 
 FilterType = Literal["SINGLE_TAG", "MULTI_TAG"]
@@ -84,7 +85,10 @@ class TopicConfig:
     @property
     def cleanup(self) -> tuple[str, ...]:
         """What becomes of old messages."""
-        return tuple(self.attributes.get(CLEANUP_POLICY, DELETE).split(","))
+        named = self.attributes.get(CLEANUP_POLICY)
+        if named is None:
+            return (COMPACT if self.attributes.get("cleanup.policy") == "COMPACTION" else DELETE,)
+        return tuple(named.split(","))
 
     @property
     def retention_ms(self) -> int | None:

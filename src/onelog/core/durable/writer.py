@@ -60,6 +60,7 @@ _SIZE = itemgetter(Appended._fields.index("size"))
 
 _ENTERED = (0, 8)
 """What the bits of transactions are in records that queues have entries for."""
+_WATCHED_MAX = 10_000
 UNSETTLED_MAX = 200_000
 """Messages that may wait for the disk before new ones are refused."""
 UNCONFIRMED = (FlushTimeoutError, ReplicasMissingError)
@@ -118,7 +119,8 @@ class Writer:
         self.before_append: list[Callable[[], None]] = []
         """Called when a tick ends, for those who have something to put into it."""
         self.watched: dict[Key, OnEntered] = {}
-        """Who is told of each message that a queue gets, at once and in order."""
+        """Who is told of each message that a queue gets; see `watch`."""
+        self._watched_of: dict[tuple[str, int, tuple[str, ...]], tuple[Key, ...]] = {}
         self.messages: list[NewMessage | NewRun] = []
         """The tick's list, which the publisher puts plain messages in; always the same object."""
         self.receipts: list[Receipt] = []
@@ -360,24 +362,44 @@ class Writer:
 
     # -- telling -------------------------------------------------------------------------------
 
+    def watch(self, key: Key, on_entered: OnEntered | None) -> None:
+        """Tell somebody of each message that a queue gets, at once and in order; None: nobody."""
+        if on_entered is None:
+            self.watched.pop(key, None)
+        else:
+            self.watched[key] = on_entered
+        self._watched_of.clear()
+
     def _tell_watchers(self, messages: Sequence[NewMessage]) -> None:
         """Tell of what was appended just now, before anything else is."""
-        watched = self.watched
+        watched_of = self._watched_of
         found: dict[Key, list[NewMessage]] = {}
         for message in messages:
-            key, extra = message[:2], message[12]
-            if key in watched and message[5] & TRANSACTION_MASK in _ENTERED:
-                found.setdefault(key, []).append(message)
-            for topic in extra:
-                key = (topic, queue_id_of(topic, message[1]))
-                if key in watched:
-                    found.setdefault(key, []).append(message)
+            place = (message[0], message[1], message[12])
+            keys = watched_of.get(place)
+            if keys is None:
+                keys = self._find_watched(*place)
+            if keys and message[5] & TRANSACTION_MASK in _ENTERED:
+                for key in keys:
+                    if key in found:
+                        found[key].append(message)
+                    else:
+                        found[key] = [message]
         for key, mine in found.items():
             count = sum(map(_COPIES, mine))
             try:
-                watched[key](mine, self._store.next_offset(*key) - count)
+                self.watched[key](mine, self._store.next_offset(*key) - count)
             except Exception:
                 log.exception("what came to %s could not be told", key[0])
+
+    def _find_watched(self, topic: str, queue_id: int, extra: tuple[str, ...]) -> tuple[Key, ...]:
+        """Those queues of a message of which somebody wants to be told."""
+        keys = [(topic, queue_id), *((each, queue_id_of(each, queue_id)) for each in extra)]
+        found = tuple(key for key in keys if key in self.watched)
+        if len(self._watched_of) >= _WATCHED_MAX:
+            self._watched_of.clear()
+        self._watched_of[topic, queue_id, extra] = found
+        return found
 
     def _tell_watchers_of_runs(self, runs: Sequence[NewRun]) -> None:
         watched = [run for run in runs if (run.topic, run.queue_id) in self.watched]

@@ -226,7 +226,6 @@ class ConsistentHash:
         assert known <= dict(PROPERTIES).keys()
         self.by_key = self._header is None and self._property is None
         self._weights: dict[tuple[str, ...], tuple[Destination, int]] = {}
-        self._points: list[tuple[int, Destination]] = []
 
     @staticmethod
     def _weight(binding: Binding) -> int:
@@ -302,6 +301,8 @@ def _unit(seed: bytes, text: bytes) -> float:
     return ((mixed ^ mixed >> 16) + 0.5) / 4_294_967_296
 
 
+FOUND = (Direct, Topic)
+"""Those that find bindings without a look at each of them."""
 MATCHERS: dict[str, Callable[[Table, Random], Matcher]] = {
     "direct": lambda arguments, random: Direct(),
     "fanout": lambda arguments, random: Fanout(),

@@ -38,6 +38,11 @@ def topic_of(vhost: str, queue: str) -> str:
     return fitting(f"{_LONG}{_quoted(vhost)}{_LONG}{_quoted(queue)}")
 
 
+def named_for_access(vhost: str, name: str) -> str:
+    """What permissions call an exchange or a queue; the default exchange is `amq.default`."""
+    return topic_of(vhost, name or "amq.default")
+
+
 def queue_of(topic: str) -> tuple[str, str]:
     """The vhost and the name of the queue that a topic can be."""
     if not topic.startswith(_LONG):

@@ -509,10 +509,6 @@ class Publishing:
         self._refused.discard((owner, name))
 
 
-def _record_of(letter: Letter) -> bytes:
-    return amqp.encode(letter.exchange, letter.keys[0], letter.properties, letter.body)
-
-
 def check_expiration(text: str) -> None:
     """`PreconditionFailedError` if that is no time to live in milliseconds."""
     if not (text.isascii() and text.isdigit()):

@@ -1,7 +1,7 @@
 """The door to routing: what gateways declare, bind and publish to.
 
 It is a part of the door of the broker: who asks is the first argument, and whether they may is
-decided here. Exchanges and queues are named to `access` as vhost@name.
+decided here. Permissions name them as their topics are named (`names`).
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -18,13 +18,13 @@ from onelog.core.routing.exchanges import (
     Sought,
     matcher_of,
 )
+from onelog.core.routing.names import named_for_access
 from onelog.core.routing.publishing import Publishing
 from onelog.core.routing.targets import Letter, Target
 from onelog.core.routing.topology import Topology, Vhost
 from onelog.core.routing.walk import walk
 from onelog.core.transactions.staged import MoreRecords
 from onelog.message import Buffer, NewMessage
-from onelog.names import join_key
 from onelog.record.forms.amqp_fields import NO_PROPERTIES, Table, Value
 
 
@@ -35,7 +35,8 @@ class Routing:
         self, access: Access, topology: Topology, publishing: Publishing, random: Random
     ) -> None:
         self._access = access
-        self._guarded = not access.is_open
+        self.guarded = not access.is_open
+        """Whether anybody has to be asked about; its owner keeps that true."""
         self._topology = topology
         self._publishing = publishing
         self._random = random
@@ -48,8 +49,8 @@ class Routing:
         self.owner_gone = publishing.owner_gone
 
     def _check(self, who: Principal, action: Action, kind: Kind, vhost: str, name: str) -> None:
-        if self._guarded:
-            self._access.check(who, action, (kind, join_key(vhost, name)))
+        if self.guarded:
+            self._access.check(who, action, (kind, named_for_access(vhost, name)))
 
     # -- vhosts --------------------------------------------------------------------------------
 
@@ -160,7 +161,7 @@ class Routing:
     def _check_binding(
         self, who: Principal, vhost: str, source: str, kind: DestinationKind, destination: str
     ) -> None:
-        if self._guarded:
+        if self.guarded:
             self._check(who, "consume", "exchange", vhost, source)
             if kind == "topic":
                 self._access.check(who, "publish", ("topic", destination))
@@ -228,7 +229,7 @@ class Routing:
         deliver_at_ms: int | None = None,
     ) -> int:
         """Publish a message of AMQP; see `Publishing.publish`."""
-        if self._guarded:
+        if self.guarded:
             self._check(who, "publish", "exchange", vhost, exchange)
         return self._publish(
             who, vhost, exchange, key, properties, body, on_stored, token, deliver_at_ms

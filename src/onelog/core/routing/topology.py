@@ -23,6 +23,7 @@ from onelog.core.durable.tables import Change, Tables, in_parts
 from onelog.core.routing import arguments as argument_values
 from onelog.core.routing.exchanges import (
     ALTERNATE,
+    FOUND,
     Binding,
     Destination,
     DestinationKind,
@@ -47,6 +48,9 @@ VHOSTS, EXCHANGES, BINDINGS = "vhosts", "exchanges", "bindings"
 VHOSTS_MAX = 10_000
 EXCHANGES_MAX = 100_000
 """In a vhost."""
+BINDINGS_MAX = 1_000_000
+BINDINGS_LOOKED_AT_MAX = 5_000
+"""Of an exchange; and of one that looks at each of them for a message."""
 _RESERVED = "amq."
 
 
@@ -352,6 +356,11 @@ class Topology:
                         for each in others]  # fmt: skip
         elif binding.identity in exchange.bindings:
             return
+        most = BINDINGS_MAX if isinstance(exchange.matcher, FOUND) else BINDINGS_LOOKED_AT_MAX
+        if len(exchange.bindings) >= most:
+            raise PreconditionFailedError(
+                f"exchange '{source}' has {most} bindings, which is the limit for its type"
+            )
         value: dict[str, Any] = {"arguments": argument_values.to_json(arguments)}
         if not binding.durable:
             value["durable"] = False

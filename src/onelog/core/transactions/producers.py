@@ -11,7 +11,7 @@ producer's numbers are known.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -20,7 +20,7 @@ from onelog.clock import Clock
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.forms import MarkedTopics
 from onelog.core.durable.durability import WhenSafe
-from onelog.core.durable.tables import Change, Tables, in_parts
+from onelog.core.durable.tables import Change, Tables, exhausted, in_parts
 from onelog.core.durable.writer import UNCONFIRMED, OnStored, StoredHere
 from onelog.core.publish import Publisher
 from onelog.core.transactions.in_place import Producer, QueueProducers, Sent, Stamp
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 EXPIRY_MS = 24 * 3_600_000
 _IDS_AT_ONCE = 1_000
 _QUEUES_AT_ONCE = 200
+_BATCHES_AT_ONCE = 200
 _NEXT_ID = "next_id"
 
 Queue = tuple[str, int]
@@ -100,12 +101,12 @@ class BatchProducers:
                 if not producers.on_the_way
             }
 
-    def open(self) -> None:
-        """Read again what came to marked topics after their queues were kept last."""
+    def opening(self) -> Generator[None, None, None]:
+        """Read again what came to marked topics after their queues were kept last, in steps."""
         self._next_id = self._ids_end
         for topic in self._marked.batched:
             for queue_id in list(self._store.queue_table.by_topic.get(topic, ())):
-                self._replay((topic, queue_id))
+                yield from self._replay((topic, queue_id))
 
     def follow(self, touched: set[Queue] | None) -> None:
         """More of a follower's log is confirmed, in these queues, or in many."""
@@ -113,9 +114,9 @@ class BatchProducers:
         for topic in self._marked.batched:
             for queue_id in list(by_topic.get(topic, ())):
                 if touched is None or (topic, queue_id) in touched:
-                    self._replay((topic, queue_id))
+                    exhausted(self._replay((topic, queue_id)))
 
-    def _replay(self, queue: Queue) -> None:
+    def _replay(self, queue: Queue) -> Generator[None, None, None]:
         topic, queue_id = queue
         store = self._store
         producers = self._queues.setdefault(queue, QueueProducers())
@@ -123,8 +124,11 @@ class BatchProducers:
         if producers.covered > end:
             # The end of the log was lost: what was kept may tell of batches that are not there.
             producers = self._queues[queue] = QueueProducers()
-        for message in batches_from(store, topic, queue_id, producers.covered):
-            self._replay_batch(producers, message.body, message.queue_offset)
+        batches = batches_from(store, topic, queue_id, producers.covered)
+        while some := list(islice(batches, _BATCHES_AT_ONCE)):
+            for message in some:
+                self._replay_batch(producers, message.body, message.queue_offset)
+            yield
         producers.covered = end
 
     def _replay_batch(self, queue: QueueProducers, body: memoryview, offset: int) -> None:

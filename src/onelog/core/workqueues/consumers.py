@@ -10,7 +10,8 @@ With a single active consumer, only the first of them is.
 Invariant: `unacked` is how many messages are out that this consumer was given.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from onelog.core.workqueues.deliveries import Delivery
@@ -22,6 +23,8 @@ NO_LIMIT = 1 << 30
 
 OnDeliver = Callable[["Consumer", list[Delivery]], None]
 """Called with messages for a consumer; it does not wait."""
+Wants = Callable[[bytes, int], bool]
+"""Whether a consumer wants a message, of which the record's body and form are told."""
 OnCancel = Callable[["Consumer", str], None]
 """Called when a consumer was cancelled by the broker, with the reason."""
 
@@ -58,7 +61,7 @@ class Consumer:
     __slots__ = (
         "arguments", "data", "exclusive", "is_active", "is_open", "no_ack", "on_cancel",
         "on_deliver", "owner", "paused", "prefetch", "priority", "queue", "tag", "unacked",
-        "window",
+        "wants", "window",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +78,7 @@ class Consumer:
         window: Window | None = None,
         arguments: Mapping[str, Any] | None = None,
         owner: Hashable = None,
+        wants: Wants | None = None,
     ) -> None:
         self.queue = queue
         self.on_deliver = on_deliver
@@ -87,6 +91,8 @@ class Consumer:
         self.window = window
         self.arguments = arguments or {}
         self.owner = owner
+        self.wants = wants
+        """None, if it wants every message."""
         self.unacked = 0
         self.paused = False
         self.is_active = True
@@ -147,10 +153,12 @@ class Consumer:
 class Rota:
     """Whose turn it is among the consumers of one queue."""
 
-    __slots__ = ("_groups", "all", "single")
+    __slots__ = ("_groups", "all", "selects", "single")
 
     def __init__(self, *, single: bool) -> None:
         self.single = single
+        self.selects = False
+        """Whether somebody wants some messages only."""
         self.all: list[Consumer] = []
         self._groups: list[list[Consumer]] = []
         """Those of one priority, the next first; the highest priority first."""
@@ -169,6 +177,7 @@ class Rota:
         return True
 
     def _arrange(self) -> None:
+        self.selects = any(each.wants is not None for each in self.all)
         if self.single and self.all:
             active = next((each for each in self.all if each.is_active), None)
             # Who is active stays it; of those who wait, the first of the highest priority is next.
@@ -192,6 +201,10 @@ class Rota:
             elif takers := [each for each in group if each.room > 0]:
                 return takers
         return []
+
+    def in_turn(self) -> Iterator[Consumer]:
+        """All who may be served, those of the highest priority first."""
+        return chain.from_iterable(self._groups)
 
     def served(self, last: Consumer) -> None:
         """The turn is that of the one after `last`."""

@@ -7,10 +7,12 @@ Queues that live in memory are not in it: nothing of them is left when the broke
 """
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from onelog.core.durable.tables import Change, in_parts
+from onelog.core.routing.names import topic_of
 from onelog.names import join_key, split_key
 from onelog.record.forms.amqp_fields import Table, decode_table, encode_table
 
@@ -22,6 +24,14 @@ class Declared(NamedTuple):
     name: str
     auto_delete: bool
     arguments: Table
+
+
+def _arguments(value: Any) -> Table:
+    return decode_table(base64.b64decode(value["arguments"]))
+
+
+def _is_stream(value: Any) -> bool:
+    return _arguments(value).get("x-queue-type") == "stream"
 
 
 class DeclaredQueues:
@@ -48,8 +58,17 @@ class DeclaredQueues:
         """Every queue, in the order of declaration."""
         for key, value in list(self._known.items()):
             vhost, name = split_key(key)
-            arguments = decode_table(base64.b64decode(value["arguments"]))
-            yield Declared(vhost, name, value["auto_delete"], arguments)
+            yield Declared(vhost, name, value["auto_delete"], _arguments(value))
+
+    def topics(self) -> Iterator[tuple[str, Callable[[], bool]]]:
+        """The topic of every queue, and what tells whether that is a stream."""
+        for key, value in list(self._known.items()):
+            vhost, name = split_key(key)
+            yield topic_of(vhost, name), partial(_is_stream, value)
+
+    def has(self, vhost: str, name: str) -> bool:
+        """Whether there is such a queue."""
+        return join_key(vhost, name) in self._known
 
     def change(
         self, vhost: str, name: str, auto_delete: bool, arguments: Mapping[str, Any]

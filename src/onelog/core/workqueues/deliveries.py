@@ -10,10 +10,12 @@ See `record.forms.amqp`. What came by other protocols is as it was stored, or wa
 
 from typing import Final
 
+from onelog.core.routing.names import swapped
 from onelog.record.forms import Form, amqp
 from onelog.record.forms.amqp_fields import property_of
 
-AMQP_FLAG = Form.AMQP.sys_flag
+AMQP_FLAG, MQTT_FLAG = Form.AMQP.sys_flag, Form.MQTT.sys_flag
+TOPIC_EXCHANGE = "amq.topic"
 _EXPIRATION_BIT = 0x01
 """Of the high byte of a message's property flags."""
 
@@ -48,3 +50,14 @@ def expiration_ms(body: bytes, form: int) -> int | None:
     return (
         int(stated) if isinstance(stated, str) and stated.isascii() and stated.isdigit() else None
     )
+
+
+def in_amqp_form(body: bytes | memoryview, form: int) -> bytes | memoryview:
+    """A record's body for who speaks AMQP; MQTT's topics are keys of `amq.topic` to him."""
+    if form != MQTT_FLAG:
+        return body
+    from onelog.record.forms import mqtt  # Few queues have such messages.
+
+    content = amqp.content_from_neutral(mqtt.to_neutral(body))
+    key = swapped(mqtt.read(body).topic.decode("utf-8", "replace"))
+    return amqp.encode(TOPIC_EXCHANGE, key, content.properties, content.body)

@@ -21,14 +21,18 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from onelog.core.workqueues.deliveries import PLACE, SIZE, Delivery
+from onelog.core.workqueues.deliveries import BODY, PLACE, SIZE, Delivery
 from onelog.core.workqueues.memory_shelf import Handover
-from onelog.core.workqueues.supply import AS_STORED, LogSupply, Stretch
+from onelog.core.workqueues.supply import LogSupply, Stretch
+from onelog.message import NewMessage
 from onelog.names import join_key, split_key
 
 TABLE = "shelves"
 HOT_MAX, HOT_BYTES_MAX = 1_024, 1 << 20
 """Messages of a queue that are kept at hand."""
+HOT_BYTES_OF_ALL = 64 << 20
+"""Bytes that all queues keep at hand together, before each is content with a few."""
+_HOT_BYTES_MIN = 16 << 10
 _MEASURED_AGAIN = 1_000
 """Messages after which it is recorded how many bytes a queue has, though nothing else changed."""
 _PLACE_BITS = 16
@@ -65,8 +69,8 @@ class LogShelf:
     """One queue of the topic that a durable queue is; of those with priorities, one per level."""
 
     __slots__ = (
-        "_base", "_bytes_end", "_done", "_hot_bytes", "_multi", "_times_changed", "counts_times",
-        "end", "hot", "in_log", "is_dirty", "is_wanted", "next", "on_entered", "out", "queue_id",
+        "_base", "_bits", "_bytes_end", "_done", "_hot_bytes", "_level", "_times_changed",
+        "counts_times", "end", "hot", "in_log", "is_dirty", "is_wanted", "next", "out", "queue_id",
         "ready_bytes", "returned", "returned_bytes", "supply", "times", "topic", "unacked_bytes",
         "void",
     )  # fmt: skip
@@ -99,20 +103,19 @@ class LogShelf:
         self._bytes_end = 0
         self._base = 0
         """Bytes of what is not done, before `_bytes_end`, by the last record."""
-        self._multi = False
-        self.on_entered: Any = None
+        self._bits = self._level = 0
 
     # -- what there is -------------------------------------------------------------------------
 
     def number(self) -> None:
         """The queue has several shelves: a place says which of them."""
-        self._multi = True
+        self._bits, self._level = _PLACE_BITS, self.queue_id
 
     def _place(self, offset: int) -> int:
-        return offset << _PLACE_BITS | self.queue_id if self._multi else offset
+        return offset << self._bits | self._level
 
     def _offset(self, place: int) -> int:
-        return place >> _PLACE_BITS if self._multi else place
+        return place >> self._bits
 
     @property
     def _visible_end(self) -> int:
@@ -131,29 +134,62 @@ class LogShelf:
         first = min(self.out, default=self.next)
         return min(first, self.returned[0]) if self.returned else first
 
-    def entered(self, body: bytes, form: int, offset: int, count: int, size: int, ms: int) -> None:
-        """A record was stored, and has `count` entries here, from `offset` on."""
+    def entered(self, messages: Sequence[NewMessage], offset: int, now_ms: int) -> tuple[int, bool]:
+        """Messages were stored, with their entries from `offset` on.
+
+        How many that are, and whether one of them says itself when it expires.
+        """
+        assert self.supply is not None
         if offset != self.end:
             self.measure(offset)
-        self.end = offset + count
-        self.ready_bytes += size
-        hot = self.hot
-        if (
-            self.is_wanted
-            and form in AS_STORED
-            and count == 1
-            and (offset == self.next if not hot else self._offset(hot[-1][PLACE]) + 1 == offset)
-            and len(hot) < HOT_MAX
-            and self._hot_bytes < HOT_BYTES_MAX
-        ):
-            hot.append((self._place(offset), 0, body, form, ms, size))
-            self._hot_bytes += size
+        entries = self.supply.entries(messages)
+        self.end = offset + entries.total
+        self.ready_bytes += entries.size
+        if self.is_wanted and entries.are_plain:
+            hot = self.hot
+            if offset == (self._offset(hot[-1][PLACE]) + 1 if hot else self.next):
+                parts, size = entries.parts, entries.body_bytes
+                if len(hot) + len(parts) > HOT_MAX or self._hot_bytes + size > self._hot_bytes_max:
+                    parts, size = self._some(parts)
+                bits, level = self._bits, self._level
+                hot.extend([
+                    (at << bits | level, 0, body, form, now_ms, payload)
+                    for at, (body, form, payload) in enumerate(parts, offset)
+                ])  # fmt: skip
+                self._heat(size)
+        return entries.total, entries.expires
+
+    def _some(
+        self, parts: list[tuple[bytes, int, int]]
+    ) -> tuple[list[tuple[bytes, int, int]], int]:
+        """The first of these messages that can be kept at hand, and their bytes."""
+        room, size = self._hot_bytes_max - self._hot_bytes, 0
+        found = []
+        for part in parts[: max(0, HOT_MAX - len(self.hot))]:
+            if size >= room:
+                break
+            size += len(part[0])
+            found.append(part)
+        return found, size
 
     def cool(self) -> None:
         """Nobody wants messages now."""
         self.is_wanted = False
+        self._drop_hot()
+
+    def _drop_hot(self) -> None:
         self.hot.clear()
-        self._hot_bytes = 0
+        self._heat(-self._hot_bytes)
+
+    def _heat(self, bytes_more: int) -> None:
+        assert self.supply is not None
+        self._hot_bytes += bytes_more
+        self.supply.hot_bytes += bytes_more
+
+    @property
+    def _hot_bytes_max(self) -> int:
+        assert self.supply is not None
+        return HOT_BYTES_MAX if self.supply.hot_bytes < HOT_BYTES_OF_ALL else _HOT_BYTES_MIN
 
     def measure(self, end: int | None = None) -> None:
         """Learn how many bytes the messages have that nobody has told of."""
@@ -203,7 +239,7 @@ class LogShelf:
                 self._pass_over(begin, found)
             self.next = after
             self.ready_bytes -= size
-            self._hot_bytes -= size
+            self._heat(-sum([len(each[BODY]) for each in found]))
         return found
 
     def _pass_over(self, begin: int, found: list[Delivery]) -> None:
@@ -216,19 +252,19 @@ class LogShelf:
             expected = offset + 1
 
     def _read_ahead(self, cold_ok: bool) -> None:
-        found, next_offset = self._read(self.next, HOT_MAX, HOT_BYTES_MAX, cold_ok)
+        found, next_offset = self._read(self.next, HOT_MAX, self._hot_bytes_max, cold_ok)
         if not found and next_offset > self.next:
             self._mark_done(self.next, next_offset)
             self.next = next_offset
         self.hot.extend(found)
-        self._hot_bytes += sum(each[SIZE] for each in found)
+        self._heat(sum([len(each[BODY]) for each in found]))
 
     def _read(self, offset: int, count: int, bytes_max: int, cold_ok: bool) -> Stretch:
         assert self.supply is not None
         stretch = self.supply.read(
             self.topic, self.queue_id, offset, count, bytes_max, cold_ok=cold_ok
         )
-        if self._multi:
+        if self._bits:
             found = [(self._place(each[0]), *each[1:]) for each in stretch.found]
             return Stretch(found, stretch.next_offset)
         return stretch
@@ -270,7 +306,7 @@ class LogShelf:
     def hold(self, found: Iterable[Delivery], handover: Handover) -> None:
         """Messages that were taken are out."""
         out, size = self.out, 0
-        if self._multi:
+        if self._bits:
             for each in found:
                 out[self._offset(each[0])] = (each[5], handover)
                 size += each[5]
@@ -280,21 +316,28 @@ class LogShelf:
                 size += each[5]
         self.unacked_bytes += size
 
-    def release(self, place: int) -> Handover | None:
-        """A message is out no more, and is done. None if it was not out."""
-        offset = place >> _PLACE_BITS if self._multi else place
-        held = self.out.pop(offset, None)
-        if held is None:
-            return None
-        self.unacked_bytes -= held[0]
-        done = self._done
-        if done and done[-1][1] == offset:
-            done[-1][1] = offset + 1
-        else:
-            done.append([offset, offset + 1])
-        if self.times:
-            self.times.pop(offset, None)
-        return held[1]
+    def release(self, places: Iterable[int]) -> dict[Handover, int]:
+        """Messages are out no more, and are done; how many of which hand-over were."""
+        found: dict[Handover, int] = {}
+        pop, bits, done, times, size = self.out.pop, self._bits, self._done, self.times, 0
+        last = done[-1] if done else [-1, -1]
+        for place in places:
+            offset = place >> bits
+            held = pop(offset, None)
+            if held is None:
+                continue
+            payload, handover = held
+            size += payload
+            if last[1] == offset:
+                last[1] = offset + 1
+            else:
+                last = [offset, offset + 1]
+                done.append(last)
+            if times:
+                times.pop(offset, None)
+            found[handover] = found.get(handover, 0) + 1
+        self.unacked_bytes -= size
+        return found
 
     def held(self, places: Iterable[int], *, cold_ok: bool = False) -> list[Delivery]:
         """Messages that are out, read once more; `ColdError` if they have to be waited for."""
@@ -358,6 +401,22 @@ class LogShelf:
         else:
             done.append([begin, end])
 
+    def moved(self, offset: int, again: Sequence[tuple[int, int]]) -> None:
+        """Copies of all messages were stored from `offset` on: the first of them came back.
+
+        Of each of those, how often, and its bytes.
+        """
+        if not again:
+            return
+        self._drop_hot()
+        for number, (times, size) in enumerate(again, offset):
+            heapq.heappush(self.returned, number)
+            self.returned_bytes[number] = size
+            self.times[number] = times
+            if self.counts_times:
+                self._times_changed.add(number)
+        self.next = offset + len(again)
+
     def peek(self, *, cold_ok: bool = False) -> Delivery | None:
         """The next message; `ColdError` if it has to be read from disk."""
         if self.returned:
@@ -366,9 +425,13 @@ class LogShelf:
                 if self._offset(each[PLACE]) == first:
                     return each
             return None
-        if not self.hot and self.next < self._visible_end:
+        if self.next >= self._visible_end:
+            return None
+        if not self.hot:
+            if not self.is_wanted:
+                return next(iter(self._read(self.next, 1, 1, cold_ok).found), None)
             self._read_ahead(cold_ok)
-        return self.hot[0] if self.hot and self.next < self._visible_end else None
+        return self.hot[0] if self.hot else None
 
     def browse(self, skip: int, count: int) -> list[Delivery]:
         """Messages that may be had, from one on, without taking them; it may wait for the disk."""
@@ -398,8 +461,8 @@ class LogShelf:
         if end > self.next:
             self._mark_done(self.next, end)
             self.next = end
-        self.hot.clear()
-        self._hot_bytes = self.ready_bytes = 0
+        self._drop_hot()
+        self.ready_bytes = 0
         return count
 
     def handovers(self) -> Iterator[Handover]:
@@ -408,12 +471,12 @@ class LogShelf:
 
     # -- records -------------------------------------------------------------------------------
 
-    def record(self, also: Iterable[Delivery] = ()) -> dict[str, Any]:
-        """What changed since the last record, and that these messages, too, are done."""
+    def record(self, also: Iterable[int] = ()) -> dict[str, Any]:
+        """What changed since the last record, and that the messages there, too, are done."""
         if self.void:
             return self.state()
         value: dict[str, Any] = {"n": self.next}
-        more = [self._offset(each[PLACE]) for each in also]
+        more = [self._offset(place) for place in also]
         if self._done or more:
             value["d"] = self._merged(more)
         if self._times_changed:

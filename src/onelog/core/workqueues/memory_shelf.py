@@ -88,13 +88,17 @@ class MemoryShelf:
             out[each[PLACE]] = (each, handover)
             self.unacked_bytes += each[SIZE]
 
-    def release(self, place: int) -> Handover | None:
-        """A message is out no more, and is done. None if it was not out."""
-        held = self.out.pop(place, None)
-        if held is None:
-            return None
-        self.unacked_bytes -= held[0][SIZE]
-        return held[1]
+    def release(self, places: Iterable[int]) -> dict[Handover, int]:
+        """Messages are out no more, and are done; how many of which hand-over were."""
+        found: dict[Handover, int] = {}
+        pop = self.out.pop
+        for place in places:
+            held = pop(place, None)
+            if held is not None:
+                delivery, handover = held
+                self.unacked_bytes -= delivery[SIZE]
+                found[handover] = found.get(handover, 0) + 1
+        return found
 
     def held(self, places: Iterable[int], *, cold_ok: bool = False) -> list[Delivery]:
         """Messages that are out."""

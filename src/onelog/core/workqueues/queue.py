@@ -27,10 +27,10 @@ from onelog.core.workqueues.deliveries import (
 )
 from onelog.core.workqueues.log_shelf import LogShelf
 from onelog.core.workqueues.memory_shelf import Handover, MemoryShelf
+from onelog.core.workqueues.selecting import Passed, PassedOver, wants
 from onelog.core.workqueues.supply import ColdError
 from onelog.errors import NotMasterError, StoreError
 from onelog.message import NewMessage
-from onelog.record.forms import FORM_MASK
 
 if TYPE_CHECKING:
     from onelog.clock import Clock
@@ -41,6 +41,8 @@ TURN_MAX, TURN_BYTES_MAX = 256, 256 << 10
 """Messages that a queue delivers before others have their turn."""
 UNACKED_MAX = 200_000
 """Messages of a queue that may be out: what a consumer that never acknowledges can cost."""
+SOME_MAX = 5_000
+"""Messages of which an end is told before others have their turn; the rest follow."""
 MESSAGE_BYTES = 300
 """What a message in memory costs beside its payload."""
 _TROUBLE_MS = 1_000
@@ -105,10 +107,11 @@ class WorkQueue:
 
     __slots__ = (
         "__weakref__", "_accounted", "_cold_ok", "_coming", "_coming_bytes", "_is_busy",
-        "_is_reading", "_may_expire", "_next_place", "_only", "_surroundings", "_top_first",
-        "_turn_ms", "acked", "arguments", "auto_delete", "delivered", "due_ms", "durable",
-        "exclusive", "expires_ms", "had_consumers", "is_deleted", "is_pending", "name", "owner",
-        "published", "redelivered", "rota", "shelves", "terms", "topic", "used_ms", "vhost",
+        "_is_head_known", "_is_reading", "_may_expire", "_next_place", "_only", "_surroundings",
+        "_top_first", "_turn_ms", "acked", "arguments", "auto_delete", "delivered", "due_ms",
+        "durable", "exclusive", "expires_ms", "had_consumers", "is_deleted", "is_pending", "name",
+        "owner", "passed", "published", "redelivered", "rota", "shelves", "terms", "topic",
+        "used_ms", "vhost",
     )  # fmt: skip
 
     def __init__(
@@ -136,11 +139,12 @@ class WorkQueue:
         self.arguments = dict(arguments or {})
         self.owner = owner if exclusive else None
         self.rota = Rota(single=terms.single_active)
+        self.passed = PassedOver()
         self.shelves: list[Shelf] = []
         self._only: Shelf | None = None
         self._top_first: list[Shelf] = []
         self.is_pending = self.is_deleted = False
-        self._is_busy = self._is_reading = self._cold_ok = False
+        self._is_busy = self._is_reading = self._is_head_known = self._cold_ok = False
         self._next_place = self._coming = self._coming_bytes = self._accounted = 0
         self._turn_ms = surroundings.clock.now_ms()
         self.due_ms: int | None = None
@@ -290,16 +294,9 @@ class WorkQueue:
         if not self.is_pending:
             self._turn_ms = self._surroundings.clock.now_ms()
             self._surroundings.pend(self)
-        for message in messages:
-            body, form, count = message[2], message[5] & FORM_MASK, message[11]
-            if type(body) is not bytes:
-                body = bytes(body)
-            size, expires = facts_of(body, form)
-            if expires:
-                self._may_expire = True
-            shelf.entered(body, form, offset, count, size, self._turn_ms)
-            offset += count
-            self.published += count
+        count, expires = shelf.entered(messages, offset, self._turn_ms)
+        self.published += count
+        self._may_expire |= expires
         self._coming = self._coming_bytes = 0
 
     # -- its turn ------------------------------------------------------------------------------
@@ -325,15 +322,14 @@ class WorkQueue:
                 more |= self._trim()
                 if self._may_expire and not more:
                     more = self._expire()
+            self._cold_ok = False
         except ColdError as cold:
             self._read_first(cold.ranges)
         except UNWRITTEN as error:
             log.error("%s has to wait: %s", self.place_name, error)
             self._surroundings.later(_TROUBLE_MS, self.wake)
-        else:
-            self._cold_ok = False
-        if not self._is_reading:
-            self._is_busy = False
+        finally:
+            self._is_busy = self._is_reading
         if not self.topic:
             self._account()
         return more and not self.is_deleted
@@ -359,6 +355,8 @@ class WorkQueue:
     def _deliver(self) -> bool:
         budget = TURN_MAX
         rota = self.rota
+        if rota.selects or self.passed:
+            return self._deliver_chosen()
         while budget > 0 and not self.is_deleted:
             takers = rota.takers()
             if not takers:
@@ -366,7 +364,6 @@ class WorkQueue:
             room = min(budget, UNACKED_MAX - self.unacked)
             if len(takers) > 1 and any(each.window and each.window.limit for each in takers):
                 # What one of them takes, others of its channel cannot have: one by one.
-                rota.served(takers[0])
                 takers, room = takers[:1], min(room, 1)
             if len(takers) == 1:
                 room = min(room, takers[0].room)
@@ -381,6 +378,7 @@ class WorkQueue:
                 if not found:
                     continue
             if len(takers) == 1:
+                rota.served(takers[0])
                 self._give(takers[0], shelf, found)
             else:
                 dealt, last = shares(takers, found)
@@ -389,8 +387,50 @@ class WorkQueue:
                     self._give(consumer, shelf, some)
         return self.ready > 0
 
+    def _deliver_chosen(self) -> bool:
+        """The same, where some consumers want some messages only."""
+        passed, rota, now_ms = self.passed, self.rota, self._surroundings.clock.now_ms()
+        for each, taker in passed.offers():
+            if taker.room > 0 and taker.is_open:
+                self._hand_on(each, taker, now_ms)
+        budget = TURN_MAX
+        while budget > 0 and not self.is_deleted and rota.takers():
+            shelf, found = self._take(min(budget, passed.room, UNACKED_MAX - self.unacked))
+            if not found:
+                return False
+            budget -= len(found)
+            if self._may_expire:
+                found = self._without_expired(shelf, found)
+            for delivery in found:
+                wanting = [each for each in rota.in_turn() if wants(each, delivery)]
+                consumer = next((each for each in wanting if each.room > 0), None)
+                if consumer is not None:
+                    rota.served(consumer)
+                    self._give(consumer, shelf, [delivery])
+                else:
+                    each = Passed(shelf, delivery, now_ms, wanting)
+                    shelf.hold([delivery], each.handover)
+                    passed.add(each)
+        return self.ready > 0 and passed.room > 0 and bool(rota.takers())
+
+    def _hand_on(self, passed: Passed, consumer: Consumer, now_ms: int) -> None:
+        """Give a message to a consumer that was passed over before."""
+        self.passed.remove(passed)
+        delivery = passed.delivery
+        due_ms = self._due_ms(delivery)
+        if due_ms is not None and due_ms <= now_ms:
+            self._bury_held([delivery[PLACE]], "expired")
+            return
+        passed.handover.consumer, passed.handover.given_ms = consumer, now_ms
+        consumer.given(1)
+        if consumer.no_ack:
+            self.ack([delivery[PLACE]])
+        self.delivered += 1
+        consumer.on_deliver(consumer, [delivery])
+
     def _take(self, count: int, bytes_max: int = TURN_BYTES_MAX) -> tuple[Shelf, list[Delivery]]:
         """The next messages, all of one shelf."""
+        self._is_head_known = False
         shelf = self._only
         if shelf is not None:
             return shelf, shelf.take(count, bytes_max, cold_ok=self._cold_ok) if count > 0 else []
@@ -421,46 +461,54 @@ class WorkQueue:
 
     # -- ends of messages ----------------------------------------------------------------------
 
-    def _shelf(self, place: int) -> Shelf:
+    def shelf_of(self, place: int) -> Shelf:
+        """The shelf that a place is on."""
         if self._only is not None:
             return self._only
         return self.shelves[min(place & _LEVEL_MASK, len(self.shelves) - 1)]
 
     def ack(self, places: Sequence[int]) -> None:
         """Messages are done. Those that are not out are none of it."""
-        only, last, count, total = self._only, None, 0, 0
-        for place in places:
-            shelf = only or self._shelf(place)
-            handover = shelf.release(place)
-            if handover is None:
-                continue
-            total += 1
-            if shelf.in_log and not shelf.is_dirty:  # type: ignore[union-attr]
-                self._surroundings.changed(shelf)  # type: ignore[arg-type]
-            consumer = handover.consumer
-            if consumer is not last:
-                if last is not None:
-                    last.took_back(count)
-                last, count = consumer, 0
-            count += 1
-        if last is not None:
-            last.took_back(count)
-        self.acked += total
+        if len(places) > SOME_MAX:
+            self._surroundings.later(0, partial(self.ack, places[SOME_MAX:]))
+            places = places[:SOME_MAX]
+        only = self._only
+        if only is not None:
+            self._done(only, only.release(places))
+        else:
+            by_shelf: dict[int, list[int]] = {}
+            for place in places:
+                by_shelf.setdefault(place & _LEVEL_MASK, []).append(place)
+            for some in by_shelf.values():
+                shelf = self.shelf_of(some[0])
+                self._done(shelf, shelf.release(some))
         self._freed()
+
+    def _done(self, shelf: Shelf, released: dict[Handover, int]) -> None:
+        for handover, count in released.items():
+            self.acked += count
+            if handover.consumer is not None:
+                handover.consumer.took_back(count)
+        if released and shelf.in_log:
+            self._surroundings.changed(shelf)  # type: ignore[arg-type]
 
     def _freed(self) -> None:
         """There may be room for more."""
         if not self.topic:
             self._account()
-        if not self.is_pending and self.rota.all and self.ready:
+        if not self.is_pending and self.rota.all and (self.ready or self.passed):
             self._surroundings.pend(self)
 
     def requeue(self, places: Sequence[int], *, counted: bool = True) -> None:
         """Messages may be had again, from where they were; those that came too often are dead."""
+        if len(places) > SOME_MAX:
+            self._surroundings.later(0, partial(self.requeue, places[SOME_MAX:], counted=counted))
+            places = places[:SOME_MAX]
         dead: list[int] = []
         limit = self.terms.delivery_limit
+        self._is_head_known = False
         for place in places:
-            shelf = self._shelf(place)
+            shelf = self.shelf_of(place)
             if limit is not None and counted and self._times(shelf, place) + 1 > limit:
                 dead.append(place)
                 continue
@@ -495,8 +543,8 @@ class WorkQueue:
             return
         while places:
             some = places[:TURN_MAX]
-            shelf = self._shelf(some[0])
-            some = [each for each in some if self._shelf(each) is shelf]
+            shelf = self.shelf_of(some[0])
+            some = [each for each in some if self.shelf_of(each) is shelf]
             again = partial(self._bury_held, places, reason)
             try:
                 found = shelf.held(some, cold_ok=cold_ok)
@@ -583,6 +631,8 @@ class WorkQueue:
         True if there is more of it.
         """
         now_ms = self._surroundings.clock.now_ms()
+        if self._is_head_known and self.due_ms is not None and self.due_ms > now_ms:
+            return False
         next_ms: int | None = None
         is_empty = True
         for shelf in self.shelves:
@@ -604,6 +654,7 @@ class WorkQueue:
         if is_empty and self.terms.message_ttl_ms is None:
             self._may_expire = False
         self._surroundings.expire_at(self, next_ms)
+        self._is_head_known = True
         return False
 
     def overdue(self, now_ms: int, default_ms: int) -> Iterator[Consumer]:
@@ -636,6 +687,8 @@ class WorkQueue:
 
     def get(self) -> tuple[Shelf, Delivery] | None:
         """The next message for somebody who asks for one; `ColdError` if it is on disk only."""
+        if self.passed:
+            self.requeue(self.passed.taken(), counted=False)
         while True:
             shelf, found = self._take(1)
             self._cold_ok = False
@@ -668,6 +721,7 @@ class WorkQueue:
         if self.terms.single_active:
             consumer.is_active = not self.rota.all
         self.rota.add(consumer)
+        self.passed.came(consumer)
         self.had_consumers = True
         for shelf in self.shelves:
             if isinstance(shelf, LogShelf):
@@ -679,7 +733,10 @@ class WorkQueue:
         if not self.rota.remove(consumer):
             return False
         consumer.close()
+        self.passed.went(consumer)
         if not self.rota.all:
+            if self.passed:
+                self.requeue(self.passed.taken(), counted=False)
             self.used()
             for shelf in self.shelves:
                 shelf.cool()
@@ -688,7 +745,9 @@ class WorkQueue:
 
     def purge(self) -> int:
         """Drop what is ready; how many messages that were."""
-        count = 0
+        count = len(self.passed)
+        if self.passed:
+            self.ack(self.passed.taken())
         for shelf in self.shelves:
             count += shelf.purge()
             if isinstance(shelf, LogShelf):
@@ -706,17 +765,19 @@ class WorkQueue:
 
     def browse(self, skip: int = 0, count: int = 100) -> list[Delivery]:
         """Messages that are ready, from one on, without taking them; it may wait for the disk."""
-        found: list[Delivery] = []
+        found = [each.delivery for each in self.passed][skip : skip + count]
+        skip -= len(self.passed)
         for shelf in self._top_first:
-            found += shelf.browse(max(0, skip), count - len(found))
-            skip -= shelf.ready
             if len(found) >= count:
                 break
+            found += shelf.browse(max(0, skip), count - len(found))
+            skip -= shelf.ready
         return found
 
     def end(self) -> None:
         """It is deleted."""
         self.is_deleted = True
+        self.passed.taken()
         if not self.topic:
             for shelf in self.shelves:
                 shelf.purge()

@@ -16,7 +16,6 @@ from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Tables, in_parts
 from onelog.core.durable.writer import Writer
 from onelog.core.leases.journal import LeaseJournal
-from onelog.core.workqueues.deliveries import Delivery
 from onelog.core.workqueues.log_shelf import TABLE, LogShelf, shelf_key, shelf_of
 from onelog.errors import OnelogError
 from onelog.message import NewMessage
@@ -121,8 +120,8 @@ class Shelves:
         self._hand_over()
         self._journal.end_of_tick()
 
-    def records(self, shelf: LogShelf, also: Iterable[Delivery]) -> list[NewMessage]:
-        """What changed, and that these messages, too, are done: for somebody else's append.
+    def records(self, shelf: LogShelf, also: Iterable[int]) -> list[NewMessage]:
+        """What changed, and that the messages at these places are done: for others' appends.
 
         Who has written them says so to the shelf.
         """

@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 from onelog.core.cursors.forms import is_of, place_in
 from onelog.core.cursors.reading import QueueReader
-from onelog.core.workqueues.deliveries import AMQP_FLAG, Delivery, facts_of
+from onelog.core.routing.names import queue_of
+from onelog.core.workqueues.deliveries import AMQP_FLAG, BODY, FORM, Delivery, facts_of
 from onelog.errors import WireError
-from onelog.message import Message
+from onelog.message import LOOPBACK, LogOffset, Message, NewMessage, QueueOffset
 from onelog.record.decode import decode_message
-from onelog.record.forms import FORM_MASK, Form, amqp, form_of
+from onelog.record.forms import FORM_MASK, amqp
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import FetchStatus
 
@@ -55,12 +56,55 @@ class Stretch(NamedTuple):
     next_offset: int
 
 
+class Entries(NamedTuple):
+    """Messages that were just appended, as a shelf wants to know them."""
+
+    parts: list[tuple[bytes, int, int]]
+    """Of each its record body, form, and payload bytes."""
+    size: int
+    body_bytes: int
+    expires: bool
+    """Whether one of them says itself when."""
+    are_plain: bool
+    """Whether each is one message, of a form that goes out as it is."""
+    total: int
+    """How many messages that are."""
+
+
+def entries_of(messages: Sequence[NewMessage]) -> Entries:
+    """What there is to know of messages."""
+    parts: list[tuple[bytes, int, int]] = []
+    count = size = body_bytes = 0
+    any_expires, are_plain = False, True
+    for message in messages:
+        body, form = message[2], message[5] & FORM_MASK
+        if type(body) is not bytes:
+            body = bytes(body)
+        payload, expires = facts_of(body, form)
+        parts.append((body, form, payload))
+        count += message[11]
+        size += payload
+        body_bytes += len(body)
+        any_expires |= expires
+        are_plain = are_plain and message[11] == 1 and form in AS_STORED
+    return Entries(parts, size, body_bytes, any_expires, are_plain, count)
+
+
 class LogSupply:
     """Reads for all queues of a broker. Places are offsets here."""
 
     def __init__(self, store: MessageStore, reader: QueueReader) -> None:
         self.store = store
         self._reader = reader
+        self.hot_bytes = 0
+        """What all shelves keep at hand together."""
+        self._last: tuple[Sequence[NewMessage], Entries] = ((), entries_of(()))
+
+    def entries(self, messages: Sequence[NewMessage]) -> Entries:
+        """`entries_of`, but once for all queues that got the same messages."""
+        if messages != self._last[0]:  # These are the same objects, or others from the start.
+            self._last = messages, entries_of(messages)
+        return self._last[1]
 
     def read(
         self, topic: str, queue_id: int, offset: int, count: int, bytes_max: int, *, cold_ok: bool
@@ -134,17 +178,26 @@ class LogSupply:
         return found
 
 
-def _in_amqp_form(message: Message, key: str) -> list[tuple[int, bytes]]:
+def _in_amqp_form(message: Message, topic: str) -> list[tuple[int, bytes]]:
     """The messages in a record, as record bodies of AMQP's form, and their places in it."""
     # Only who has such records needs what reads them.
-    from onelog.record.forms import kafka
-    from onelog.record.forms.conversion import neutral_of
+    from onelog.record.forms.conversion import in_amqp_form
 
     try:
-        if form_of(message.sys_flag) != Form.KAFKA:
-            return [(0, amqp.from_neutral(neutral_of(message), "", key))]
-        inner = kafka.records(message.body)
-        return [(delta, amqp.from_neutral(neutral, "", key)) for delta, neutral in inner]
+        return in_amqp_form(message, queue_of(topic)[1])
     except WireError as error:
         log.warning("a record of topic %s cannot be delivered: %s", message.topic, error)
         return []
+
+
+def content_of(delivery: Delivery, queue: str) -> amqp.Content | None:
+    """A message that was read, as AMQP has it, whatever its form is; None if it is unreadable."""
+    if delivery[FORM] == AMQP_FLAG:
+        return amqp.read(delivery[BODY])
+    place, _, body, form, stored_ms, _ = delivery
+    record = Message(
+        queue, 0, QueueOffset(place), LogOffset(0), memoryview(body), b"", 0, form, stored_ms,
+        LOOPBACK, stored_ms, LOOPBACK, 0, 0, 0, len(body),
+    )  # fmt: skip
+    found = _in_amqp_form(record, queue)
+    return amqp.read(found[0][1]) if found else None

@@ -15,7 +15,7 @@ Invariant: a queue that `find` finds can be routed to; one that is deleted has n
 """
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -32,18 +32,19 @@ from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Tables
 from onelog.core.durable.waiting import Key
 from onelog.core.durable.writer import Writer
-from onelog.core.routing.names import topic_of
+from onelog.core.routing.names import named_for_access, topic_of
 from onelog.core.routing.routing import Routing
+from onelog.core.routing.targets import Letter
 from onelog.core.workqueues.arguments import Terms, check_same, terms_of
-from onelog.core.workqueues.consumers import Consumer, OnCancel, OnDeliver, Window
+from onelog.core.workqueues.consumers import Consumer, OnCancel, OnDeliver, Wants, Window
 from onelog.core.workqueues.dead_letters import Reason, letter_of
 from onelog.core.workqueues.declared import DeclaredQueues
-from onelog.core.workqueues.deliveries import AMQP_FLAG, BODY, FORM, Delivery
+from onelog.core.workqueues.deliveries import PLACE, Delivery
 from onelog.core.workqueues.log_shelf import LogShelf
 from onelog.core.workqueues.memory_shelf import MemoryShelf
 from onelog.core.workqueues.queue import Shelf, WorkQueue
 from onelog.core.workqueues.recording import Shelves
-from onelog.core.workqueues.supply import ColdError, LogSupply
+from onelog.core.workqueues.supply import ColdError, LogSupply, content_of
 from onelog.errors import (
     AccessRefusedError,
     BrokerBusyError,
@@ -55,7 +56,6 @@ from onelog.errors import (
 )
 from onelog.message import NewMessage
 from onelog.names import check_name, join_key
-from onelog.record.forms import amqp
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -63,6 +63,8 @@ log = logging.getLogger(__name__)
 QUEUES_MAX = 200_000
 _ROUND_QUEUES = 64
 """Queues that have their turn before anything else has its own."""
+_SEEN_AT_ONCE = 1_000
+_TROUBLE_MS = 1_000
 _HEAD_TICK_MS = 10
 
 OnGot = Callable[[Any, Delivery | None, WorkQueue, int, OnelogError | None], None]
@@ -101,6 +103,7 @@ class WorkQueues:
         self._of_topic: dict[str, WorkQueue] = {}
         self._pending: dict[WorkQueue, None] = {}
         self._is_due = False
+        self._unseen: list[WorkQueue] = []
         self.memory_bytes = 0
         self.memory_is_full = False
         self._heads: Deadlines[WorkQueue] = Deadlines(
@@ -178,7 +181,7 @@ class WorkQueues:
                 if shelf.settle(self._supply):
                     self.shelves.changed(shelf)
                 shelves.append(shelf)
-                self._writer.watched[queue.topic, queue_id] = partial(queue.entered, shelf)
+                self._writer.watch((queue.topic, queue_id), partial(queue.entered, shelf))
         elif not queue.topic:
             shelves = [MemoryShelf() for _ in range(queue.levels + 1)]
         queue.furnish(shelves)
@@ -194,7 +197,7 @@ class WorkQueues:
 
     def _check(self, who: Principal, action: Action, vhost: str, name: str) -> None:
         if not self._access.is_open:
-            self._access.check(who, action, ("queue", join_key(vhost, name)))
+            self._access.check(who, action, ("queue", named_for_access(vhost, name)))
 
     def declare(
         self,
@@ -338,6 +341,8 @@ class WorkQueues:
         return count
 
     def _delete(self, queue: WorkQueue, reason: str, *, has_topic: bool = True) -> None:
+        if queue.topic:
+            self._forget_topic(queue, has_topic)
         del self._queues[queue.vhost, queue.name]
         self._routing.remove_queue(queue.vhost, queue.name)
         owned = self._owned.get(queue.owner)
@@ -346,8 +351,6 @@ class WorkQueues:
             if not owned:
                 del self._owned[queue.owner]
         self._pending.pop(queue, None)
-        if queue.topic:
-            self._forget_topic(queue, has_topic)
         queue.end()
         self.expire_at(queue, None)
         for consumer in queue.consumers:
@@ -358,16 +361,25 @@ class WorkQueues:
             listener(queue, reason)
 
     def _forget_topic(self, queue: WorkQueue, has_topic: bool) -> None:
-        """A durable queue goes: so do its topic, and what is known of it."""
+        """A durable queue goes: so do its topic, and what is known of it. An error changes nothing.
+
+        Whoever hears that the topic is gone must not find the queue any more.
+        """
         del self._of_topic[queue.topic]
         removal = self.declared.removal(queue.vhost, queue.name)
+        try:
+            if has_topic and self._topics.get(queue.topic) is not None:
+                self._admin.delete_topic(SELF, queue.topic, [removal])
+            else:
+                self._tables.write([removal])
+        except OnelogError:
+            if self.declared.has(queue.vhost, queue.name):
+                self._of_topic[queue.topic] = queue
+                raise
+            log.exception("the messages of %s are still there", queue.place_name)
         logged = [shelf for shelf in queue.shelves if isinstance(shelf, LogShelf)]
         for shelf in logged:
-            self._writer.watched.pop((shelf.topic, shelf.queue_id), None)
-        if has_topic and self._topics.get(queue.topic) is not None:
-            self._admin.delete_topic(SELF, queue.topic, [removal])
-        else:
-            self._tables.write([removal])
+            self._writer.watch((shelf.topic, shelf.queue_id), None)
         self.shelves.forget(logged)
 
     def purge(self, who: Principal, vhost: str, name: str, owner: Hashable = None) -> int:
@@ -404,7 +416,7 @@ class WorkQueues:
             shelf = self.shelves.get(queue.topic, queue_id)
             shelf.settle(self._supply)
             shelves.append(shelf)
-            self._writer.watched[queue.topic, queue_id] = partial(queue.entered, shelf)
+            self._writer.watch((queue.topic, queue_id), partial(queue.entered, shelf))
         queue.furnish(shelves)
 
     def _vhost_deleted(self, vhost: str) -> None:
@@ -436,8 +448,12 @@ class WorkQueues:
         window: Window | None = None,
         arguments: Mapping[str, Any] | None = None,
         owner: Hashable = None,
+        wants: Wants | None = None,
     ) -> Consumer:
-        """Have the messages of a queue delivered, from the end of this tick on."""
+        """Have the messages of a queue delivered, from the end of this tick on.
+
+        Of all of them, or of those that it `wants`: the others are for others.
+        """
         self._check(who, "consume", vhost, name)
         queue = self._find(vhost, name, owner)
         self._check_consumable(queue)
@@ -447,6 +463,7 @@ class WorkQueues:
         consumer = Consumer(
             queue, on_deliver, on_cancel, tag=tag, no_ack=no_ack, exclusive=exclusive,
             priority=priority, prefetch=prefetch, window=window, arguments=arguments, owner=owner,
+            wants=wants,
         )  # fmt: skip
         if owner is not None:
             self._consumers.setdefault(owner, {})[consumer] = None
@@ -626,28 +643,32 @@ class WorkQueues:
     def _bury(
         self, queue: WorkQueue, shelf: Shelf, found: Sequence[Delivery], reason: Reason
     ) -> None:
-        letters = [
-            self._letter(queue, each[BODY], reason) for each in found if each[FORM] == AMQP_FLAG
-        ]
+        letters = self._letters(queue, found, reason)
         records: list[NewMessage] = []
         if isinstance(shelf, LogShelf):
-            records = self.shelves.records(shelf, found)
+            records = self.shelves.records(shelf, [each[PLACE] for each in found])
         self._routing.deliver(letters, records)
         if isinstance(shelf, LogShelf):
             shelf.recorded()
 
-    def _letter(self, queue: WorkQueue, body: bytes, reason: Reason) -> Any:
-        terms = queue.terms
-        assert terms.dead_letter_exchange is not None
-        return letter_of(
-            amqp.read(body), queue.vhost, queue.name, reason, terms.dead_letter_exchange,
-            terms.dead_letter_key, self.clock.now_ms(),
-        )  # fmt: skip
+    def _letters(self, queue: WorkQueue, found: Sequence[Delivery], reason: Reason) -> list[Letter]:
+        terms, now_ms = queue.terms, self.clock.now_ms()
+        exchange = terms.dead_letter_exchange
+        assert exchange is not None
+        contents = (content_of(each, queue.name) for each in found)
+        return [
+            letter_of(
+                content, queue.vhost, queue.name, reason, exchange, terms.dead_letter_key, now_ms
+            )
+            for content in contents
+            if content is not None
+        ]
 
     def refused(self, queue: WorkQueue, body: bytes, form: int) -> None:
         """Send a message to the dead letters that a queue does not take."""
-        if queue.terms.dead_letter_exchange is not None and form == AMQP_FLAG:
-            self._routing.deliver([self._letter(queue, body, "maxlen")], [])
+        if queue.terms.dead_letter_exchange is not None:
+            refused = (0, 0, body, form, self.clock.now_ms(), 0)
+            self._routing.deliver(self._letters(queue, [refused], "maxlen"), [])
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -685,11 +706,33 @@ class WorkQueues:
                 self._delete(queue, "expired")
             except OnelogError as error:
                 log.error("%s is not deleted yet: %s", queue.place_name, error)
+                self._ends.add(queue, now_ms + _TROUBLE_MS)
 
-    def look_after(self) -> None:
-        """From time to time: end what takes too long, and record what has grown."""
+    def ack_records(self, acks: Iterable[tuple[WorkQueue, Sequence[int]]]) -> list[NewMessage]:
+        """Records that say that messages are done, for an append with others; see `Routing.commit`.
+
+        They are still out until they are acknowledged, which has to follow.
+        """
+        places: dict[LogShelf, list[int]] = {}
+        for queue, some in acks:
+            if not queue.is_deleted:
+                for place in some:
+                    shelf = queue.shelf_of(place)
+                    if isinstance(shelf, LogShelf):
+                        places.setdefault(shelf, []).append(place)
+        return [
+            record for shelf, also in places.items() for record in self.shelves.records(shelf, also)
+        ]
+
+    # -- from time to time ---------------------------------------------------------------------
+
+    def look_after(self) -> bool:
+        """End what takes too long, and record what has grown; True if there is more to look at."""
+        if not self._unseen:
+            self._unseen = list(self._queues.values())
+        some, self._unseen = self._unseen[-_SEEN_AT_ONCE:], self._unseen[:-_SEEN_AT_ONCE]
         now_ms, default_ms = self.clock.now_ms(), self._config().consumer_timeout_ms
-        for queue in list(self._queues.values()):
+        for queue in some:
             for consumer in list(queue.overdue(now_ms, default_ms)):
                 log.warning("a consumer of %s has not acknowledged in time", queue.place_name)
                 self.cancel(consumer)
@@ -697,8 +740,15 @@ class WorkQueues:
             for shelf in queue.shelves:
                 if isinstance(shelf, LogShelf) and shelf.wants_record:
                     self.shelves.changed(shelf)
+            if queue.rota.all and queue.ready:
+                queue.wake()  # A transaction of Kafka's may have ended, of which nobody tells.
+        return bool(self._unseen)
 
     # -- for retention -------------------------------------------------------------------------
+
+    def queue_of_topic(self, topic: str) -> WorkQueue | None:
+        """The declared queue that a topic is, if it is one."""
+        return self._of_topic.get(topic)
 
     def live_from(self, topic: str, queue_id: int = 0) -> int | None:
         """The first offset of a queue of a topic that is not done; None if it is nobody's."""

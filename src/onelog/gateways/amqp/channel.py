@@ -86,6 +86,16 @@ class Channel:
         except OnelogError as error:
             self.fail(error, method)
 
+    def publish(self, event: Event) -> None:
+        """The same for what comes most often."""
+        if self.is_closing or self.waiting is not None:
+            self.handle(event)
+            return
+        try:
+            self.publishing.publish(event[2], event[3] or b"", event[4])
+        except OnelogError as error:
+            self.fail(error, _PUBLISH)
+
     def wait(self) -> None:
         """What follows is to wait until `resume`."""
         if self.waiting is None:

@@ -12,6 +12,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from onelog.core.workqueues.consumers import Consumer, Window
+from onelog.core.workqueues.deliveries import AMQP_FLAG, in_amqp_form
 from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import OnelogError
 from onelog.gateways.amqp.refusals import (
@@ -184,6 +185,11 @@ class Consuming:
         if isinstance(consumer, Consumer):
             self.session.paused.discard(consumer)
         if consumer is not None and self.session.can("consumer_cancel_notify"):
+            # After the answer to who deleted the queue: that may be the same client.
+            self.channel.gateway.call_soon(self._tell_gone, tag)
+
+    def _tell_gone(self, tag: str) -> None:
+        if not self.channel.is_closing:
             self.channel.reply("basic.cancel", tag, True)
 
     def named(self, name: str) -> str:
@@ -209,8 +215,10 @@ class Consuming:
         unacked = None if consumer.no_ack else self.unacked
         is_counted = queue.kind == "quorum"
         unpack = _U32.unpack_from
-        for place, times, body, _, _, _ in deliveries:
+        for place, times, body, form, _, _ in deliveries:
             tag += 1
+            if form != AMQP_FLAG:
+                body = in_amqp_form(body, form)
             # See record/forms/amqp: exchange and key are as they are delivered.
             at = 1 + body[0]
             at += 1 + body[at]
@@ -277,8 +285,8 @@ class Consuming:
         channel.resume()
 
     def _send_got(self, no_ack: bool, delivery: Any, queue: WorkQueue, left: int) -> None:
-        place, times, data, _, _, _ = delivery
-        data = bytes(data)
+        place, times, data, form, _, _ = delivery
+        data = bytes(in_amqp_form(data, form))
         at = 1 + data[0]
         exchange = data[1:at].decode()
         end = at + 1 + data[at]

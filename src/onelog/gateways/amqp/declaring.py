@@ -45,11 +45,10 @@ def exchange_declare(
     """exchange.declare."""
     routing, who, vhost = channel.broker.routing, channel.who, channel.vhost
     name = _clean(name)
+    _no_default(name)
     if passive:
-        if name:
-            routing.exchange(who, vhost, name)
+        routing.exchange(who, vhost, name)
     else:
-        _no_default(name)
         if name.startswith(_RESERVED):
             try:
                 routing.exchange(who, vhost, name)

@@ -1,12 +1,9 @@
 """Who a client is: SASL's mechanisms PLAIN and AMQPLAIN.
 
-There is one user, of the configuration. As with RabbitMQ, `guest` may come from the broker's own
-machine only.
+Where the broker has users, these log in with their passwords. Where it has none, everybody on its
+own machine is `guest`, with the password that RabbitMQ gives him.
 """
 
-import hmac
-
-from onelog.config import AmqpConfig
 from onelog.errors import WireError
 from onelog.gateways.amqp.refusals import RefusedError
 from onelog.record.forms.amqp_fields import decode_table
@@ -16,8 +13,8 @@ MECHANISMS = b"PLAIN AMQPLAIN"
 GUEST = "guest"
 
 
-def login(config: AmqpConfig, mechanism: str, response: bytes, is_local: bool) -> str:
-    """The name of who has proved who they are; `RefusedError` if they have not."""
+def credentials(mechanism: str, response: bytes) -> tuple[str, str]:
+    """The name and the password that a client gives."""
     if mechanism == "PLAIN":
         name, password = _plain(response)
     elif mechanism == "AMQPLAIN":
@@ -26,15 +23,16 @@ def login(config: AmqpConfig, mechanism: str, response: bytes, is_local: bool) -
         raise RefusedError(
             ReplyCode.COMMAND_INVALID, f"unknown authentication mechanism '{mechanism}'"
         )
-    is_right = hmac.compare_digest(password, config.password.encode())
-    is_known = name == config.user
-    if not is_right or not is_known or (name == GUEST and not is_local):
-        raise RefusedError(
-            ReplyCode.ACCESS_REFUSED,
-            f"Login was refused using authentication mechanism {mechanism}. For details see the "
-            "broker logfile.",
-        )
-    return name
+    return name, password.decode("utf-8", "replace")
+
+
+def refusal(mechanism: str) -> RefusedError:
+    """What whoever cannot log in is told."""
+    return RefusedError(
+        ReplyCode.ACCESS_REFUSED,
+        f"Login was refused using authentication mechanism {mechanism}. For details see the "
+        "broker logfile.",
+    )
 
 
 def _plain(response: bytes) -> tuple[str, bytes]:

@@ -31,7 +31,7 @@ from onelog.gateways import House
 from onelog.gateways.amqp.channel import Channel
 from onelog.gateways.amqp.consuming import Settled
 from onelog.gateways.amqp.handlers import HANDLERS
-from onelog.gateways.amqp.logins import MECHANISMS, login
+from onelog.gateways.amqp.logins import GUEST, MECHANISMS, credentials, refusal
 from onelog.gateways.amqp.refusals import RefusedError, not_allowed, reply_code
 from onelog.gateways.amqp.replies import Replies
 from onelog.gateways.amqp.streams import StreamReader
@@ -61,6 +61,7 @@ CAPABILITIES: Table = dict.fromkeys(
 _OLD_GREETING = b"AMQP\1\1\0\x09"
 _PUBLISH = NUMBERS["basic.publish"]
 _CHANNEL_OPEN = NUMBERS["channel.open"]
+_START_OK = NUMBERS["connection.start-ok"]
 _CLOSE, _CLOSE_OK = NUMBERS["connection.close"], NUMBERS["connection.close-ok"]
 
 
@@ -69,12 +70,14 @@ class State(IntEnum):
 
     GREETING = 0
     STARTING = 1
-    TUNING = 2
-    OPENING = 3
-    OPEN = 4
-    CLOSING = 5
+    CHECKING = 2
+    """Its password is being looked at."""
+    TUNING = 3
+    OPENING = 4
+    OPEN = 5
+    CLOSING = 6
     """The client was told that it ends."""
-    DEAF = 6
+    DEAF = 7
     """The same, and nothing that it sends can be understood."""
 
 
@@ -197,9 +200,12 @@ class AmqpSession(FramedSession):
                 number = event[0]
                 channel = channels.get(number)
                 if channel is not None and self.state == State.OPEN:
-                    if event[1] == _PUBLISH and not self._has_published:
-                        self._published()
-                    channel.handle(event)
+                    if event[1] == _PUBLISH:
+                        if not self._has_published:
+                            self._published()
+                        channel.publish(event)
+                    else:
+                        channel.handle(event)
                 else:
                     self._handle(event)
                 if self.connection.closing or self.connection.held:
@@ -265,20 +271,40 @@ class AmqpSession(FramedSession):
         capabilities = client.get("capabilities")
         if isinstance(capabilities, dict):
             self._capabilities = capabilities
+        name, password = credentials(mechanism, response)
+        logins = self.broker.logins
+        if not logins.users.is_open:
+            self.state = State.CHECKING
+            place = "amqp", self.connection.remote_address
+            logins.log_in(name, password, *place, lambda found: self._checked(found, mechanism))
+            return
         is_local = is_here(self.connection.remote[0], self.connection.local[0])
-        config = self.gateway.house.loaded.config.amqp
-        try:
-            name = login(config, mechanism, response, is_local)
-        except RefusedError as error:
-            if error.code != ReplyCode.ACCESS_REFUSED or self.can("authentication_failure_close"):
-                raise
-            log.warning("%s could not log in", self.connection)
+        if is_local and name == password == GUEST:
+            self._logged_in(Principal(name, "amqp", self.connection.remote_address))
+        else:
+            self._refuse(refusal(mechanism))
+
+    def _checked(self, found: Principal | OnelogError, mechanism: str) -> None:
+        """A password was looked at."""
+        if self.state == State.CHECKING and not self.connection.closing:
+            if isinstance(found, OnelogError):
+                self._refuse(refusal(mechanism))
+            else:
+                self._logged_in(found)
+
+    def _refuse(self, error: RefusedError) -> None:
+        log.warning("%s could not log in", self.connection)
+        if self.can("authentication_failure_close"):
+            self.fail(error.code, str(error), _START_OK)
+        else:
             self.state = State.DEAF
             self._deadline_ms = self.gateway.clock.now_ms() + REFUSAL_MS
-            return
-        self.who = Principal(name, "amqp", self.connection.remote_address)
+
+    def _logged_in(self, who: Principal) -> None:
+        self.who = who
         self.state = State.TUNING
-        self._send("connection.tune", self.channel_max, self.frame_max, config.heartbeat_seconds)
+        heartbeat = self.gateway.house.loaded.config.amqp.heartbeat_seconds
+        self._send("connection.tune", self.channel_max, self.frame_max, heartbeat)
 
     def tune_ok(self, channel_max: int, frame_max: int, heartbeat: int) -> None:
         """connection.tune-ok."""
@@ -316,7 +342,7 @@ class AmqpSession(FramedSession):
         if method != _CHANNEL_OPEN:
             text = f"expected 'channel.open' on channel {number}, got '{NAMES[method]}'"
             raise RefusedError(ReplyCode.CHANNEL_ERROR, text)
-        if number > self.channel_max:
+        if len(self.channels) >= self.channel_max:
             raise not_allowed(
                 f"number of channels opened ({len(self.channels)}) has reached the negotiated "
                 f"channel_max ({self.channel_max})"
@@ -400,7 +426,9 @@ class AmqpSession(FramedSession):
         self._end_channels()
         self.broker.channel_closed(self)
         self._send("connection.close-ok")
-        self.connection.close()
+        # Some clients would take the end of the socket for an error: it is for them to close it.
+        self.state = State.DEAF
+        self._deadline_ms = self.gateway.clock.now_ms() + CLOSE_MS_MAX
 
     def _end_channels(self) -> None:
         channels, self.channels = self.channels, {}
@@ -413,7 +441,7 @@ class AmqpSession(FramedSession):
 
 _ANY = -1
 _HANDLERS: dict[int, tuple[int, Callable[..., None]]] = {
-    NUMBERS["connection.start-ok"]: (State.STARTING, AmqpSession.start_ok),
+    _START_OK: (State.STARTING, AmqpSession.start_ok),
     NUMBERS["connection.tune-ok"]: (State.TUNING, AmqpSession.tune_ok),
     NUMBERS["connection.open"]: (State.OPENING, AmqpSession.open),
     NUMBERS["connection.update-secret"]: (State.OPEN, AmqpSession.update_secret),

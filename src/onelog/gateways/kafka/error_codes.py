@@ -43,6 +43,7 @@ from onelog.errors import (
     ReplicasMissingError,
     RequestRefusedError,
     RoleNotFoundError,
+    RoutingError,
     StaleMemberEpochError,
     StoreCorruptError,
     StoreError,
@@ -119,6 +120,7 @@ ERROR_CODES: dict[type[OnelogError], ErrorCode] = {
     InvalidTransactionTimeoutError: ErrorCode.INVALID_TRANSACTION_TIMEOUT,
     TransactionEndingError: ErrorCode.CONCURRENT_TRANSACTIONS,
     LeaseNotFoundError: ErrorCode.INVALID_RECORD_STATE,
+    RoutingError: ErrorCode.INVALID_REQUEST,
 }
 """Every error that a request can end in. One that is not here has the code of its parent."""
 _SINCE: dict[ErrorCode, tuple[ErrorCode, dict[ApiKey, int]]] = {

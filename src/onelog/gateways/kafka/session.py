@@ -86,7 +86,7 @@ class Gateway:
         # Clients do not take a new address for a number that they know: each master has its own.
         config = house.loaded.config.broker
         node_id = house.loaded.config.kafka.node_id
-        self.cluster = Cluster(node_id, self._here, config.broker_id)
+        self.cluster = Cluster(node_id, self._here, config.broker_id, self._successors)
         self.agreement: Agreement | None = None
         """With the other brokers; None if there are no others."""
         self.spread: Spread | None = None
@@ -105,6 +105,15 @@ class Gateway:
         config = self.broker.config
         port = self.house.loaded.config.kafka.port
         return Node(self.cluster.node_id, config.name, config.client_host, port)
+
+    def _successors(self) -> list[Node]:
+        """The other nodes of a replica set: clients that know them find the next master."""
+        found = []
+        for number, address in sorted(self.house.standing.kafka_nodes().items()):
+            host, _, port = address.rpartition(":")
+            if number != self.cluster.node_id:
+                found.append(Node(number, self.broker.config.name, host.strip("[]"), int(port)))
+        return found
 
 
 class KafkaSession(FramedSession):

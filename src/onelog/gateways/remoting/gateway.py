@@ -2,10 +2,11 @@
 
 import logging
 
+from onelog.core.access import SELF
 from onelog.errors import ListenError
 from onelog.gateways import House
+from onelog.gateways.remoting.admin import bindings, client_relay
 from onelog.gateways.remoting.admin import broker as broker_admin
-from onelog.gateways.remoting.admin import client_relay
 from onelog.gateways.remoting.admin import groups as group_admin
 from onelog.gateways.remoting.admin import topics as topic_admin
 from onelog.gateways.remoting.admin import users as user_admin
@@ -26,6 +27,7 @@ HANDLERS: dict[int, Handler] = {
     **group_admin.HANDLERS,
     **broker_admin.HANDLERS,
     **user_admin.HANDLERS,
+    **bindings.HANDLERS,
     **client_relay.HANDLERS,
     **transactions.HANDLERS,
     **reply.HANDLERS,
@@ -50,6 +52,8 @@ class RemotingGateway(Gateway):
     async def listen(self) -> None:
         """Open its port and the one for old clients, and register."""
         config = self.broker.config
+        for topic in self.broker.admin.topics(SELF)[1]:
+            self.topic_changed(topic.name, topic)
         await self.house.listen(config.port, self._session)
         await self._listen_for_old_clients()
         host = f"[{config.client_host}]" if ":" in config.client_host else config.client_host

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from onelog.config import Loaded
 from onelog.core.access import SELF, Principal
+from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.offsets import machine_memory_bytes
 from onelog.errors import (
     BatchFencedError,
@@ -47,6 +48,7 @@ from onelog.errors import (
     ReplicasMissingError,
     ReplicaTimeoutError,
     RoleNotFoundError,
+    RoutingError,
     StagedPartError,
     StatisticNotFoundError,
     StoreCorruptError,
@@ -68,10 +70,11 @@ from onelog.errors import (
 from onelog.gateways import House, code_of
 from onelog.gateways.remoting.nameservers.cluster_routes import Routes
 from onelog.gateways.remoting.sending.plain_forms import PlainForms
-from onelog.message import Appended, encode_host, encode_properties
+from onelog.message import Appended, encode_host
 from onelog.net.connection import Buffer, Connection, is_here
 from onelog.net.remoting import ServerSession
-from onelog.rocketmq.pop import Pop
+from onelog.rocketmq import message_types
+from onelog.rocketmq.profile import added_properties
 from onelog.wire.remoting.administration import from_afar
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
@@ -129,6 +132,7 @@ ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
     UserNotFoundError: ResponseCode.USER_NOT_EXIST,
     UserExistsError: ResponseCode.INVALID_PARAMETER,
     RoleNotFoundError: ResponseCode.POLICY_NOT_EXIST,
+    RoutingError: ResponseCode.ILLEGAL_OPERATION,
 }
 """Every error that the core can raise. One that is not here is looked up by its nearest parent."""
 
@@ -171,7 +175,10 @@ class Gateway:
         self.headers = CompactHeaders()
         self.plain_forms = PlainForms()
         """What properties of plain messages look like."""
-        self.pop = Pop(house.broker, house.random, house.store_host)
+        self.pop = house.pop
+        self.typed_topics: dict[str, TopicConfig] = {}
+        """Topics that take messages of one type only."""
+        house.broker.hooks.topic_changed.append(self.topic_changed)
         self.id_prefix = house.store_host.hex().upper()
         """How the ids of messages stored here begin."""
         self.refresh(house.loaded)
@@ -189,6 +196,14 @@ class Gateway:
         self.near_handlers.update(near)
         self.far_handlers.update(far)
 
+    def topic_changed(self, name: str, config: TopicConfig | None) -> None:
+        """Remember topics that take messages of one type only."""
+        kind = None if config is None or not config.attributes else message_types.of_topic(config)
+        if config is not None and kind not in (None, message_types.MIXED):
+            self.typed_topics[name] = config
+        else:
+            self.typed_topics.pop(name, None)
+
     def refresh(self, loaded: Loaded) -> None:
         """Take over what follows from the configuration."""
         self.loaded = loaded
@@ -199,13 +214,7 @@ class Gateway:
         """How far behind a group is that is better served by a slave; None if no group is."""
         config = self.broker.config
         self.region, self.trace = config.region, config.trace
-        self.added_properties = encode_properties(
-            {
-                "MSG_REGION": self.region,
-                "TRACE_ON": "true" if self.trace else "false",
-                "CLUSTER": config.cluster,
-            }
-        )
+        self.added_properties = added_properties(config)
         """What the broker adds to the properties of every message, as RocketMQ does."""
 
 

@@ -9,6 +9,7 @@ with two functions, `to_neutral` and `from_neutral`, and N forms need 2 N conver
     rocketmq    RocketMQ's own: the message's body          one, or an inner batch
     kafka       one record batch, magic 2, as it came       as many as the batch counts
     amqp        exchange, key, properties and body          one
+    mqtt        topic, properties and payload of a PUBLISH  one
 
 A record that holds many messages is an inner batch: it has a queue offset, and an entry in the
 queue, for each of them. Entries of other forms than RocketMQ's do not have the hash of tags, which
@@ -30,6 +31,7 @@ class Form(IntEnum):
     ROCKETMQ = 0
     KAFKA = 1
     AMQP = 2
+    MQTT = 3
 
     @property
     def sys_flag(self) -> int:

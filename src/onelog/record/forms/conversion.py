@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from onelog.errors import CompressionError, WireError
 from onelog.message import UNIQUE_KEY, Message, QueueOffset, SysFlag, property_bytes
 from onelog.record.compression import unpacked_body
-from onelog.record.forms import FORM_MASK, Form, amqp, form_of, kafka, rocketmq
+from onelog.record.forms import FORM_MASK, Form, amqp, form_of, kafka, mqtt, rocketmq
 from onelog.record.forms.neutral import Neutral
 from onelog.record.inner_batch import unwrapped
 
@@ -49,10 +49,15 @@ def _of_amqp(record: Message) -> Iterator[tuple[int, Neutral]]:
     yield 0, amqp.to_neutral(record.body, record.born_ms)
 
 
+def _of_mqtt(record: Message) -> Iterator[tuple[int, Neutral]]:
+    yield 0, mqtt.to_neutral(record.body)
+
+
 _NEUTRAL: dict[int, Callable[[Message], Iterator[tuple[int, Neutral]]]] = {
     Form.ROCKETMQ: _of_rocketmq,
     Form.KAFKA: _of_kafka,
     Form.AMQP: _of_amqp,
+    Form.MQTT: _of_mqtt,
 }
 
 

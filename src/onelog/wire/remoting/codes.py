@@ -140,6 +140,8 @@ class RequestCode(IntEnum):
     STAGE_MESSAGES = 900101
     COMMIT_STAGED = 900102
     QUERY_STAGED = 900103
+    CHANGE_BINDING = 900111
+    LIST_BINDINGS = 900112
 
 
 class ResponseCode(IntEnum):

@@ -9,7 +9,7 @@ Invariant: nothing here waits for anybody; what is known comes in from `agreemen
 """
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from onelog.core.catalog.placements import Placed, Placement
@@ -45,11 +45,21 @@ class Proposal(NamedTuple):
 class Cluster:
     """All of that, for one broker."""
 
-    def __init__(self, node_id: int, here: Callable[[], Node], alone_id: int = 0) -> None:
-        """`alone_id` is its number if it has none of a cluster: nodes of a replica set differ."""
+    def __init__(
+        self,
+        node_id: int,
+        here: Callable[[], Node],
+        alone_id: int = 0,
+        successors: Callable[[], Sequence[Node]] = tuple,
+    ) -> None:
+        """`alone_id` is its number if it has none of a cluster: nodes of a replica set differ.
+
+        `successors` are these nodes: they serve nobody before they are master in its place.
+        """
         self.is_alone = node_id < 0
         self.node_id = alone_id if self.is_alone else node_id
         self._here = here
+        self._successors = successors
         self.nodes: dict[int, Node] = {}
         """Those that ever were in the cluster."""
         self.live = frozenset((self.node_id,))
@@ -150,11 +160,11 @@ class Cluster:
         return node if node in self.live else -1
 
     def endpoints(self) -> list[Fields]:
-        """Where brokers are, for the same."""
-        return [
-            {"node_id": each.node_id, "host": each.host, "port": each.port}
-            for each in self.brokers()
-        ]
+        """Where brokers are, and where one of them may be later."""
+        nodes = self.brokers()
+        if self.is_alone:
+            nodes = sorted([*nodes, *self._successors()])
+        return [{"node_id": each.node_id, "host": each.host, "port": each.port} for each in nodes]
 
     def put(self, topic: str, placement: Placement) -> None:
         """Know where a topic is."""

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from onelog.errors import InvalidRequestError
+from onelog.rocketmq import message_types
+from onelog.rocketmq.priorities import PRIORITY_FACTOR
 from onelog.wire.remoting.fields import INT64_MAX
-
-MESSAGE_TYPE = "message.type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class Attribute:
 
     words: frozenset[str] = frozenset()
     least: int = 0
+    most: int = INT64_MAX
     fixed: bool = False
     """Whether it can only be given when the topic is created."""
 
@@ -31,9 +32,9 @@ class Attribute:
             raise InvalidRequestError(
                 f"{name}={value}: this broker implements only {', '.join(sorted(self.words))}"
             )
-        if not self.words and not self.least <= self._number(name, value) <= INT64_MAX:
+        if not self.words and not self.least <= self._number(name, value) <= self.most:
             raise InvalidRequestError(
-                f"{name}={value}: value is not in range({self.least}, {INT64_MAX})"
+                f"{name}={value}: value is not in range({self.least}, {self.most})"
             )
 
     @staticmethod
@@ -45,14 +46,16 @@ class Attribute:
 
 
 TOPIC_ATTRIBUTES: dict[str, Attribute] = {
-    "queue.type": Attribute(frozenset(("SimpleCQ",)), fixed=True),
-    "cleanup.policy": Attribute(frozenset(("DELETE",)), fixed=True),
-    # What the topic is for: as in RocketMQ, brokers keep it and tools show it.
-    MESSAGE_TYPE: Attribute(frozenset("UNSPECIFIED NORMAL FIFO DELAY TRANSACTION".split())),
+    "queue.type": Attribute(frozenset(("SimpleCQ", "BatchCQ")), fixed=True),
+    "cleanup.policy": Attribute(frozenset(("DELETE", "COMPACTION")), fixed=True),
+    # What the topic is for, which is checked when a message is sent there.
+    message_types.ATTRIBUTE: Attribute(
+        frozenset((message_types.UNSPECIFIED, message_types.MIXED, *message_types.TYPES))
+    ),
     "reserve.time": Attribute(least=-1),
 }
-GROUP_ATTRIBUTES: dict[str, Attribute] = {}
-"""None so far: RocketMQ's are about priorities and lite topics."""
+GROUP_ATTRIBUTES: dict[str, Attribute] = {PRIORITY_FACTOR: Attribute(most=100)}
+"""RocketMQ's others are about lite topics whose members all get every message."""
 
 
 def parse_changes(text: str | None) -> dict[str, str]:

@@ -77,8 +77,20 @@ def _runtime_info(session: BrokerSession, disk: dict[str, str]) -> Answer:
         **_delayed(state),
         **_troubles(state),
         **_stalls(session.gateway),
+        **_held_back(session),
     }
     return Answer(body=KVTable(table=table).encode())
+
+
+def _held_back(session: BrokerSession) -> dict[str, str]:
+    """Which queues the log has to be kept for, the one that keeps most of it first."""
+    pins = session.broker.log_pins(session.principal)
+    return {
+        "onelogLogHeldBy": "; ".join(
+            f"{pin.queue} in {pin.vhost}: {pin.messages} messages from {pin.log_offset} on"
+            for pin in pins
+        )
+    } if pins else {}  # fmt: skip
 
 
 def _life(gateway: Gateway, state: State) -> dict[str, str]:

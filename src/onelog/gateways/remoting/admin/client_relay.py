@@ -20,18 +20,22 @@ from onelog.errors import (
     PeerTimeoutError,
     StoreCorruptError,
 )
+from onelog.gateways import Asked
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
 from onelog.message import Buffer, Message
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.stats import ConsumerStatus
+from onelog.wire.remoting.running_info import ConsumerRunningInfo
+from onelog.wire.remoting.stats import ConsumerStatus, DirectConsumption
 
 log = logging.getLogger(__name__)
 
 RELAY_TIMEOUT_MS = 10_000
 STATUS_TIMEOUT_MS = 5_000
+_RESULTS = {20000: "CR_SUCCESS", 60000: "CR_LATER", 40016: "CR_RETURN_NULL"}
+"""What the statuses of gRPC clients mean to RocketMQ's tools."""
 VERSION_WITH_STATUS = 28
 """V3_0_7_SNAPSHOT: clients from here on tell their offsets."""
 VERSION_WITH_RUNNING_INFO = 62
@@ -41,7 +45,38 @@ VERSION_WITH_RUNNING_INFO = 62
 def running_info(session: BrokerSession, command: Command) -> Answer | None:
     """GET_CONSUMER_RUNNING_INFO."""
     fields.text(command.ext, "clientId")
+    asked = _asked(session, command.ext)
+    if asked is not None:
+        asked.thread_stack(RELAY_TIMEOUT_MS, partial(_stack_told, session, command))
+        return None
     return _relay(session, command, RequestCode.GET_CONSUMER_RUNNING_INFO, command.ext, b"")
+
+
+def _asked(session: BrokerSession, ext: dict[str, str]) -> Asked | None:
+    """The client that a request is about, if it speaks another protocol that can ask it."""
+    live = session.broker.live_group(session.principal, fields.text(ext, "consumerGroup"))
+    member = None if live is None else live.find(ext.get("clientId", ""))
+    channel = None if member is None else member.client.channel
+    return channel if isinstance(channel, Asked) else None
+
+
+def _stack_told(session: BrokerSession, command: Command, stack: str | OnelogError) -> None:
+    if isinstance(stack, OnelogError):
+        session.fail(command, stack)
+    else:
+        info = ConsumerRunningInfo(
+            jstack=stack,
+            properties={"PROP_CONSUME_TYPE": "CONSUME_PASSIVELY", "PROP_CONSUME_ORDERLY": "false"},
+        )
+        session.answer(command, Answer(body=info.encode()))
+
+
+def _consumed(session: BrokerSession, command: Command, code: int | OnelogError) -> None:
+    if isinstance(code, OnelogError):
+        session.fail(command, code)
+    else:
+        result = DirectConsumption(consume_result=_RESULTS.get(code), remark="from gRPC client")
+        session.answer(command, Answer(body=result.encode()))
 
 
 def consume_directly(session: BrokerSession, command: Command) -> None:
@@ -63,6 +98,10 @@ def consume_directly(session: BrokerSession, command: Command) -> None:
             raise InvalidRequestError(str(error)) from None
 
     def relay(message: Message) -> Answer | None:
+        asked = _asked(session, ext)
+        if asked is not None:
+            asked.consume_directly(message, RELAY_TIMEOUT_MS, partial(_consumed, session, command))
+            return None
         record = records_of(message)[0]
         return _relay(session, command, RequestCode.CONSUME_MESSAGE_DIRECTLY, ext, record)
 

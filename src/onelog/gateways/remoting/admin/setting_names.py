@@ -105,6 +105,10 @@ NAMES: dict[str, tuple[str, Translation]] = {
     "defaultPopShareQueueNum": ("broker.default_pop_share", _SAME),
     "slaveReadEnable": ("replication.slave_reads", _SAME),
     "accessMessageInMemoryMaxRatio": ("replication.slave_reads_percent", _SAME),
+    "popFromRetryProbability": ("broker.pop_retry_percent", _SAME),
+    "popFromRetryProbabilityForPriority": ("broker.priority_retry_percent", _SAME),
+    "priorityOrderAsc": ("broker.priority_ascending", _SAME),
+    "useSeparateRetryQueue": ("broker.pop_separate_retry", _SAME),
     "timerMaxDelaySec": ("broker.timer_delay_max_ms", _SECONDS),
 }
 """RocketMQ's name, our key, and how values translate."""

@@ -13,7 +13,6 @@ from onelog.core.broker import Broker
 from onelog.core.filters.tags import Subscription
 from onelog.errors import InvalidRequestError, InvalidTopicError, SystemTopicError
 from onelog.gateways.remoting.admin.attributes import (
-    MESSAGE_TYPE,
     TOPIC_ATTRIBUTES,
     alter,
     parse_changes,
@@ -25,6 +24,7 @@ from onelog.gateways.remoting.bodies import (
 )
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, by_worker
 from onelog.record.entries import ENTRY
+from onelog.rocketmq import message_types
 from onelog.rocketmq.names import check_topic
 from onelog.rocketmq.tables import topic_body, topic_from_body, version_body
 from onelog.wire.remoting import fields
@@ -83,7 +83,7 @@ def _create(session: BrokerSession, command: Command, wanted: list[TopicBody]) -
     for body in wanted:
         if body.topic_filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
             raise InvalidRequestError(f"topicFilterType = [{body.topic_filter_type}] value invalid")
-        if body.attributes.get("+" + MESSAGE_TYPE) == "MIXED":
+        if body.attributes.get(f"+{message_types.ATTRIBUTE}") == "MIXED":
             return _NO_MIXED_TYPE
         check_topic(body.topic_name)
         _refuse_system_topic(broker, body.topic_name)

@@ -6,6 +6,7 @@ in it asks for more than storing, and another message with the same around it ne
 
 from onelog.message import RECORD_CRC, UNIQUE_KEY
 from onelog.rocketmq.intents import NEEDLES
+from onelog.rocketmq.priorities import LITE_NEEDLE, PRIORITY_NEEDLE
 
 UNIQUE_KEY_NEEDLE = UNIQUE_KEY.encode() + b"\x01"
 INNER_NEEDLE = b"INNER_"
@@ -13,7 +14,9 @@ INNER_NEEDLE = b"INNER_"
 the store's; from a client they would count at the next recovery."""
 POP_NEEDLE = b"POP_"
 CRC_NEEDLE = RECORD_CRC.encode()
-_NOT_PLAIN = (*NEEDLES, INNER_NEEDLE, POP_NEEDLE, CRC_NEEDLE, UNIQUE_KEY_NEEDLE)
+_NOT_PLAIN = (
+    *NEEDLES, INNER_NEEDLE, POP_NEEDLE, CRC_NEEDLE, UNIQUE_KEY_NEEDLE, PRIORITY_NEEDLE, LITE_NEEDLE,
+)  # fmt: skip
 _FORMS_MAX = 1_024
 _FORM_BYTES_MAX = 512
 _MISSES_PER_FORM = 16

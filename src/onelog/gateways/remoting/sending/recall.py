@@ -6,18 +6,13 @@ refused, and yes means that it will not be delivered.
 """
 
 from onelog.core.access import SELF
-from onelog.errors import (
-    OnelogError,
-    RecallError,
-    TopicNotFoundError,
-    WireError,
-)
+from onelog.errors import OnelogError, TopicNotFoundError
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
 from onelog.message import Appended
+from onelog.rocketmq.recall import checked_handle
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.recall_handle import RecallHandle
 
 
 def recall_message(session: BrokerSession, command: Command) -> None:
@@ -28,19 +23,7 @@ def recall_message(session: BrokerSession, command: Command) -> None:
     broker, who = session.broker, session.principal
     if broker.find_topic(SELF, topic) is None:
         raise TopicNotFoundError(f"recall failed, the topic[{topic}] not exist")
-    try:
-        handle = RecallHandle.decode(text)
-    except WireError as error:
-        raise RecallError(str(error)) from None
-    if handle.topic != topic:
-        raise RecallError(f"recall failed, topic not match: the handle is for {handle.topic}")
-    if handle.broker != broker.config.name:
-        raise RecallError(
-            f"recall failed, the message is on broker {handle.broker}, not on {broker.config.name}"
-        )
-    left_ms = handle.time_ms - session.gateway.clock.now_ms()
-    if not 0 < left_ms <= broker.config.timer_delay_max_ms + 1:
-        raise RecallError("recall failed, timestamp invalid: it is past, or too far away")
+    handle = checked_handle(broker.config, topic, text, session.gateway.clock.now_ms())
     group = ext.get("producerGroup", "")
     token = (session, command, handle.unique_key)
 

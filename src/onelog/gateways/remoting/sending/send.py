@@ -44,11 +44,15 @@ from onelog.message import (
     NewMessage,
     NewRun,
     Part,
+    SysFlag,
+    decode_properties,
     property_bytes,
 )
 from onelog.names import RETRY_PREFIX
 from onelog.record.inner_batch import split_batch
+from onelog.rocketmq import message_types
 from onelog.rocketmq.intents import intent_of, is_timed
+from onelog.rocketmq.priorities import LITE_NEEDLE, PRIORITY_NEEDLE, placed
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import FLAG_ONEWAY, Command
@@ -63,6 +67,7 @@ _BODY: Callable[[Part], bytes] = itemgetter(1)
 _PROPERTIES: Callable[[Part], bytes] = itemgetter(2)
 CLIENT_FLAGS = 0x703
 """The bits of a sysFlag that are the client's to set: compression and its kind, and many tags."""
+_INNER_BATCH = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 NO_BODY = "the message has no body"
 _counter = itertools.count()
 Token = tuple[BrokerSession, Command, int, str]
@@ -85,11 +90,17 @@ def send_message(session: BrokerSession, command: Command) -> None:
     unique, ended, after = rest.partition(b"\x02")
     missing = gateway.plain_forms.get((before, ended, after))
     intent = None
+    extra: tuple[str, ...] = ()
     if missing is not None and unique:
         properties += missing
     else:
         properties, unique = _looked_through(gateway, properties)
         intent = intent_of(properties, gateway.clock.now_ms())
+        if PRIORITY_NEEDLE in properties or LITE_NEEDLE in properties:
+            config = session.broker.find_topic(SELF, topic) or _create_topic(session, header)
+            properties, queue_id, extra = placed(config, properties, queue_id)
+    if topic in gateway.typed_topics:
+        message_types.check(gateway.typed_topics[topic], decode_properties(properties))
     if retries_max is not None:
         intent = (intent or Intent())._replace(retries_max=retries_max)
     if queue_id < 0:
@@ -100,7 +111,7 @@ def send_message(session: BrokerSession, command: Command) -> None:
         (
             topic, queue_id, command.body, properties + gateway.added_properties, flag,
             sys_flag & CLIENT_FLAGS, born_ms, session.born_host, gateway.store_host, times, 0, 1,
-            (),
+            extra,
         ),
     )  # fmt: skip
     token: Token = (session, command, queue_id, unique.decode())
@@ -257,6 +268,13 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     parts = checked_parts(source)
     if not parts or not all(map(_BODY, parts)):
         raise EmptyMessageError("a batch without messages, or with one that has no body")
+    config = session.broker.find_topic(SELF, header.topic)
+    if config is not None and config.attributes.get("queue.type") == "BatchCQ":
+        _send_inner_batch(session, command, header, queue_id, source, len(parts))
+        return
+    if header.topic in gateway.typed_topics:
+        for _, _, properties in parts:
+            message_types.check(gateway.typed_topics[header.topic], decode_properties(properties))
     run = NewRun(
         header.topic, queue_id, parts, source,
         _shared(header.properties) + gateway.added_properties, header.sys_flag & CLIENT_FLAGS,
@@ -268,6 +286,44 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     except TopicNotFoundError:
         _create_topic(session, header)
         session.broker.publish_many(session.principal, run, _batch_stored, token)
+
+
+def _send_inner_batch(
+    session: BrokerSession,
+    command: Command,
+    header: SendHeader,
+    queue_id: int,
+    source: bytes,
+    count: int,
+) -> None:
+    """A batch for a topic of queue type BatchCQ: it is stored as it is, as one record."""
+    gateway = session.gateway
+    unique = new_unique_key(gateway.store_host)
+    properties = _shared(header.properties) + UNIQUE_KEY_NEEDLE + unique.encode() + b"\x02"
+    flags = header.sys_flag & CLIENT_FLAGS | _INNER_BATCH
+    message = NewMessage(
+        header.topic, queue_id, source, properties + gateway.added_properties, header.flag, flags,
+        header.born_ms, session.born_host, gateway.store_host, header.reconsume_times, 0, count,
+    )  # fmt: skip
+    token: Token = (session, command, queue_id, unique)
+    session.broker.publish(session.principal, message, _inner_stored, token)
+
+
+def _inner_stored(token: Token, appended: Appended | None, error: OnelogError | None) -> None:
+    session, command, queue_id, unique = token
+    if appended is None or error is not None:
+        _stored(token, appended, error)
+        return
+    gateway = session.gateway
+    ext = {
+        "msgId": f"{gateway.id_prefix}{appended.log_offset:016X}",
+        "queueId": str(queue_id),
+        "queueOffset": str(appended.queue_offset),
+        "batchUniqId": unique,
+        "MSG_REGION": gateway.region,
+        "TRACE_ON": "true" if gateway.trace else "false",
+    }
+    session.answer(command, Answer(ext))
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,0 +1,71 @@
+"""Which declared queues a store's log has to be kept for, from its files alone."""
+
+import contextlib
+from typing import Any
+
+import msgspec
+
+from onelog.core.durable.tables import LEASES_TOPIC, Table
+from onelog.core.leases.journal import LEASES_FILE
+from onelog.core.workqueues.declared import DeclaredQueues
+from onelog.core.workqueues.keeping import Pin, all_shelves, pins_of
+from onelog.core.workqueues.log_shelf import TABLE, LogShelf, shelf_of
+from onelog.errors import OnelogError
+from onelog.names import TABLES_FILE, TABLES_TOPIC
+from onelog.record.decode import decode_messages
+from onelog.store.reader import StoreReader
+
+_READ_COUNT, _READ_BYTES = 1_000, 1 << 20
+
+
+class _Shelves:
+    """The table of shelves, as far as it is needed here."""
+
+    name = TABLE
+
+    def __init__(self) -> None:
+        self.known: dict[str, LogShelf] = {}
+
+    def apply(self, key: str, value: Any) -> None:
+        if value is None:
+            self.known.pop(key, None)
+        else:
+            if key not in self.known:
+                self.known[key] = shelf_of(key)
+            self.known[key].apply(value)
+
+    def parts(self) -> list[dict[str, Any]]:
+        return []
+
+
+def pins_in(store: StoreReader) -> list[Pin]:
+    """Queues with messages that are not done; none, if what is recorded of them is unreadable."""
+    shelves, declared = _Shelves(), DeclaredQueues()
+    try:
+        _read(store, LEASES_FILE, LEASES_TOPIC, shelves)
+        _read(store, TABLES_FILE, TABLES_TOPIC, declared)
+        return pins_of(store, all_shelves(store, shelves.known, declared))
+    except (OnelogError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
+        return []
+
+
+def _read(store: StoreReader, file: str, topic: str, table: Table) -> None:
+    """Bring a table to its last recorded state: the snapshot in a file, and what came since."""
+    offset, needle = 0, b'["%b",' % table.name.encode()
+    with contextlib.suppress(FileNotFoundError):
+        snapshot = msgspec.json.decode((store.folder / "config" / file).read_bytes())
+        offset = snapshot["next_offset"]
+        for key, value in snapshot["tables"].get(table.name, {}).items():
+            table.apply(key, value)
+    offset = max(offset, int(store.min_offset(topic, 0)))
+    while offset < store.max_offset(topic, 0):
+        read = store.read_now(topic, 0, offset, _READ_COUNT, _READ_BYTES)
+        for part in read.slices:
+            for message in decode_messages(part):
+                body = bytes(message.body)
+                for name, key, value in msgspec.json.decode(body) if needle in body else ():
+                    if name == table.name:
+                        table.apply(key, value)
+        if read.next_offset <= offset:
+            break
+        offset = read.next_offset

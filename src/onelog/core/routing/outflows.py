@@ -1,0 +1,173 @@
+"""Topics whose messages go on to subscribers: what is sent there by other protocols is published to
+`amq.topic`, too.
+
+    table     "outflows": {topic: key}
+
+Messages that were published to an exchange had their way already, and go nowhere from here: only
+what producers of RocketMQ and Kafka send does. It goes to the queues that the key leads to, or that
+a header `mqtt.topic` leads to, if the message has one. Queues in memory get it without a word in
+the log; those in the log get a record in MQTT's form, one for all of them.
+
+Invariant: a message does not come back to its own topic.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from onelog.core.access import SELF, Access, Principal
+from onelog.core.catalog.topics import TopicConfig, Topics
+from onelog.core.durable.tables import Tables
+from onelog.core.durable.writer import Writer
+from onelog.core.routing.names import DEFAULT_VHOST, queue_of, swapped
+from onelog.core.routing.routing import Routing
+from onelog.core.routing.targets import Target
+from onelog.core.routing.walk import groups_of, place_of
+from onelog.errors import OnelogError, PreconditionFailedError
+from onelog.message import NewMessage, SysFlag
+from onelog.record.compression import decompress
+from onelog.record.forms import Form, form_of, kafka, mqtt, rocketmq
+from onelog.record.forms.neutral import Neutral
+
+log = logging.getLogger(__name__)
+
+EXCHANGE = "amq.topic"
+_TOPIC = "mqtt.topic"
+_FORM = Form.MQTT.sys_flag
+_PERSISTENT = 2
+"""QoS 1: who sends to a topic wants it kept."""
+
+
+class Outflows:
+    """The topics, and where their messages go."""
+
+    name = "outflows"
+
+    def __init__(
+        self,
+        access: Access,
+        tables: Tables,
+        topics: Topics,
+        writer: Writer,
+        routing: Routing,
+    ) -> None:
+        self._access = access
+        self._tables = tables
+        self._topics = topics
+        self._writer = writer
+        self._routing = routing
+        self._keys: dict[str, str] = {}
+        topics.on_change.append(self._topic_changed)
+
+    # -- the table -----------------------------------------------------------------------------
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        if value is None:
+            self._keys.pop(key, None)
+        else:
+            self._keys[key] = str(value)
+
+    def parts(self) -> list[dict[str, Any]]:
+        """Every outflow."""
+        return [dict(self._keys)]
+
+    # -- the door ------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Watch the topics that are known to flow out."""
+        for topic in self._keys:
+            self._watch(topic)
+
+    def all(self, who: Principal) -> dict[str, str]:
+        """Keys by topic."""
+        self._access.check(who, "describe", ("vhost", DEFAULT_VHOST))
+        return dict(self._keys)
+
+    def add(self, who: Principal, topic: str, key: str) -> None:
+        """Have a topic's messages published with this key from now on."""
+        self._access.check(who, "consume", ("topic", topic))
+        self._topics.require(topic)
+        if topic not in self._keys and (topic, 0) in self._writer.watched:
+            name = queue_of(topic)[1]
+            raise PreconditionFailedError(f"{name} is a queue: its messages are its consumers'")
+        self._tables.write([(self.name, topic, key)])
+        self._watch(topic)
+
+    def remove(self, who: Principal, topic: str) -> bool:
+        """Publish them no more; False if they were not."""
+        self._access.check(who, "consume", ("topic", topic))
+        if topic not in self._keys:
+            return False
+        self._unwatch(topic)
+        self._tables.write([(self.name, topic, None)])
+        return True
+
+    def _watch(self, topic: str) -> None:
+        config = self._topics.get(topic)
+        for queue_id in range(0 if config is None else config.write_queues):
+            self._writer.watched[topic, queue_id] = partial(self._came, topic)
+
+    def _unwatch(self, topic: str) -> None:
+        watched = self._writer.watched
+        for key in [each for each in watched if each[0] == topic]:
+            del watched[key]
+
+    def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
+        if name in self._keys:
+            if config is None:
+                self.remove(SELF, name)
+            else:
+                self._watch(name)
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def _came(self, topic: str, messages: Sequence[NewMessage], first: int) -> None:
+        for message in messages:
+            for neutral in _neutrals(message):
+                self._publish(topic, neutral)
+
+    def _publish(self, topic: str, neutral: Neutral) -> None:
+        headers = neutral.headers
+        named = dict(headers).get(_TOPIC)
+        key = swapped(named.decode("utf-8", "replace")) if named else self._keys[topic]
+        rest = (each for each in headers if each[0] != _TOPIC)
+        headers = ((_TOPIC, swapped(key).encode()), *rest)
+        body = mqtt.from_neutral(neutral._replace(headers=headers), _PERSISTENT)
+        kept: list[Target] = []
+        for target in self._routing.route(SELF, DEFAULT_VHOST, EXCHANGE, key):
+            if target.topic == topic or (target.is_limited and not target.admits(body, _FORM)):
+                continue
+            if target.topic:
+                kept.append(target)
+            else:
+                target.put(body, _FORM, 0)
+        if kept:
+            messages = [
+                NewMessage(
+                    first, queue_id, body, sys_flag=_FORM, born_ms=neutral.time_ms,
+                    extra_queues=extra,
+                )
+                for first, queue_id, extra in groups_of([place_of(each, 0) for each in kept])
+            ]  # fmt: skip
+            self._writer.put_together(messages, _stored)
+
+
+def _neutrals(message: NewMessage) -> Iterator[Neutral]:
+    form = form_of(message.sys_flag)
+    try:
+        if form == Form.KAFKA:
+            yield from (record.message for record in kafka.records(bytes(message.body)))
+        elif form == Form.ROCKETMQ and not message.sys_flag & SysFlag.INNER_BATCH:
+            body = bytes(message.body)
+            if message.sys_flag & SysFlag.COMPRESSED:
+                body = decompress(body, message.sys_flag >> 8 & 7)
+            yield rocketmq.to_neutral(body, message.properties, message.born_ms)
+    except OnelogError as error:
+        log.warning("a message of topic %s does not go on to subscribers: %s", message.topic, error)
+
+
+def _stored(token: object, where: object, error: OnelogError | None) -> None:
+    if error is not None:
+        log.warning("a message for subscribers was not stored: %s", error)

@@ -1,0 +1,240 @@
+"""Messages that are published later, again and again: after a delay, with a period, or by cron.
+
+A message that is to come once waits with the other timed ones. One that comes again is kept here,
+with its next time, until it has come as often as it should:
+
+    table     "schedules": {id: what is published, and how often}
+              "schedule_times": {id: [next time, how often after that; -1 for ever]}
+
+With a cron entry, each of its times begins a run of its own: the delay, then the repeats.
+
+Invariant: each time is published by one append with the record of the next time. What was due while
+the broker was down is published once.
+"""
+
+import base64
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from random import Random
+from typing import Any
+
+from onelog.clock import Clock
+from onelog.core.access import Principal
+from onelog.core.durable.deadlines import Deadlines, Schedule
+from onelog.core.durable.durability import WhenSafe
+from onelog.core.durable.tables import Change, Tables, in_parts
+from onelog.core.durable.writer import OnStored
+from onelog.core.routing.routing import Routing
+from onelog.core.routing.targets import Letter
+from onelog.core.schedule.cron import parse_cron
+from onelog.errors import (
+    BrokerBusyError,
+    InvalidRequestError,
+    MessageTooLargeError,
+    OnelogError,
+    StoreError,
+)
+
+log = logging.getLogger(__name__)
+
+SCHEDULES_MAX = 10_000
+CONTENT_BYTES_MAX = 128 << 10
+"""Of a message that comes again: it is kept in a table."""
+AGAIN_MS = 1_000
+"""After a time that could not be written."""
+_CONTENTS, _TIMES = "schedules", "schedule_times"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeating:
+    """A message that comes again."""
+
+    vhost: str
+    exchange: str
+    key: str
+    properties: str
+    body: str
+    """Both in base64."""
+    delay_ms: int
+    period_ms: int
+    repeat: int
+    """How often after the first time; -1 for ever."""
+    cron: str
+
+    def letter(self) -> Letter:
+        """As it is published."""
+        return Letter(
+            self.vhost, self.exchange, (self.key,), base64.b64decode(self.properties),
+            base64.b64decode(self.body),
+        )  # fmt: skip
+
+
+class _Times:
+    """The second table."""
+
+    name = _TIMES
+
+    def __init__(self, on_change: Callable[[str, int | None], None]) -> None:
+        self._on_change = on_change
+        self.entries: dict[str, tuple[int, int]] = {}
+
+    def apply(self, key: str, value: Any) -> None:
+        if value is None:
+            self.entries.pop(key, None)
+            self._on_change(key, None)
+        else:
+            at_ms, left = value
+            self.entries[key] = (int(at_ms), int(left))
+            self._on_change(key, int(at_ms))
+
+    def parts(self) -> Any:
+        return (dict(some) for some in in_parts(self.entries))
+
+
+class Schedules:
+    """All messages that come again."""
+
+    name = _CONTENTS
+
+    def __init__(
+        self, tables: Tables, routing: Routing, clock: Clock, schedule: Schedule, random: Random,
+        when_durable: Callable[[WhenSafe], None],
+    ) -> None:  # fmt: skip
+        self._tables, self._routing, self._clock, self._random = tables, routing, clock, random
+        self._when_durable = when_durable
+        self._contents: dict[str, Repeating] = {}
+        self._deadlines: Deadlines[str] = Deadlines(clock, schedule, self._due)
+        self._waits: dict[str, int] = {}
+        self._is_open = False
+        self.times = _Times(self._time_changed)
+
+    # -- the table -----------------------------------------------------------------------------
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change that is recorded."""
+        if value is None:
+            self._contents.pop(key, None)
+        else:
+            self._contents[key] = Repeating(**value)
+
+    def parts(self) -> Any:
+        """What rebuilds the table."""
+        return ({key: asdict(each) for key, each in some} for some in in_parts(self._contents))
+
+    def _time_changed(self, key: str, at_ms: int | None) -> None:
+        if (waited := self._waits.pop(key, None)) is not None:
+            self._deadlines.remove(key, waited)
+        if at_ms is not None and self._is_open:
+            self._waits[key] = at_ms
+            self._deadlines.add(key, at_ms)
+
+    def open(self) -> None:
+        """Begin to publish."""
+        self._is_open = True
+        for key, (at_ms, _) in list(self.times.entries.items()):
+            self._time_changed(key, at_ms)
+
+    def close(self) -> None:
+        """Publish nothing any more."""
+        self._deadlines.close()
+
+    def __len__(self) -> int:
+        return len(self._contents)
+
+    # -- adding --------------------------------------------------------------------------------
+
+    def add(
+        self,
+        who: Principal,
+        vhost: str,
+        exchange: str,
+        key: str,
+        properties: bytes,
+        body: bytes,
+        *,
+        delay_ms: int,
+        period_ms: int,
+        repeat: int,
+        cron: str,
+        on_stored: OnStored,
+        token: Any = None,
+    ) -> None:
+        """Publish a message then; `on_stored` is called when that is as safe as configured."""
+        now_ms = self._clock.now_ms()
+        if not cron and not repeat:
+            # One that would be due after a period is due then, as with those that come again.
+            at_ms = now_ms + (delay_ms or period_ms)
+            if not self._routing.publish(
+                who, vhost, exchange, key, properties, body, on_stored, token, at_ms
+            ):
+                on_stored(token, None, None)
+            return
+        first_ms = now_ms + (delay_ms or period_ms)
+        left = repeat
+        if cron:
+            found = parse_cron(cron).next_ms(now_ms)
+            assert found is not None
+            first_ms, left = found, -1
+        elif period_ms <= 0:
+            raise InvalidRequestError("what comes again needs a period, in milliseconds")
+        if len(self._contents) >= SCHEDULES_MAX:
+            raise BrokerBusyError(f"there are {SCHEDULES_MAX} schedules: remove some first")
+        if len(properties) + len(body) > CONTENT_BYTES_MAX:
+            raise MessageTooLargeError(
+                f"a message that comes again may have {CONTENT_BYTES_MAX} bytes"
+            )
+        self._routing.exchange(who, vhost, exchange)
+        content = Repeating(
+            vhost, exchange, key, base64.b64encode(properties).decode(),
+            base64.b64encode(body).decode(), delay_ms, period_ms, repeat, cron,
+        )  # fmt: skip
+        self._tables.write(self._added(content, first_ms, left))
+        self._when_durable(lambda error: on_stored(token, None, error))
+
+    def _added(self, content: Repeating, at_ms: int, left: int) -> list[Change]:
+        ident = f"{self._random.getrandbits(64):016x}"
+        return [(_CONTENTS, ident, asdict(content)), (_TIMES, ident, [at_ms, left])]
+
+    # -- publishing ----------------------------------------------------------------------------
+
+    def _due(self, keys: list[str]) -> None:
+        for key in keys:
+            self._waits.pop(key, None)
+            if key not in self.times.entries or key not in self._contents:
+                continue
+            try:
+                self._fire(key)
+            except StoreError as error:
+                log.error("a scheduled message is put off: %s", error)
+                self._deadlines.add(key, self._clock.now_ms() + AGAIN_MS)
+                self._waits[key] = self._clock.now_ms() + AGAIN_MS
+            except OnelogError as error:
+                log.error("a scheduled message is dropped: %s", error)
+                self._tables.write([(_CONTENTS, key, None), (_TIMES, key, None)])
+
+    def _fire(self, key: str) -> None:
+        content = self._contents[key]
+        at_ms, left = self.times.entries[key]
+        now_ms = self._clock.now_ms()
+        letters = [content.letter()]
+        changes: list[Change]
+        if content.cron:
+            next_ms = parse_cron(content.cron).next_ms(max(at_ms, now_ms))
+            changes = [(_TIMES, key, [next_ms, -1])]
+            if content.delay_ms or content.repeat:
+                run = Repeating(**{**asdict(content), "cron": ""})
+                # The first of the run is due after the delay; without one it is due now.
+                first_ms = now_ms + content.delay_ms
+                if len(self._contents) < SCHEDULES_MAX:
+                    changes += self._added(run, first_ms, content.repeat)
+                letters = []
+        elif left:
+            next_ms = at_ms + content.period_ms
+            if next_ms <= now_ms:  # The broker was down, or very busy.
+                next_ms = now_ms + content.period_ms
+            changes = [(_TIMES, key, [next_ms, left - 1 if left > 0 else left])]
+        else:
+            changes = [(_CONTENTS, key, None), (_TIMES, key, None)]
+        self._routing.deliver(letters, self._tables.record(changes))
+        self._tables.apply(changes)

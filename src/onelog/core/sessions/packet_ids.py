@@ -1,0 +1,104 @@
+"""Exchanges of QoS 2 that are not over, of clients whose sessions are durable.
+
+    table     "packet_ids": {client NUL "i" packet id: true, client NUL "o" packet id: place}
+
+"i" (in): a message of the client with this packet id is stored, and the client has not released the
+id. That is recorded in the append of the message itself. "o" (out): the client has the message at
+this place of its queue, and may forget the id when it is told to. This, and the ends of both, are
+recorded with the tick in which they come up; whoever asked is told when that is written.
+
+Invariant: what a client was told, a broker that starts again knows.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from onelog.core.durable.tables import Tables, in_parts
+from onelog.core.durable.writer import Writer
+from onelog.core.sessions.sessions import SEPARATOR
+from onelog.core.sessions.tick_records import OnRecorded, TickRecords, WhenDurable
+from onelog.message import NewMessage
+
+
+class Exchanges:
+    """The open exchanges of one client."""
+
+    __slots__ = ("received", "released")
+
+    def __init__(self) -> None:
+        self.received: set[int] = set()
+        self.released: dict[int, int] = {}
+
+
+class PacketIds:
+    """Open exchanges, by client."""
+
+    name = "packet_ids"
+
+    def __init__(self, tables: Tables, writer: Writer, when_durable: WhenDurable) -> None:
+        self._tables = tables
+        self._records = TickRecords(tables, writer, when_durable)
+        self._clients: dict[str, Exchanges] = {}
+
+    def of(self, client: str) -> Exchanges:
+        """A client's exchanges; to be looked at, and changed only here."""
+        return self._clients.get(client) or Exchanges()
+
+    # -- the table -----------------------------------------------------------------------------
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        client, _, rest = key.partition(SEPARATOR)
+        exchanges = self._clients.get(client)
+        if exchanges is None:
+            exchanges = self._clients[client] = Exchanges()
+        packet_id = int(rest[1:])
+        if rest[0] == "i":
+            (exchanges.received.add if value else exchanges.received.discard)(packet_id)
+        elif value is None:
+            exchanges.released.pop(packet_id, None)
+        else:
+            exchanges.released[packet_id] = int(value)
+        if not exchanges.received and not exchanges.released:
+            del self._clients[client]
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """Every open exchange; some at a time."""
+        for part in in_parts(self._clients):
+            yield {key: value for client, each in part for key, value in _rows(client, each)}
+
+    # -- for gateways --------------------------------------------------------------------------
+
+    def received(self, client: str, packet_id: int) -> list[NewMessage]:
+        """A message with this id is about to be stored: what has to be in the same append."""
+        key = f"{client}{SEPARATOR}i{packet_id}"
+        self.apply(key, True)
+        return self._tables.record([(self.name, key, True)])
+
+    def forgotten(self, client: str, packet_id: int, told: OnRecorded | None) -> None:
+        """The client will not send that message again."""
+        self._change(f"{client}{SEPARATOR}i{packet_id}", None, told)
+
+    def released(self, client: str, packet_id: int, place: int, told: OnRecorded) -> None:
+        """The client has the message with this id."""
+        self._change(f"{client}{SEPARATOR}o{packet_id}", place, told)
+
+    def completed(self, client: str, packet_id: int) -> None:
+        """The client has forgotten the id."""
+        self._change(f"{client}{SEPARATOR}o{packet_id}", None, None)
+
+    def forget(self, client: str) -> None:
+        """A client's session is over."""
+        for key, _ in list(_rows(client, self.of(client))):
+            self._change(key, None, None)
+
+    def _change(self, key: str, value: Any, told: OnRecorded | None) -> None:
+        self.apply(key, value)  # At once: the next packet may be about the same id.
+        self._records.put((self.name, key, value), told)
+
+
+def _rows(client: str, exchanges: Exchanges) -> Iterator[tuple[str, Any]]:
+    for packet_id in exchanges.received:
+        yield f"{client}{SEPARATOR}i{packet_id}", True
+    for packet_id, place in exchanges.released.items():
+        yield f"{client}{SEPARATOR}o{packet_id}", place

@@ -1,0 +1,142 @@
+"""Retained messages: the last one of each topic, for whoever subscribes later.
+
+    table     "retained": {topic: record body in base64}
+
+The body is of MQTT's form. Topics are a tree of their levels, in which a filter with wildcards
+finds its own without looking at the others. Changes are recorded with the tick that they came in.
+
+Invariants: what is here is what was retained last; `bytes` are at most `bytes_max`.
+"""
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+from onelog.core.durable.tables import Tables, in_parts
+from onelog.core.durable.writer import Writer
+from onelog.core.sessions.tick_records import OnRecorded, TickRecords, WhenDurable
+from onelog.errors import BrokerBusyError
+
+BYTES_MAX = 256 << 20
+_ENTRY_BYTES = 200
+"""What a retained message costs besides its bytes."""
+_Node = dict[str, Any]
+"""What follows by level; under the empty key of three slashes, which no level is, the topic."""
+_HERE = "///"
+
+
+class Retained:
+    """The retained messages of this broker."""
+
+    name = "retained"
+
+    def __init__(
+        self,
+        tables: Tables,
+        writer: Writer,
+        when_durable: WhenDurable,
+        bytes_max: int = BYTES_MAX,
+    ) -> None:
+        self._records = TickRecords(tables, writer, when_durable)
+        self._bytes_max = bytes_max
+        self._bodies: dict[str, bytes] = {}
+        self._tree: _Node = {}
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    # -- the table -----------------------------------------------------------------------------
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        self._set(key, None if value is None else base64.b64decode(value))
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """Every retained message; some at a time."""
+        for part in in_parts(self._bodies):
+            yield {topic: base64.b64encode(body).decode() for topic, body in part}
+
+    # -- for gateways --------------------------------------------------------------------------
+
+    def retain(self, topic: str, body: bytes | None, told: OnRecorded) -> None:
+        """Keep a topic's last message, or with None none; `told` when that is written."""
+        if body is not None and self.bytes + len(body) > self._bytes_max:
+            raise BrokerBusyError(f"retained messages have {self.bytes} bytes: no more are kept")
+        if body is None and topic not in self._bodies:
+            told(None)
+            return
+        self._set(topic, body)
+        value = None if body is None else base64.b64encode(body).decode()
+        self._records.put((self.name, topic, value), told)
+
+    def find(self, topic: str) -> bytes | None:
+        """What is retained of a topic."""
+        return self._bodies.get(topic)
+
+    def matching(self, levels: list[str]) -> Iterator[bytes]:
+        """What is retained of the topics that a filter of these levels matches.
+
+        May be left at any point, and gone on with while others change what is there.
+        """
+        if "+" not in levels and "#" not in levels:
+            body = self._bodies.get("/".join(levels))
+            return iter(() if body is None else (body,))
+        return self._walk(self._tree, levels, 0)
+
+    def _walk(self, node: _Node, levels: list[str], at: int) -> Iterator[bytes]:
+        stack = [(node, at)]
+        while stack:
+            node, at = stack.pop()
+            if at == len(levels):
+                topics = [node[_HERE]] if _HERE in node else []
+            elif levels[at] == "#":
+                topics = [node[_HERE]] if _HERE in node else []
+                stack += [
+                    (after, at)
+                    for level, after in node.items()
+                    if level != _HERE and (node is not self._tree or level[:1] != "$")
+                ]
+            elif levels[at] == "+":
+                topics = []
+                stack += [
+                    (after, at + 1)
+                    for level, after in node.items()
+                    if level != _HERE and (node is not self._tree or level[:1] != "$")
+                ]
+            else:
+                topics = []
+                if levels[at] in node:
+                    stack.append((node[levels[at]], at + 1))
+            for topic in topics:
+                body = self._bodies.get(topic)
+                if body is not None:
+                    yield body
+
+    def _set(self, topic: str, body: bytes | None) -> None:
+        old = self._bodies.get(topic)
+        if old is not None:
+            self.bytes -= len(old) + _ENTRY_BYTES
+        if body is not None:
+            self.bytes += len(body) + _ENTRY_BYTES
+            if old is None:
+                node = self._tree
+                for level in topic.split("/"):
+                    node = node.setdefault(level, {})
+                node[_HERE] = topic
+            self._bodies[topic] = body
+        elif old is not None:
+            del self._bodies[topic]
+            self._cut(topic.split("/"))
+
+    def _cut(self, levels: list[str]) -> None:
+        """Take a topic out of the tree, and the places that lead nowhere else."""
+        path: list[tuple[_Node, str]] = []
+        node = self._tree
+        for level in levels:
+            path.append((node, level))
+            node = node[level]
+        node.pop(_HERE, None)
+        while path and not node:
+            node, level = path.pop()
+            del node[level]

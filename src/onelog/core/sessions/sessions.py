@@ -1,0 +1,139 @@
+"""Durable sessions: clients that come back, and find their subscriptions as they left them.
+
+    table     "sessions": {client: {"expiry_s": n, "gone_ms": n, "will": text}}
+              "subscriptions": {client NUL filter: [options, identifier]}
+
+`gone_ms` is when the client left; 0 while it is connected, or was when the broker stopped: then it
+left when the broker started. The will is a text that its gateway wrote.
+
+Invariant: whoever has subscriptions has a session.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from onelog.clock import Clock
+from onelog.core.durable.tables import Change, Tables, in_parts
+
+FOREVER_S = 0xFFFFFFFF
+SEPARATOR = "\0"
+"""Between a client and what is its own: no text of MQTT has this character."""
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """What is known of a client."""
+
+    client: str
+    expiry_s: int
+    gone_ms: int
+    will: str = ""
+    subscriptions: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Options and identifier (0 for none) by filter."""
+
+    @property
+    def ends_ms(self) -> int | None:
+        """When the session ends, if its client does not come back; None for never."""
+        return None if self.expiry_s == FOREVER_S else self.gone_ms + self.expiry_s * 1_000
+
+
+class Sessions:
+    """All durable sessions of this broker."""
+
+    name = "sessions"
+
+    def __init__(self, tables: Tables, clock: Clock) -> None:
+        self._tables = tables
+        self._clock = clock
+        self.kept: dict[str, Kept] = {}
+        self.subscriptions = _Subscriptions(self)
+
+    # -- the table -----------------------------------------------------------------------------
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        if value is None:
+            self.kept.pop(key, None)
+        elif key in self.kept:
+            kept = self.kept[key]
+            kept.expiry_s, kept.gone_ms = int(value["expiry_s"]), int(value["gone_ms"])
+            kept.will = str(value["will"])
+        else:
+            self.kept[key] = Kept(
+                key, int(value["expiry_s"]), int(value["gone_ms"]), str(value["will"])
+            )
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """Every session; some at a time."""
+        for part in in_parts(self.kept):
+            yield {client: _row(kept) for client, kept in part}
+
+    # -- for gateways --------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """To be called when the broker starts: nobody is connected."""
+        now_ms = self._clock.now_ms()
+        for kept in self.kept.values():
+            kept.gone_ms = kept.gone_ms or now_ms
+
+    def find(self, client: str) -> Kept | None:
+        """A client's session."""
+        return self.kept.get(client)
+
+    def keep(self, client: str, expiry_s: int, gone_ms: int, will: str = "") -> Kept:
+        """Write down a session, new or not."""
+        row = {"expiry_s": expiry_s, "gone_ms": gone_ms, "will": will}
+        self._tables.write([(self.name, client, row)])
+        return self.kept[client]
+
+    def forget(self, client: str) -> None:
+        """A session is over."""
+        kept = self.kept.get(client)
+        if kept is not None:
+            changes: list[Change] = [
+                (self.subscriptions.name, client + SEPARATOR + each, None)
+                for each in kept.subscriptions
+            ]
+            self._tables.write([*changes, (self.name, client, None)])
+
+    def subscribe(self, client: str, wanted: dict[str, tuple[int, int] | None]) -> None:
+        """Write down subscriptions, or with None their ends."""
+        self._tables.write(
+            [
+                (self.subscriptions.name, client + SEPARATOR + each, options)
+                for each, options in wanted.items()
+            ]
+        )
+
+
+def _row(kept: Kept) -> dict[str, Any]:
+    return {"expiry_s": kept.expiry_s, "gone_ms": kept.gone_ms, "will": kept.will}
+
+
+class _Subscriptions:
+    """The table of the subscriptions of all sessions."""
+
+    name = "subscriptions"
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def apply(self, key: str, value: Any) -> None:
+        client, _, text = key.partition(SEPARATOR)
+        kept = self._sessions.kept.get(client)
+        if kept is None:
+            return
+        if value is None:
+            kept.subscriptions.pop(text, None)
+        else:
+            kept.subscriptions[text] = int(value[0]), int(value[1])
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        for part in in_parts(self._sessions.kept):
+            for client, kept in part:
+                if kept.subscriptions:
+                    yield {
+                        client + SEPARATOR + text: options
+                        for text, options in kept.subscriptions.items()
+                    }

@@ -1,0 +1,97 @@
+"""What requests may name: topics, groups, tags, keys; and the namespace that they are in.
+
+A resource in a namespace is called `namespace%name`, as RocketMQ's remoting clients call it, so
+both kinds of clients meet in one. (RocketMQ's proxy drops the namespace.)
+"""
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from onelog.core.access import SELF
+from onelog.core.broker import Broker
+from onelog.errors import InvalidGroupError, InvalidTopicError
+from onelog.gateways.grpc.answers import RefusedError
+from onelog.rocketmq.names import check_group, check_topic, is_system_group, is_system_topic
+from onelog.wire.grpc.codes import Code
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+MESSAGE_GROUP_BYTES_MAX = 64
+
+
+def full_name(resource: Any) -> str:
+    """The name of a resource, with its namespace."""
+    namespace: str = resource.resource_namespace
+    name: str = resource.name
+    return f"{namespace}%{name}" if namespace else name
+
+
+def topic_name(broker: Broker, resource: Any) -> str:
+    """The name of a topic that clients may use, whether or not it is there."""
+    name = full_name(resource)
+    if broker.find_topic(SELF, name) is None:
+        check_topic(name)
+    _refuse_system_topic(name)
+    return name
+
+
+@lru_cache(1024)
+def _refuse_system_topic(name: str) -> None:
+    if is_system_topic(name):
+        raise InvalidTopicError("cannot access system topic")
+
+
+def group_name(resource: Any) -> str:
+    """The name of a group that clients may use."""
+    name = full_name(resource)
+    _check_group(name)
+    return name
+
+
+@lru_cache(1024)
+def _check_group(name: str) -> None:
+    check_group(name)
+    if is_system_group(name):
+        raise InvalidGroupError("cannot use system consumer group")
+
+
+def check_tag(tag: str) -> None:
+    """A tag is text that no filter takes for two."""
+    if not tag.strip():
+        text = "tag cannot be the char sequence of whitespace"
+    elif "|" in tag:
+        text = "tag cannot contain '|'"
+    elif CONTROL.search(tag):
+        text = "tag cannot contain control character"
+    else:
+        return
+    raise RefusedError(Code.ILLEGAL_MESSAGE_TAG, text)
+
+
+def check_key(key: str) -> None:
+    """A key is text."""
+    if key and not key.strip():
+        text = "key cannot be the char sequence of whitespace"
+    elif CONTROL.search(key):
+        text = "key cannot contain control character"
+    else:
+        return
+    raise RefusedError(Code.ILLEGAL_MESSAGE_KEY, text)
+
+
+def check_message_group(name: str) -> None:
+    """The messages of a group are in order, so its name is of some importance."""
+    if not name.strip():
+        text = "message group cannot be the char sequence of whitespace"
+    elif len(name.encode()) >= MESSAGE_GROUP_BYTES_MAX:
+        text = f"message group exceed the max size {MESSAGE_GROUP_BYTES_MAX}"
+    elif CONTROL.search(name):
+        text = "message group cannot contain control character"
+    else:
+        return
+    raise RefusedError(Code.ILLEGAL_MESSAGE_GROUP, text)
+
+
+def milliseconds(time: Any) -> int:
+    """A Duration or Timestamp."""
+    return int(time.seconds * 1000 + time.nanos // 1_000_000)

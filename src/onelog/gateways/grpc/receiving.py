@@ -1,0 +1,311 @@
+"""Consumers: messages by lease, as POP has them, and what becomes of each.
+
+Receipts are those of POP, with the place in the log behind them, as RocketMQ's proxy makes them: a
+group may have consumers of both protocols.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+from onelog.core.access import SELF
+from onelog.core.durable.waiting import ANY_QUEUE
+from onelog.core.filters.tags import Subscription, subscribe
+from onelog.core.leases.leases import LeasedPart
+from onelog.core.leases.lending import Leased
+from onelog.core.leases.supply import LeaseRequest
+from onelog.errors import OnelogError
+from onelog.gateways.grpc import lite_topics
+from onelog.gateways.grpc.answers import OK, RefusedError, status_of
+from onelog.gateways.grpc.checks import group_name, milliseconds, topic_name
+from onelog.gateways.grpc.clients import GrpcClient
+from onelog.gateways.grpc.delivered import fill
+from onelog.gateways.grpc.renewal import Kept
+from onelog.gateways.grpc.session import Call
+from onelog.record.decode import decode_messages
+from onelog.record.inner_batch import unwrapped
+from onelog.wire.grpc import messages
+from onelog.wire.grpc.codes import Code, FilterType
+from onelog.wire.remoting.pop import (
+    COUNT_MAX,
+    ORDERED_QUEUE,
+    Receipt,
+    parse_receipt,
+    real_topic,
+    retry_mark,
+)
+
+INVISIBLE_MS_MAX = 12 * 3_600_000
+ACKS_MAX = 4_096
+_FOUND = messages.ReceiveMessageResponse(status=OK).SerializeToString()
+_FIRST_WITH_POLLING_CODE = "5.0.3"
+
+
+class _Asked(NamedTuple):
+    """What a receive asked for."""
+
+    call: Call
+    group: str
+    topic: str
+    invisible_ms: int
+    ordered: bool
+    renewed_by: GrpcClient | None
+    subscription: Subscription
+
+
+# -- receiving ---------------------------------------------------------------------------------
+
+
+def receive_message(call: Call, request: Any) -> None:
+    """ReceiveMessage."""
+    gateway = call.gateway
+    broker = gateway.broker
+    wait_ms = _wait_ms(call, request)
+    topic = topic_name(broker, request.message_queue.topic)
+    group = group_name(request.group)
+    client = gateway.clients.find(call.client_id)
+    invisible_ms = milliseconds(request.invisible_duration)
+    renewed = client if request.auto_renew else None
+    if request.auto_renew:
+        invisible_ms = gateway.settings.invisible_ms
+    else:
+        check_invisible(invisible_ms, gateway.settings.invisible_min_ms)
+    subscription = subscription_of(topic, request.filter_expression)
+    ordered = broker.group(call.who, group).consume_message_orderly
+    count = max(1, min(request.batch_size, COUNT_MAX))
+    attempt_id = request.attempt_id if request.HasField("attempt_id") else None
+    wanted: LeaseRequest
+    if client is not None and client.is_lite:
+        wanted = lite_topics.request(gateway, client, group, topic, count, invisible_ms)
+    else:
+        queue_id = request.message_queue.id if ordered else ANY_QUEUE
+        wanted = gateway.pop.request(
+            group, topic, max(ANY_QUEUE, queue_id), count, invisible_ms, ordered=ordered,
+            subscription=subscription, attempt_id=attempt_id, from_last=True,
+        )  # fmt: skip
+    asked = _Asked(call, group, topic, invisible_ms, ordered, renewed, subscription)
+    call.ended = partial(_forget, call, client)
+    if client is not None and client.is_lite:
+        client.receiving.add(call)
+    broker.lease(call.who, wanted, wait_ms, _leased, call, asked)
+
+
+def _forget(call: Call, client: GrpcClient | None) -> None:
+    call.gateway.broker.channel_closed(call)
+    if client is not None:
+        client.receiving.discard(call)
+
+
+def _wait_ms(call: Call, request: Any) -> int:
+    settings = call.gateway.settings
+    remaining_ms = call.remaining_ms
+    if request.HasField("long_polling_timeout"):
+        wait_ms = milliseconds(request.long_polling_timeout)
+    else:
+        wait_ms = settings.poll_max_ms if remaining_ms is None else remaining_ms - 1_500
+    wait_ms = min(max(wait_ms, settings.poll_min_ms), settings.poll_max_ms)
+    if remaining_ms is None or wait_ms <= remaining_ms:
+        return wait_ms
+    if remaining_ms >= settings.poll_min_ms:
+        return remaining_ms
+    version = call.header(b"x-mq-client-version")
+    is_old = version < _FIRST_WITH_POLLING_CODE
+    raise RefusedError(
+        Code.BAD_REQUEST if is_old else Code.ILLEGAL_POLLING_TIME,
+        "The deadline time remaining is not enough for polling, please check network condition",
+    )
+
+
+def subscription_of(topic: str, expression: Any) -> Subscription:
+    """What a request wants of a topic."""
+    kind = "SQL92" if expression.type == FilterType.SQL else "TAG"
+    return subscribe(topic, expression.expression or "*", kind)
+
+
+def check_invisible(invisible_ms: int, least_ms: int) -> None:
+    """`RefusedError` unless a message may be invisible for so long."""
+    if invisible_ms < least_ms:
+        text = f"the invisibleTime is too small. min is {least_ms}"
+    elif invisible_ms > INVISIBLE_MS_MAX:
+        text = f"the invisibleTime is too large. max is {INVISIBLE_MS_MAX}"
+    else:
+        return
+    raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, text)
+
+
+def tell_receiver(call: Call, status: Any) -> None:
+    """The answer of a receive that has no messages."""
+    last = messages.ReceiveMessageResponse()
+    last.delivery_timestamp.FromMilliseconds(call.gateway.clock.now_ms())
+    told = messages.ReceiveMessageResponse(status=status)
+    call.stream.answer_all([told.SerializeToString(), last.SerializeToString()])
+
+
+def _leased(asked: _Asked, leased: Leased | OnelogError) -> None:
+    call = asked.call
+    if isinstance(leased, OnelogError):
+        call.fail(leased)
+    elif leased.parts:
+        if call.is_over:
+            _give_back(asked, leased)
+        else:
+            _deliver(asked, leased)
+    elif leased.is_refused:
+        call.tell(messages.Status(code=Code.TOO_MANY_REQUESTS, message="polling full"))
+    else:
+        call.tell(messages.Status(code=Code.MESSAGE_NOT_FOUND, message="no new message"))
+
+
+def _give_back(asked: _Asked, leased: Leased) -> None:
+    """Nobody listens: others may have it."""
+    broker = asked.call.gateway.broker
+    for part in leased.parts:
+        for offset in part.offsets:
+            broker.release(SELF, asked.group, part.topic, part.queue_id, offset, leased.handle)
+
+
+def _deliver(asked: _Asked, leased: Leased) -> None:
+    call = asked.call
+    answers = [_FOUND]
+    kept: list[tuple[str, Kept]] = []
+    for part in leased.parts:
+        _add_part(asked, part, leased.handle, answers, kept)
+    if len(answers) == 1:
+        call.tell(messages.Status(code=Code.MESSAGE_NOT_FOUND, message="no match message"))
+        return
+    if asked.renewed_by is not None:
+        call.gateway.renewal.keep(asked.renewed_by.kept, kept, asked.invisible_ms)
+    last = messages.ReceiveMessageResponse()
+    last.delivery_timestamp.FromMilliseconds(call.gateway.clock.now_ms())
+    answers.append(last.SerializeToString())
+    call.stream.answer_all(answers)
+
+
+def _add_part(
+    asked: _Asked,
+    part: LeasedPart,
+    handle: int,
+    answers: list[bytes],
+    kept: list[tuple[str, Kept]],
+) -> None:
+    """Add the messages of one queue to an answer."""
+    broker = asked.call.gateway.broker
+    group, topic, queue_id = asked.group, part.topic, part.queue_id
+    revive = ORDERED_QUEUE if asked.ordered else 0
+    beginning = f"{part.offsets[0]} {handle} {asked.invisible_ms} {revive} {retry_mark(topic)} "
+    beginning += f"{broker.config.name} {queue_id} "
+    tags = asked.subscription.tags
+    invisible_s, invisible_rest_ms = divmod(asked.invisible_ms, 1000)
+    # Records that lie side by side are one piece.
+    found = unwrapped([each for piece in part.records for each in decode_messages(piece)])
+    for message, offset, times in zip(found, part.offsets, part.times, strict=False):
+        answer = messages.ReceiveMessageResponse()
+        into = answer.message
+        attempt = message.reconsume_times + 1
+        if asked.ordered:
+            attempt = max(attempt, times + 1)
+        properties = fill(into, message, asked.topic, attempt)
+        if tags and properties.get("TAGS") not in tags:
+            # Its tag has the hash of one that is wanted.
+            broker.acknowledge_some(SELF, group, topic, queue_id, (offset,), handle)
+            continue
+        receipt = f"{beginning}{offset} {message.log_offset}"
+        system = into.system_properties
+        system.receipt_handle = receipt
+        system.queue_id, system.queue_offset = queue_id, offset
+        system.invisible_duration.seconds = invisible_s
+        system.invisible_duration.nanos = invisible_rest_ms * 1_000_000
+        answers.append(answer.SerializeToString())
+        kept.append((receipt, Kept(group, topic, queue_id, offset, handle)))
+
+
+# -- what becomes of messages ------------------------------------------------------------------
+
+
+def _held(call: Call, group: str, topic: str, text: str, lite_topic: str = "") -> Kept:
+    """The lease that a receipt stands for, which the broker may have renewed since."""
+    client = call.gateway.clients.find(call.client_id)
+    if client is not None:
+        kept = client.kept.pop(text, None)
+        if kept is not None:
+            return kept
+    receipt = parse_receipt(text)
+    if receipt.offset is None or receipt.broker != call.gateway.broker.config.name:
+        raise RefusedError(Code.INVALID_RECEIPT_HANDLE, f"the receipt {receipt} is not of here")
+    if lite_topic:
+        place = lite_topics.place(topic, lite_topic)
+    else:
+        place = real_topic(topic, group, receipt.retry)
+    return Kept(group, place, receipt.queue_id, receipt.offset, receipt.popped_ms)
+
+
+def ack_message(call: Call, request: Any) -> None:
+    """AckMessage: each of these is done."""
+    broker = call.gateway.broker
+    topic, group = topic_name(broker, request.topic), group_name(request.group)
+    if not request.entries:
+        raise RefusedError(Code.INTERNAL_SERVER_ERROR, "ack message result is empty")
+    if len(request.entries) > ACKS_MAX:
+        raise RefusedError(Code.PAYLOAD_TOO_LARGE, f"more than {ACKS_MAX} acknowledgements")
+    answer = messages.AckMessageResponse()
+    codes = set()
+    for each in request.entries:
+        entry = answer.entries.add(
+            message_id=each.message_id, receipt_handle=each.receipt_handle, status=OK
+        )
+        try:
+            kept = _held(call, group, topic, each.receipt_handle, each.lite_topic)
+            broker.acknowledge(call.who, *kept)
+        except OnelogError as error:
+            entry.status.CopyFrom(status_of(error))
+        codes.add(entry.status.code)
+    if len(codes) > 1:
+        answer.status.code, answer.status.message = Code.MULTIPLE_RESULTS, "MULTIPLE_RESULTS"
+    else:
+        answer.status.CopyFrom(answer.entries[0].status)
+    broker.when_leases_safe(partial(_conclude, call, answer))
+
+
+def _conclude(call: Call, answer: Any, error: OnelogError | None) -> None:
+    if error is None:
+        call.answer(answer)
+    else:
+        call.conclude(error)
+
+
+def change_invisible(call: Call, request: Any) -> None:
+    """ChangeInvisibleDuration: the message is to come again at another time."""
+    gateway = call.gateway
+    broker = gateway.broker
+    topic, group = topic_name(broker, request.topic), group_name(request.group)
+    invisible_ms = milliseconds(request.invisible_duration)
+    check_invisible(invisible_ms, 0)
+    text: str = request.receipt_handle
+    receipt = parse_receipt(text)
+    kept = _held(call, group, topic, text, request.lite_topic)
+    answer = messages.ChangeInvisibleDurationResponse(status=OK, receipt_handle=text)
+    if request.suspend:
+        # It comes again as if it had not been tried.
+        broker.release(call.who, *kept, after_ms=invisible_ms)
+    else:
+        handle = broker.extend(call.who, *kept, invisible_ms)
+        if receipt.revive_queue == ORDERED_QUEUE:
+            invisible_ms += gateway.clock.now_ms() - handle
+        answer.receipt_handle = _renewed(text, receipt, handle, invisible_ms)
+    broker.when_leases_safe(partial(_conclude, call, answer))
+
+
+def _renewed(text: str, receipt: Receipt, handle: int, invisible_ms: int) -> str:
+    offset = receipt.offset
+    assert offset is not None
+    changed = receipt._replace(first_offset=offset, popped_ms=handle, invisible_ms=invisible_ms)
+    rest = text.split(" ")[8:]
+    return " ".join((str(changed), *rest))
+
+
+def to_dead_letters(call: Call, request: Any) -> None:
+    """ForwardMessageToDeadLetterQueue: the message is useless."""
+    broker = call.gateway.broker
+    topic, group = topic_name(broker, request.topic), group_name(request.group)
+    kept = _held(call, group, topic, request.receipt_handle, request.lite_topic)
+    broker.reject(call.who, *kept)
+    broker.when_leases_safe(call.conclude)

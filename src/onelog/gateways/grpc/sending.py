@@ -1,0 +1,286 @@
+"""Producers: messages one by one or in batches, with all that RocketMQ 5 lets them be.
+
+A message's fields become the properties that RocketMQ keeps them in, so that every reader of the
+log understands it. The queue is chosen here: by the message group if there is one, else in turns.
+"""
+
+import itertools
+from typing import Any
+
+from onelog.core.catalog.topics import TopicConfig
+from onelog.core.publish import Intent
+from onelog.errors import EmptyMessageError, InvalidQueueError, OnelogError
+from onelog.gateways.grpc.answers import OK, RefusedError, status_of
+from onelog.gateways.grpc.checks import (
+    CONTROL,
+    check_key,
+    check_message_group,
+    check_tag,
+    milliseconds,
+    topic_name,
+)
+from onelog.gateways.grpc.clients import LITE_NAME_MAX
+from onelog.gateways.grpc.session import Call
+from onelog.message import Appended, NewMessage, java_hash
+from onelog.record.compression import Method, unpack
+from onelog.rocketmq import lite, message_types, priorities
+from onelog.rocketmq.properties import (
+    BORN_HOST,
+    DELIVER_MS,
+    IMMUNITY_SECONDS,
+    LITE_TOPIC,
+    MESSAGE_GROUP,
+    PRIORITY,
+    PRODUCER_GROUP,
+    RESERVED,
+    TRACE_CONTEXT,
+)
+from onelog.wire.grpc import messages
+from onelog.wire.grpc.codes import Code, Encoding, MessageType
+from onelog.wire.remoting.recall_handle import encode_handle
+
+PROPERTIES_MAX = 128
+PROPERTIES_BYTES_MAX = 16 << 10
+BATCH_MAX = 1_024
+IMMUNITY_SECONDS_MAX = 3_600
+_turns = itertools.count()
+
+
+class _Sending:
+    """Messages of one request, whose fates are told together."""
+
+    __slots__ = ("answer", "call", "open_count")
+
+    def __init__(self, call: Call, count: int) -> None:
+        self.call = call
+        self.open_count = count
+        self.answer = messages.SendMessageResponse()
+
+    def stored(
+        self, token: tuple[Any, str, Intent | None, str], appended: Appended | None,
+        error: OnelogError | None,
+    ) -> None:  # fmt: skip
+        """The fate of one is known."""
+        entry, message_id, intent, topic = token
+        if error is not None:
+            entry.status.CopyFrom(status_of(error))
+        else:
+            assert appended is not None
+            entry.status.CopyFrom(OK)
+            entry.message_id = message_id
+            entry.offset = appended.queue_offset
+            if intent is not None:
+                self._fill_intent(entry, message_id, intent, topic, appended)
+        self.open_count -= 1
+        if not self.open_count:
+            self._tell()
+
+    def _fill_intent(
+        self, entry: Any, message_id: str, intent: Intent, topic: str, appended: Appended
+    ) -> None:
+        if intent.half:
+            entry.transaction_id = transaction_id(appended.queue_offset, appended.log_offset)
+        elif intent.deliver_at_ms is not None:
+            broker = self.call.gateway.broker.config.name
+            entry.recall_handle = encode_handle(topic, broker, intent.deliver_at_ms + 1, message_id)
+
+    def _tell(self) -> None:
+        entries = self.answer.entries
+        codes = {entry.status.code for entry in entries}
+        status = self.answer.status
+        if len(codes) > 1:
+            status.code, status.message = Code.MULTIPLE_RESULTS, "MULTIPLE_RESULTS"
+        else:
+            status.CopyFrom(entries[0].status)
+        self.call.answer(self.answer)
+
+
+def transaction_id(half_offset: int, log_offset: int) -> str:
+    """The id of a transaction: where its half message is."""
+    return f"{half_offset:016X}{log_offset:016X}"
+
+
+def send_message(call: Call, request: Any) -> None:
+    """SendMessage."""
+    given = request.messages
+    if not given:
+        raise RefusedError(Code.MESSAGE_CORRUPTED, "no message to send")
+    if len(given) > BATCH_MAX:
+        raise RefusedError(Code.PAYLOAD_TOO_LARGE, f"more than {BATCH_MAX} messages in one batch")
+    broker = call.gateway.broker
+    topic = topic_name(broker, given[0].topic)
+    config = broker.topic(call.who, topic)
+    queue_id = None
+    made: list[tuple[NewMessage, Intent | None, str]] = []
+    for each in given:
+        if each.topic != given[0].topic:
+            raise RefusedError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
+        message, intent, message_id = _message(call, config, each, queue_id)
+        queue_id = message.queue_id
+        made.append((message, intent, message_id))
+    sending = _Sending(call, len(made))
+    for message, intent, message_id in made:
+        token = (sending.answer.entries.add(), message_id, intent, topic)
+        try:
+            broker.publish(call.who, message, sending.stored, token, intent)
+        except OnelogError as error:
+            sending.stored(token, None, error)
+
+
+def _message(
+    call: Call, config: TopicConfig, given: Any, queue_id: int | None
+) -> tuple[NewMessage, Intent | None, str]:
+    gateway, system = call.gateway, given.system_properties
+    body: bytes = given.body
+    if not body:
+        raise EmptyMessageError("message body cannot be empty")
+    gateway.broker.check_sizes(len(body), 0)
+    if system.body_encoding == Encoding.GZIP:
+        # Plain, because remoting clients would take what is compressed for zlib's.
+        body = unpack(body, Method.GZIP, gateway.house.loaded.config.store.body_bytes_max)
+    properties, intent = _properties(call, config, given)
+    if queue_id is None:
+        queue_id = _pick_queue(call, config, properties)
+    extra: tuple[str, ...] = ()
+    if LITE_TOPIC in properties:
+        extra = (lite.queue_name(config.name, properties[LITE_TOPIC]),)
+    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if value])
+    born_ms = milliseconds(system.born_timestamp) or gateway.clock.now_ms()
+    message = NewMessage(
+        config.name, queue_id, body, text.encode() + gateway.added_properties, 0, 0, born_ms,
+        call.session.born_host, gateway.house.store_host, 0, 0, 1, extra,
+    )  # fmt: skip
+    return message, intent, system.message_id
+
+
+def _pick_queue(call: Call, config: TopicConfig, properties: dict[str, str]) -> int:
+    count = config.write_queues
+    if not count:
+        raise InvalidQueueError(f"topic[{config.name}] has no queue to write to")
+    if (name := properties.get(MESSAGE_GROUP)) is not None:
+        return consistent_hash(java_hash(name), count)
+    if (priority := properties.get(PRIORITY)) is not None:
+        return priorities.queue_of(config, int(priority))
+    return next(_turns) % count
+
+
+def consistent_hash(number: int, buckets: int) -> int:
+    """Which of some buckets a number is in, as Guava tells it, and so RocketMQ's proxy."""
+    state = number & 0xFFFFFFFFFFFFFFFF
+    candidate = 0
+    while True:
+        state = (2862933555777941757 * state + 1) & 0xFFFFFFFFFFFFFFFF
+        following = int((candidate + 1) / (((state >> 33) + 1) / float(1 << 31)))
+        if not 0 <= following < buckets:
+            return candidate
+        candidate = following
+
+
+def _properties(
+    call: Call, config: TopicConfig, given: Any
+) -> tuple[dict[str, str], Intent | None]:
+    """The properties of a message, and what it is to become."""
+    system = given.system_properties
+    properties = _own_properties(given.user_properties) if given.user_properties else {}
+    size = sum(len(name) + len(value) for name, value in properties.items())
+    if tag := system.tag:
+        check_tag(tag)
+        properties["TAGS"] = tag
+        size += len(tag)
+    if keys := system.keys:
+        for key in keys:
+            check_key(key)
+        properties["KEYS"] = joined = " ".join(keys)
+        size += len(joined)
+    if size > PROPERTIES_BYTES_MAX:
+        raise RefusedError(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"the total size of user property is too large, max is {PROPERTIES_BYTES_MAX}",
+        )
+    message_id = system.message_id
+    if not message_id.strip() or CONTROL.search(message_id):
+        raise RefusedError(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
+    properties["UNIQ_KEY"] = message_id
+    if name := system.message_group:
+        check_message_group(name)
+        properties[MESSAGE_GROUP] = name
+    if (context := system.trace_context) and not CONTROL.search(context):
+        properties[TRACE_CONTEXT] = context
+    if (host := system.born_host) and not CONTROL.search(host):
+        properties[BORN_HOST] = host
+    if system.HasField("lite_topic"):
+        properties[LITE_TOPIC] = _lite_topic(system.lite_topic)
+    if system.HasField("priority"):
+        properties[PRIORITY] = _priority(system.priority)
+    intent = _intent(call, config, system, properties)
+    message_types.check(config, properties, unless_said="NORMAL")
+    return properties, intent
+
+
+def _own_properties(given: Any) -> dict[str, str]:
+    if len(given) > PROPERTIES_MAX:
+        raise RefusedError(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE, f"too many user properties, max is {PROPERTIES_MAX}"
+        )
+    properties = dict(given)
+    if not RESERVED.isdisjoint(properties):
+        name = next(iter(RESERVED & properties.keys()))
+        raise RefusedError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
+    for text in (*properties, *properties.values()):
+        if CONTROL.search(text):
+            raise RefusedError(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
+                "neither the key nor the value of a property can contain control character",
+            )
+    if "INNER_MULTI_DISPATCH" in properties:
+        raise RefusedError(
+            Code.ILLEGAL_MESSAGE_PROPERTY_KEY, "property is used by system: INNER_MULTI_DISPATCH"
+        )
+    return properties
+
+
+def _lite_topic(name: str) -> str:
+    if not lite.is_legal(name, LITE_NAME_MAX):
+        raise RefusedError(
+            Code.ILLEGAL_LITE_TOPIC,
+            f"a lite topic has 1 to {LITE_NAME_MAX} letters, digits, dashes or underscores",
+        )
+    return name
+
+
+def _priority(value: int) -> str:
+    if value < 0:
+        raise RefusedError(Code.BAD_REQUEST, f"a priority is 0 or more, not {value}")
+    return str(value)
+
+
+def _intent(
+    call: Call, config: TopicConfig, system: Any, properties: dict[str, str]
+) -> Intent | None:
+    if system.message_type == MessageType.TRANSACTION:
+        properties["TRAN_MSG"] = "true"
+        properties[PRODUCER_GROUP] = config.name
+        if system.HasField("orphaned_transaction_recovery_duration"):
+            seconds = system.orphaned_transaction_recovery_duration.seconds
+            if seconds > IMMUNITY_SECONDS_MAX:
+                raise RefusedError(
+                    Code.BAD_REQUEST,
+                    "the max transaction recovery time of message is too large, max is "
+                    f"{IMMUNITY_SECONDS_MAX}",
+                )
+            properties[IMMUNITY_SECONDS] = str(seconds)
+    deliver_ms = None
+    if system.HasField("delivery_timestamp"):
+        deliver_ms = milliseconds(system.delivery_timestamp)
+        most_ms = call.gateway.broker.config.timer_delay_max_ms
+        if deliver_ms - call.gateway.clock.now_ms() > most_ms:
+            raise RefusedError(
+                Code.ILLEGAL_DELIVERY_TIME,
+                f"the max delay time of message is too large, max is {most_ms}",
+            )
+        properties[DELIVER_MS] = str(deliver_ms)
+    if "TRAN_MSG" in properties:
+        return Intent(half=True)
+    if deliver_ms is not None and deliver_ms > call.gateway.clock.now_ms():
+        return Intent(deliver_ms)
+    return None

@@ -1,0 +1,319 @@
+"""A connected client: its session, whether durable or not, its subscriptions, and its messages.
+
+A durable session is a queue in the log, made when the client first subscribes with a QoS above 0,
+and bound like any other queue to `amq.topic`; so messages are there that came while the client was
+away. What needs no keeping (QoS 0, and everything of sessions that end with their connection) goes
+to the client at once: `Live` is bound in the place of a queue, for as long as it is connected. A
+shared filter is a queue with all who have it as its consumers.
+
+Invariant: a message reaches a client once, however many of its filters match.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from onelog.core.access import Principal
+from onelog.core.routing.names import DEFAULT_VHOST, swapped
+from onelog.core.workqueues.consumers import Consumer, Window
+from onelog.core.workqueues.queue import WorkQueue
+from onelog.errors import OnelogError
+from onelog.gateways.mqtt.filters import Filter, read_filter
+from onelog.gateways.mqtt.outgoing import Outgoing, Sent
+from onelog.gateways.mqtt.subscriptions import Subscribed, Subscriptions
+from onelog.record.forms import Form, mqtt
+
+if TYPE_CHECKING:
+    from onelog.gateways.mqtt.clients import Clients
+
+EXCHANGE = "amq.topic"
+_NAME_BYTES_MAX = 150
+_REPLAY_MAX = 200
+"""Retained messages that are sent in one go."""
+_FORM = Form.MQTT.sys_flag
+
+
+def queue_name(client_id: str) -> str:
+    """The queue of a durable session."""
+    return _short(f"mqtt-session-{client_id}")
+
+
+def shared_name(wanted: Filter) -> str:
+    """The queue of a shared filter."""
+    return _short(f"mqtt-shared-{wanted.group}/{wanted.text}")
+
+
+def _short(name: str) -> str:
+    raw = name.encode()
+    if len(raw) <= _NAME_BYTES_MAX:
+        return name
+    return raw[:60].decode("utf-8", "ignore") + "-" + sha256(raw).hexdigest()
+
+
+class Live:
+    """In the place of a queue: what is routed here goes to the client at once, or nowhere."""
+
+    topic = ""
+    is_durable = False
+    levels = 0
+    is_limited = False
+
+    def __init__(self, name: str, client: "Client") -> None:
+        self.name = name
+        self._client = client
+        self.put = client.put
+
+    def admits(self, body: bytes, form: int) -> bool:
+        """Whatever comes."""
+        return True
+
+
+class Client:
+    """One connected client."""
+
+    def __init__(
+        self,
+        clients: "Clients",
+        client_id: str,
+        who: Principal,
+        outgoing: Outgoing,
+        is_durable: bool,
+    ) -> None:
+        self._clients = clients
+        self._broker = clients.broker
+        self.client_id = client_id
+        self._who = who
+        self.outgoing = outgoing
+        self.is_durable = is_durable
+        self.subscriptions = Subscriptions(client_id)
+        self._live: Live | None = None
+        self._queue: WorkQueue | None = None
+        self._consumers: dict[str, Consumer] = {}
+        """By the name of the queue."""
+        self._window: Window | None = None
+        self._replays: list[Iterator[tuple[Subscribed, bytes]]] = []
+
+    # -- coming and going ----------------------------------------------------------------------
+
+    def resume(self, known: dict[str, tuple[int, int]], left: dict[int, Sent]) -> None:
+        """Go on with a session: its filters, and what was on its way."""
+        for text, (options, identifier) in known.items():
+            subscribed = Subscribed(read_filter(text), options, identifier)
+            self.subscriptions.set(text, subscribed)
+        if any(each.qos and not each.filter.group for each in self._all()):
+            self._queue = self._declared()
+        released = self._broker.packet_ids.of(self.client_id).released
+        self.outgoing.resume(released, left, self._queue)
+        for each in self._all():
+            if each.filter.group:
+                self._share(each)
+            elif not each.qos:
+                self._bind(self._lively(), each.filter)
+        if self._queue is not None:
+            self._consume(self._queue.name, None)
+
+    def _all(self) -> list[Subscribed]:
+        return list(self.subscriptions.by_filter.values())
+
+    def leave(self, *, is_over: bool) -> dict[int, Sent]:
+        """The connection is gone; what of it waits for the client's return."""
+        workqueues = self._broker.workqueues
+        for consumer in self._consumers.values():
+            workqueues.cancel(consumer)
+        left = self.outgoing.give_back(is_over=is_over)
+        shared = {shared_name(each.filter) for each in self._all() if each.filter.group}
+        self._consumers.clear()
+        if self._live is not None:
+            self._broker.routing.remove_queue(DEFAULT_VHOST, self._live.name)
+            self._live = None
+        if is_over:
+            for name in shared:
+                self._clients.unshare(name, self.client_id)
+        self._replays.clear()
+        return left
+
+    # -- subscribing ---------------------------------------------------------------------------
+
+    def subscribe(self, text: str, subscribed: Subscribed, *, replay: bool | None) -> None:
+        """Add or change a subscription; `replay` says whether retained messages come, None for
+        only if it is new."""
+        before = self.subscriptions.by_filter.get(text)
+        if subscribed.filter.group:
+            self._share(subscribed)
+        elif self.is_durable and subscribed.qos:
+            if self._queue is None:
+                self._queue = self._declared()
+                self._consume(self._queue.name, None)
+            self._bind(self._queue, subscribed.filter)
+            if before is not None and not before.qos:
+                self._unbind(self._lively().name, subscribed.filter)
+        else:
+            self._bind(self._lively(), subscribed.filter)
+            if self.is_durable and before is not None and before.qos and self._queue is not None:
+                self._unbind(self._queue.name, subscribed.filter)
+        is_new = self.subscriptions.set(text, subscribed)
+        if not subscribed.filter.group and (is_new if replay is None else replay):
+            found = self._broker.retained.matching(subscribed.filter.levels)
+            self._replays.append((subscribed, body) for body in found)
+
+    def unsubscribe(self, text: str) -> bool:
+        """End a subscription; whether there was one."""
+        subscribed = self.subscriptions.drop(text)
+        if subscribed is None:
+            return False
+        if subscribed.filter.group:
+            name = shared_name(subscribed.filter)
+            consumer = self._consumers.pop(name, None)
+            if consumer is not None:
+                self._broker.workqueues.cancel(consumer)
+            self._clients.unshare(name, self.client_id)
+        elif self.is_durable and subscribed.qos:
+            assert self._queue is not None
+            self._unbind(self._queue.name, subscribed.filter)
+        else:
+            self._unbind(self._lively().name, subscribed.filter)
+        return True
+
+    def _declared(self) -> WorkQueue:
+        return self._broker.workqueues.declare(
+            self._who, DEFAULT_VHOST, queue_name(self.client_id), durable=True
+        )
+
+    def _lively(self) -> Live:
+        if self._live is None:
+            self._live = Live(f"mqtt-live-{self.client_id}", self)
+            self._broker.routing.add_queue(DEFAULT_VHOST, self._live)
+        return self._live
+
+    def _bind(self, queue: "Live | WorkQueue", wanted: Filter) -> None:
+        key = swapped(wanted.text)
+        routing = self._broker.routing
+        routing.bind(self._who, DEFAULT_VHOST, EXCHANGE, "queue", queue.name, key)
+
+    def _unbind(self, name: str, wanted: Filter) -> None:
+        key = swapped(wanted.text)
+        self._broker.routing.unbind(self._who, DEFAULT_VHOST, EXCHANGE, "queue", name, key)
+
+    def _share(self, subscribed: Subscribed) -> None:
+        name = shared_name(subscribed.filter)
+        consumer = self._consumers.get(name)
+        if consumer is not None:
+            consumer.data = subscribed
+            return
+        queue = self._clients.share(self._who, name, self.client_id, durable=self.is_durable)
+        self._bind(queue, subscribed.filter)
+        self._consume(name, subscribed)
+
+    def _consume(self, name: str, subscribed: Subscribed | None) -> None:
+        if self._window is None:
+            self._window = Window(self.outgoing.window)
+        consumer = self._broker.workqueues.consume(
+            self._who, DEFAULT_VHOST, name, self._delivered, self._cancelled, window=self._window,
+            owner=self,
+        )  # fmt: skip
+        consumer.data = subscribed
+        self._consumers[name] = consumer
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def put(self, body: bytes, form: int, priority: int) -> None:
+        """A message that is routed to `Live`."""
+        clients = self._clients
+        letters = clients.letters
+        letter = letters.last if body is letters.body else letters.of(body, form)
+        grant = self.subscriptions.grant(letter.topic, letter.publisher)
+        # What the session's queue gets as well comes from there.
+        if grant is not None and not (self.is_durable and grant.qos):
+            self.outgoing.offer(letter, grant, 0 if letter.is_plain else clients.now_ms())
+
+    def _delivered(self, consumer: Consumer, deliveries: list[tuple[Any, ...]]) -> None:
+        clients = self._clients
+        now_ms = clients.now_ms()
+        outgoing = self.outgoing
+        subscribed: Subscribed | None = consumer.data
+        queue = consumer.queue
+        released = self._broker.packet_ids.of(self.client_id).released if not subscribed else {}
+        for place, times, body, form, _, _ in deliveries:
+            if released and place in released.values():
+                outgoing.acknowledge(queue, place)  # The client has it: only that was not recorded.
+                continue
+            letter = clients.letters.of(body, form)
+            grant = (
+                self.subscriptions.grant(letter.topic, letter.publisher)
+                if subscribed is None
+                else subscribed.grant
+            )
+            outgoing.take(
+                letter, grant, queue, place, now_ms, again=times > 0, is_own=subscribed is None
+            )
+        outgoing.settle()
+
+    def _cancelled(self, consumer: Consumer, reason: str) -> None:
+        self._consumers = {
+            name: each for name, each in self._consumers.items() if each is not consumer
+        }
+
+    def go_on(self) -> None:
+        """Send what waits, as far as the window and the connection let it."""
+        outgoing = self.outgoing
+        outgoing.go_on(self._clients.now_ms())
+        outgoing.settle()
+        count = 0
+        while self._replays and outgoing.has_room and count < _REPLAY_MAX:
+            count += 1
+            found = next(self._replays[0], None)
+            if found is None:
+                del self._replays[0]
+            else:
+                self._replay(*found)
+        if self._replays and outgoing.has_room:
+            self._clients.later(self.go_on)
+
+    def _replay(self, subscribed: Subscribed, body: bytes) -> None:
+        """Send a retained message: through the session's queue, if it is to be kept."""
+        content = mqtt.read(body)
+        expiry_s = mqtt.expiry_s(content.properties)
+        now_ms = self._clients.now_ms()
+        if expiry_s is not None and content.time_ms + expiry_s * 1_000 <= now_ms:
+            return
+        replayed = bytes((body[0] | mqtt.REPLAYED,)) + body[1:]
+        if self.is_durable and subscribed.qos and content.flags & mqtt.QOS:
+            assert self._queue is not None
+            try:
+                self._broker.routing.publish_record(
+                    self._who, DEFAULT_VHOST, "", self._queue.name, replayed, _FORM, _ignore
+                )
+            except OnelogError:
+                self.outgoing.dropped += 1
+        else:
+            letter = self._clients.letters.of(replayed, _FORM)
+            self.outgoing.offer(letter, subscribed.grant, now_ms)
+
+    def release(self, packet_id: int, place: int) -> bool:
+        """Record that the client has a message; it is told when that is so."""
+        if not self.is_durable:
+            return False
+        told = partial(self._released, packet_id)
+        self._broker.packet_ids.released(self.client_id, packet_id, place, told)
+        return True
+
+    def _released(self, packet_id: int, error: OnelogError | None) -> None:
+        if error is None:
+            self.outgoing.released(packet_id)
+
+    def completed(self, packet_id: int) -> None:
+        """PUBCOMP: the exchange is over."""
+        sent = self.outgoing.got_pubcomp(packet_id)
+        if sent is None or not self.is_durable or sent.is_shared:
+            return
+        completed = partial(self._broker.packet_ids.completed, self.client_id, packet_id)
+        if sent.queue is None:
+            completed()
+        else:
+            # With the record gone before the acknowledgement is there, it would come again.
+            sent.queue.when_recorded(lambda error: None if error else completed())
+
+
+def _ignore(token: object, where: object, error: OnelogError | None) -> None:
+    """Nobody waits for it."""

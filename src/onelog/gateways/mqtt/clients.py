@@ -1,0 +1,313 @@
+"""All clients of one broker: who is connected, whose session waits, and whose will is to be done.
+
+Time is looked at twice a second (`tick`): clients that are silent for too long are cut off,
+sessions end, wills with a delay are published, and `$SYS` is told.
+
+Invariant: a client id has at most one connection; the last one wins.
+"""
+
+import asyncio
+import base64
+import heapq
+import json
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from onelog.core.access import SELF, Principal
+from onelog.core.durable.writer import OnStored
+from onelog.core.routing.names import DEFAULT_VHOST, swapped
+from onelog.core.sessions.sessions import FOREVER_S, Kept
+from onelog.core.workqueues.queue import WorkQueue
+from onelog.errors import OnelogError, QueueNotFoundError
+from onelog.gateways import House
+from onelog.gateways.mqtt.client import EXCHANGE, queue_name, shared_name
+from onelog.gateways.mqtt.filters import read_filter
+from onelog.gateways.mqtt.letters import Letters
+from onelog.gateways.mqtt.outgoing import Sent
+from onelog.gateways.mqtt.sys_topics import SysTopics
+from onelog.message import NewMessage
+from onelog.record.forms import Form, mqtt
+
+if TYPE_CHECKING:
+    from onelog.config import MqttConfig
+    from onelog.gateways.mqtt.session import MqttSession
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.25
+_FORM = Form.MQTT.sys_flag
+
+
+class Testament(NamedTuple):
+    """A will, ready to be published."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: bytes
+    delay_s: int
+
+    def written(self) -> str:
+        """As a text that sessions keep."""
+        fields = (
+            self.topic, base64.b64encode(self.payload).decode(), self.qos, self.retain,
+            base64.b64encode(self.properties).decode(), self.delay_s,
+        )  # fmt: skip
+        return json.dumps(fields)
+
+    @classmethod
+    def read(cls, text: str) -> "Testament":
+        """What `written` wrote."""
+        topic, payload, qos, retain, properties, delay_s = json.loads(text)
+        return cls(
+            topic, base64.b64decode(payload), qos, retain, base64.b64decode(properties), delay_s
+        )
+
+
+class Clients:
+    """What all sessions of one broker share."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.broker = house.broker
+        self.now_ms = house.clock.now_ms
+        self.letters = Letters()
+        self.sessions: set[MqttSession] = set()
+        """All connections, also those that have not said who they are."""
+        self.connected: dict[str, MqttSession] = {}
+        self.left: dict[str, dict[int, Sent]] = {}
+        """Of those who are away: messages of shared filters that are theirs to have."""
+        self._ends: list[tuple[int, int, str]] = []
+        """When sessions end of those who are away, and wills are due: a heap."""
+        self._number = 0
+        self._wills: dict[str, tuple[int, Testament]] = {}
+        """Of those who are away, by when they are due."""
+        self._sharing: dict[str, set[str]] = {}
+        """Who has a shared filter, by the name of its queue."""
+        self._task: asyncio.Task[None] | None = None
+        self.sys = SysTopics(self)
+
+    @property
+    def config(self) -> "MqttConfig":
+        """The settings, as they are now."""
+        return self.house.loaded.config.mqtt
+
+    def start(self) -> None:
+        """Look after those whose sessions are from before."""
+        for kept in list(self.broker.sessions.kept.values()):
+            for text in kept.subscriptions:
+                wanted = read_filter(text)
+                if wanted.group:
+                    self._sharing.setdefault(shared_name(wanted), set()).add(kept.client)
+            will = Testament.read(kept.will) if kept.will else None
+            self._gone(kept, will)
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def stop(self) -> None:
+        """Say goodbye."""
+        if self._task is not None:
+            self._task.cancel()
+        for session in list(self.sessions):
+            session.shut_down()
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Call in the next tick of the loop."""
+        asyncio.get_running_loop().call_soon(call)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            try:
+                self.tick()
+            except OnelogError as error:
+                log.warning("MQTT's sessions were not looked after: %s", error)
+            except Exception:
+                log.exception("MQTT's sessions were not looked after")
+
+    def tick(self) -> None:
+        """What time brings."""
+        now_ms = self.now_ms()
+        for session in list(self.sessions):
+            session.check_time(now_ms)
+        while self._ends and self._ends[0][0] <= now_ms:
+            client_id = heapq.heappop(self._ends)[2]
+            if client_id not in self.connected:
+                self._look_after(client_id, now_ms)
+        self.sys.tick(now_ms)
+
+    # -- sessions ------------------------------------------------------------------------------
+
+    def come(self, session: "MqttSession", client_id: str, *, clean: bool) -> Kept | None:
+        """A client has connected: who was there before goes. Its session, if it has one."""
+        before = self.connected.get(client_id)
+        if before is not None:
+            before.taken_over()
+        kept = self.broker.sessions.find(client_id)
+        will = self._wills.get(client_id)
+        if will is not None and (clean or kept is None):
+            del self._wills[client_id]
+            self.publish_will(client_id, will[1])  # Its session ends here.
+        elif will is not None:
+            del self._wills[client_id]
+        ends_ms = None if kept is None else kept.ends_ms
+        is_late = kept is not None and ends_ms is not None and ends_ms <= self.now_ms()
+        if kept is not None and (clean or is_late):
+            self.forget(client_id)
+            kept = None
+        self.connected[client_id] = session
+        return kept
+
+    def go(
+        self, client_id: str, expiry_s: int, will: Testament | None, left: dict[int, Sent]
+    ) -> None:
+        """A client is gone, and has left a will or not."""
+        del self.connected[client_id]
+        if left:
+            self.left[client_id] = left
+        kept = self.broker.sessions.find(client_id)
+        if expiry_s == 0:
+            if kept is not None:
+                self.forget(client_id)
+            if will is not None:
+                self.publish_will(client_id, will)
+            return
+        kept = self.broker.sessions.keep(
+            client_id, expiry_s, self.now_ms(), "" if will is None else will.written()
+        )
+        self._gone(kept, will)
+
+    def _gone(self, kept: Kept, will: Testament | None) -> None:
+        ends_ms = kept.ends_ms
+        if ends_ms is not None:
+            self._remind(ends_ms, kept.client)
+        if will is None:
+            return
+        delay_s = min(will.delay_s, kept.expiry_s)
+        if delay_s == 0:
+            self._done(kept.client, will)
+        else:
+            due_ms = kept.gone_ms + delay_s * 1_000
+            self._wills[kept.client] = due_ms, will
+            self._remind(due_ms, kept.client)
+
+    def _remind(self, when_ms: int, client_id: str) -> None:
+        self._number += 1
+        heapq.heappush(self._ends, (when_ms, self._number, client_id))
+
+    def _look_after(self, client_id: str, now_ms: int) -> None:
+        """Something of a client that is away may be due."""
+        waiting = self._wills.get(client_id)
+        kept = self.broker.sessions.find(client_id)
+        ends_ms = None if kept is None else kept.ends_ms
+        is_over = ends_ms is not None and ends_ms <= now_ms
+        if waiting is not None and (waiting[0] <= now_ms or is_over):
+            del self._wills[client_id]
+            self._done(client_id, waiting[1])
+        if is_over:
+            self.forget(client_id)
+
+    def _done(self, client_id: str, will: Testament) -> None:
+        """Publish a will, and write down that it was."""
+        self.publish_will(client_id, will)
+        kept = self.broker.sessions.find(client_id)
+        if kept is not None and kept.will:
+            self.broker.sessions.keep(client_id, kept.expiry_s, kept.gone_ms)
+
+    def forget(self, client_id: str) -> None:
+        """A session is over."""
+        kept = self.broker.sessions.find(client_id)
+        for text in () if kept is None else list(kept.subscriptions):
+            wanted = read_filter(text)
+            if wanted.group:
+                self.unshare(shared_name(wanted), client_id)
+        for sent in self.left.pop(client_id, {}).values():
+            if sent.queue is not None and sent.letter is not None:
+                sent.queue.ack([sent.place])
+        self.broker.workqueues.delete(SELF, DEFAULT_VHOST, queue_name(client_id))
+        self.broker.packet_ids.forget(client_id)
+        self.broker.sessions.forget(client_id)
+
+    # -- shared filters ------------------------------------------------------------------------
+
+    def share(self, who: Principal, name: str, client_id: str, *, durable: bool) -> WorkQueue:
+        """The queue of a shared filter, which this client has now."""
+        members = self._sharing.setdefault(name, set())
+        members.add(client_id)
+        try:
+            return self.broker.workqueues.find(who, DEFAULT_VHOST, name)
+        except QueueNotFoundError:
+            return self.broker.workqueues.declare(who, DEFAULT_VHOST, name, durable=durable)
+
+    def unshare(self, name: str, client_id: str) -> None:
+        """A client does not have a shared filter any more; with the last one its queue goes."""
+        members = self._sharing.get(name, set())
+        members.discard(client_id)
+        if not members:
+            self._sharing.pop(name, None)
+            self.broker.workqueues.delete(SELF, DEFAULT_VHOST, name)
+
+    # -- publishing ----------------------------------------------------------------------------
+
+    def publish(
+        self,
+        who: Principal,
+        client_id: bytes,
+        topic: str,
+        raw_topic: bytes,
+        flags: int,
+        properties: bytes,
+        payload: bytes,
+        on_stored: OnStored,
+        token: object = None,
+        records: Sequence[NewMessage] = (),
+    ) -> int:
+        """Publish a message, with records in the same append; to how many queues.
+
+        If that is 0, and there are no records, nobody is told.
+        """
+        body = mqtt.encode(flags & 7, self.now_ms(), client_id, raw_topic, properties, payload)
+        if flags & 1:
+            told = partial(_retained, topic)
+            self.broker.retained.retain(topic, body if payload else None, told)
+        return self.broker.routing.publish_record(
+            who,
+            DEFAULT_VHOST,
+            EXCHANGE,
+            swapped(topic),
+            body,
+            _FORM,
+            on_stored,
+            token,
+            records=records,
+        )
+
+    def publish_will(self, client_id: str, will: Testament) -> None:
+        """Publish what a client has left."""
+        flags = will.qos << 1 | will.retain
+        try:
+            self.publish(
+                SELF, client_id.encode(), will.topic, will.topic.encode(), flags, will.properties,
+                will.payload, _stored_will,
+            )  # fmt: skip
+        except OnelogError as error:
+            log.warning("the will of MQTT client %s was not published: %s", client_id, error)
+
+
+def _retained(topic: str, error: OnelogError | None) -> None:
+    if error is not None:
+        log.warning("a message to %s is not retained on disk: %s", topic, error)
+
+
+def _stored_will(token: object, where: object, error: OnelogError | None) -> None:
+    if error is not None:
+        log.warning("a will was not stored: %s", error)
+
+
+def session_expiry(wanted_s: int, most_s: int) -> int:
+    """How long a session is kept, of what a client wants and the broker allows; 0: no limit."""
+    if most_s and (wanted_s == FOREVER_S or wanted_s > most_s):
+        return most_s
+    return wanted_s

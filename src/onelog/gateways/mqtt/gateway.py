@@ -1,0 +1,50 @@
+"""MQTT on its port. What serves it is imported when it listens."""
+
+from typing import TYPE_CHECKING
+
+from onelog.config import Loaded
+from onelog.gateways import House
+from onelog.net.connection import Connection
+
+if TYPE_CHECKING:
+    from onelog.gateways.mqtt.clients import Clients
+    from onelog.gateways.mqtt.session import MqttSession
+
+
+class MqttGateway:
+    """Its port, and what its sessions share."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self._clients: Clients | None = None
+        house.make_session["mqtt"] = self.session
+        house.routes.append("onelog.gateways.mqtt.websocket:routes")
+
+    async def listen(self) -> None:
+        """Open its port."""
+        await self.house.listen(self.house.loaded.config.mqtt.port, self.session)
+        if self.house.broker.sessions.kept:
+            self.clients()  # Sessions end, and wills are done, whether anybody connects or not.
+
+    def session(self, connection: Connection) -> "MqttSession":
+        """The session of a connection, whatever that comes through."""
+        from onelog.gateways.mqtt.session import MqttSession
+
+        return MqttSession(connection, self.clients())
+
+    def clients(self) -> "Clients":
+        """What its sessions share."""
+        if self._clients is None:
+            from onelog.gateways.mqtt.clients import Clients
+
+            self._clients = Clients(self.house)
+            self._clients.start()
+        return self._clients
+
+    def refresh(self, loaded: Loaded) -> None:
+        """Settings are looked up where they are needed."""
+
+    async def close(self) -> None:
+        """Tell clients that the broker stops."""
+        if self._clients is not None:
+            await self._clients.stop()

@@ -1,0 +1,123 @@
+"""Messages on their way to clients, and their bytes: encoded once for all who get the same.
+
+A message goes to many clients in one go. `Letters` keeps the last one, known by its very bytes, and
+a `Letter` keeps its encodings: what differs from client to client is the packet id, between two
+halves that are the same for all.
+"""
+
+from onelog.core.routing.names import swapped
+from onelog.record.forms import Form, amqp, mqtt
+from onelog.record.forms.amqp_fields import property_of
+from onelog.wire.mqtt.codes import V5
+from onelog.wire.mqtt.fields import encode_varint
+
+Halves = tuple[bytes, bytes]
+"""What is before and what is behind the packet id."""
+
+_PERSISTENT = 2
+_EXPIRY_BYTES = 5
+_MQTT_FORM = Form.MQTT.sys_flag
+
+
+class Letter:
+    """A message, and its encodings."""
+
+    __slots__ = (
+        "_halves", "_plain", "body", "expires_ms", "flags", "is_plain", "payload",
+        "properties", "publisher", "qos", "topic",
+    )  # fmt: skip
+
+    def __init__(self, body: bytes | memoryview) -> None:
+        self.body = body
+        content = mqtt.read(body)
+        self.flags = content.flags
+        self.qos = content.flags >> 1 & 3
+        self.publisher = content.client_id
+        self.topic = content.topic
+        self.properties = content.properties
+        self.payload = content.payload
+        expiry_s = mqtt.expiry_s(content.properties)
+        self.expires_ms = None if expiry_s is None else content.time_ms + expiry_s * 1_000
+        self.is_plain = expiry_s is None and not self.flags & mqtt.REPLAYED
+        """Whether it looks the same to all who have the same QoS and no wishes of their own."""
+        self._plain: dict[int, Halves] = {}
+        self._halves: dict[tuple[int, int, tuple[int, ...]], Halves] = {}
+
+    def plain(self, level: int, qos: int) -> Halves:
+        """The PUBLISH for all of these."""
+        halves = self._plain.get(level << 2 | qos)
+        if halves is None:
+            halves = self._encoded(level, qos << 1, (), self.topic, 0, 0)
+            self._plain[level << 2 | qos] = halves
+        return halves
+
+    def halves(self, level: int, flags: int, ids: tuple[int, ...], now_ms: int) -> Halves:
+        """The PUBLISH with these flags, for who has these subscription identifiers."""
+        if self.expires_ms is not None and level == V5:
+            return self._encoded(level, flags, ids, self.topic, 0, now_ms)
+        key = (level, flags, ids)
+        halves = self._halves.get(key)
+        if halves is None:
+            halves = self._halves[key] = self._encoded(level, flags, ids, self.topic, 0, now_ms)
+        return halves
+
+    def aliased(
+        self, flags: int, ids: tuple[int, ...], alias: int, is_new: bool, now_ms: int
+    ) -> Halves:
+        """The same with an alias for its topic, which the client knows already, or not."""
+        return self._encoded(V5, flags, ids, self.topic if is_new else b"", alias, now_ms)
+
+    def _encoded(
+        self, level: int, flags: int, ids: tuple[int, ...], topic: bytes, alias: int, now_ms: int
+    ) -> Halves:
+        about = b""
+        if level == V5:
+            content = self._properties(now_ms)
+            for each in ids:
+                content += b"\x0b" + encode_varint(each)
+            if alias:
+                content += b"\x23" + alias.to_bytes(2, "big")
+            about = encode_varint(len(content)) + content
+        size = 2 + len(topic) + len(about) + len(self.payload) + (2 if flags & 6 else 0)
+        head = b"".join(
+            (bytes((0x30 | flags,)), encode_varint(size), len(topic).to_bytes(2, "big"), topic)
+        )
+        tail = about + self.payload
+        return (head, tail) if flags & 6 else (head + tail, b"")
+
+    def _properties(self, now_ms: int) -> bytes:
+        """With how long it has left, in the place of how long it had."""
+        if self.expires_ms is None:
+            return self.properties
+        left_s = max(0, -(-(self.expires_ms - now_ms) // 1_000))
+        begin = mqtt.expiry_at(self.properties)
+        rest = self.properties[begin + _EXPIRY_BYTES :]
+        return self.properties[: begin + 1] + left_s.to_bytes(4, "big") + rest
+
+
+class Letters:
+    """Makes letters of record bodies; the last one is kept, for others who get it."""
+
+    def __init__(self) -> None:
+        self.body: bytes | memoryview = mqtt.encode(0, 0, b"", b"", b"", b"")
+        self.last = Letter(self.body)
+        """What the last body was made into."""
+
+    def of(self, body: bytes | memoryview, form: int) -> Letter:
+        """The letter with a record's body of this form."""
+        if body is self.body:
+            return self.last
+        letter = Letter(body if form in (_MQTT_FORM, Form.MQTT) else _converted(body))
+        self.body, self.last = body, letter
+        return letter
+
+
+def _converted(body: bytes | memoryview) -> bytes:
+    """A message of AMQP's form in MQTT's: the key is the topic, and persistent ones have QoS 1."""
+    content = amqp.read(body)
+    neutral = amqp.to_neutral(body, 0)
+    is_persistent = property_of(content.properties, "delivery_mode") == _PERSISTENT
+    named = [each for each in neutral.headers if each[0] != "mqtt.topic"]
+    topic = swapped(content.key).encode()
+    headers = (("mqtt.topic", topic), *named)
+    return mqtt.from_neutral(neutral._replace(headers=headers), 2 if is_persistent else 0)

@@ -1,0 +1,361 @@
+"""What is on its way to one client: packet ids, the client's window, and what it has answered.
+
+Messages come from three sides. The client's own queue in the log (a durable session) hands out
+places, and a place is the packet id: `place % 65535 + 1`, so that a message has the same id when it
+comes again, after a reconnect or a restart, without a record for each. Queues of shared filters
+hand out places too; those get a free id. What is for a session without a queue comes at once, and
+waits here in memory while the window is full.
+
+    QoS 1    PUBLISH -> PUBACK: the place is acknowledged
+    QoS 2    PUBLISH -> PUBREC: the place is acknowledged, and it is recorded that the client has
+             the message; then PUBREL -> PUBCOMP: the record goes
+
+Invariants: at most `window` packet ids are in use, and none twice. A client of a durable session is
+told to forget an id only when it is recorded that it has the message.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from onelog.gateways.mqtt.letters import Halves, Letter
+from onelog.wire.mqtt.codes import PACKET_ID_MAX, V5, Packet, Reason
+from onelog.wire.mqtt.packets import encode_answer
+
+DUPLICATE = 8
+WAITING_MAX = 10_000
+WAITING_BYTES_MAX = 32 << 20
+"""What waits in memory for a client whose window is full; more is dropped, and counted."""
+
+
+class Queue(Protocol):
+    """A queue of the core, as far as it is used here."""
+
+    def ack(self, places: Sequence[int]) -> None:
+        """Done."""
+
+    def requeue(self, places: Sequence[int], *, counted: bool = True) -> None:
+        """For another time."""
+
+    def when_recorded(self, callback: Callable[[Any], None]) -> None:
+        """Call back when acknowledgements are in the log."""
+
+
+class Wire(Protocol):
+    """A connection, as far as it is used here."""
+
+    congested: bool
+
+    def write(self, data: bytes) -> None:
+        """Send it at the end of the tick."""
+
+
+class Sent(NamedTuple):
+    """A message that the client has not answered for."""
+
+    letter: Letter | None
+    """None once the client has it, and only its packet id is in use."""
+    qos: int
+    halves: Halves
+    queue: Queue | None
+    """Where its place is; None for what is in memory only."""
+    place: int
+    is_shared: bool
+
+
+class Grant(NamedTuple):
+    """How the messages of a topic come to a client."""
+
+    qos: int
+    keeps_retain: bool
+    ids: tuple[int, ...]
+    is_plain: bool = True
+    """Whether nothing of it shows in a packet but the QoS."""
+
+
+class Outgoing:
+    """The messages on their way to one connected client."""
+
+    __slots__ = (
+        "_acks", "_alias_max", "_aliases", "_bytes_max", "_connection", "_held", "_held_bytes",
+        "_is_plain", "_last_id", "_level", "_on_released", "dropped", "in_flight", "send",
+        "window",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        level: int,
+        connection: Wire,
+        window: int,
+        bytes_max: int,
+        alias_max: int,
+        on_released: Callable[[int, int], bool],
+    ) -> None:
+        """`on_released` records that the client has the message with an id, at a place; False if
+        there is nothing to wait for."""
+        self._level = level
+        self._connection = connection
+        self.send = connection.write
+        self.window = window
+        self._bytes_max = bytes_max
+        self._alias_max = alias_max
+        self._aliases: dict[bytes, int] = {}
+        self._on_released = on_released
+        self.in_flight: dict[int, Sent] = {}
+        self._held: deque[tuple[Letter, Grant, Queue | None, int, bool, bool]] | None = None
+        self._held_bytes = 0
+        self._acks: dict[Queue, list[int]] = {}
+        self._last_id = 0
+        self._is_plain = not bytes_max and not alias_max
+        """Whether packets are the same for all who have no wishes of their own."""
+        self.dropped = 0
+
+    # -- to the client -------------------------------------------------------------------------
+
+    def offer(self, letter: Letter, grant: Grant, now_ms: int) -> None:
+        """A message for a session without a queue, or one that is not worth keeping."""
+        connection = self._connection
+        if grant.qos == 0 or letter.qos == 0:
+            if connection.congested:
+                self.dropped += 1
+                return
+            if self._is_plain and grant.is_plain and letter.is_plain:
+                connection.write(letter.plain(self._level, 0)[0])
+                return
+            halves = self._halves(letter, 0, grant, now_ms)
+            if halves is not None:
+                if self._alias_max:
+                    halves = self._aliased(letter, halves, grant.ids, now_ms)
+                self.send(halves[0])
+        elif self._held or connection.congested or len(self.in_flight) >= self.window:
+            self._hold(letter, grant, None, 0, False, False)
+        else:
+            self._deliver(letter, grant, None, 0, False, False, now_ms)
+
+    def _hold(
+        self, letter: Letter, grant: Grant, queue: Queue | None, place: int, again: bool, own: bool
+    ) -> None:
+        if self._held is None:
+            self._held = deque()
+        if queue is None:
+            is_full = self._held_bytes > WAITING_BYTES_MAX or len(self._held) >= WAITING_MAX
+            if is_full:
+                self.dropped += 1
+                return
+            self._held_bytes += len(letter.payload)
+        self._held.append((letter, grant, queue, place, again, own))
+
+    def take(
+        self,
+        letter: Letter,
+        grant: Grant | None,
+        queue: Queue,
+        place: int,
+        now_ms: int,
+        *,
+        again: bool,
+        is_own: bool,
+    ) -> None:
+        """A message of a queue; without a grant it is not wanted any more."""
+        is_late = letter.expires_ms is not None and letter.expires_ms <= now_ms
+        if grant is None or is_late:
+            self.acknowledge(queue, place)
+        elif not self.has_room or (is_own and self._is_used(place)):
+            self._hold(letter, grant, queue, place, again, is_own)
+        else:
+            self._deliver(letter, grant, queue, place, again, is_own, now_ms)
+
+    def _is_used(self, place: int) -> bool:
+        return place % PACKET_ID_MAX + 1 in self.in_flight
+
+    def _deliver(
+        self,
+        letter: Letter,
+        grant: Grant,
+        queue: Queue | None,
+        place: int,
+        again: bool,
+        is_own: bool,
+        now_ms: int,
+    ) -> None:
+        qos = min(letter.qos, grant.qos)
+        if qos and self._is_plain and grant.is_plain and letter.is_plain:
+            same = letter.plain(self._level, qos)
+            packet_id = place % PACKET_ID_MAX + 1 if is_own else self._free_id()
+            self.in_flight[packet_id] = tuple.__new__(
+                Sent, (letter, qos, same, queue, place, not is_own)
+            )
+            self._send(packet_id, same, again)
+            return
+        halves = self._halves(letter, qos, grant, now_ms)
+        aliased = halves
+        if self._alias_max and halves is not None:
+            aliased = self._aliased(letter, halves, grant.ids, now_ms)
+        if halves is None or aliased is None or qos == 0:
+            if aliased is not None:
+                self.send(aliased[0])
+            if queue is not None:
+                self.acknowledge(queue, place)
+            return
+        packet_id = place % PACKET_ID_MAX + 1 if is_own else self._free_id()
+        self.in_flight[packet_id] = Sent(letter, qos, halves, queue, place, not is_own)
+        self._send(packet_id, aliased, again)
+
+    def _send(self, packet_id: int, halves: Halves, again: bool) -> None:
+        head, tail = halves
+        if again:
+            head = bytes((head[0] | DUPLICATE,)) + head[1:]
+        self.send(b"%b%b%b" % (head, packet_id.to_bytes(2, "big"), tail))
+
+    def _free_id(self) -> int:
+        packet_id = self._last_id % PACKET_ID_MAX + 1
+        while packet_id in self.in_flight:
+            packet_id = packet_id % PACKET_ID_MAX + 1
+        self._last_id = packet_id
+        return packet_id
+
+    def _halves(self, letter: Letter, qos: int, grant: Grant, now_ms: int) -> Halves | None:
+        """The packet; None if it is larger than the client takes."""
+        if letter.flags & 0x80:
+            flags = qos << 1 | 1
+        else:
+            flags = qos << 1 | (letter.flags & 1 if grant.keeps_retain else 0)
+        halves = letter.halves(self._level, flags, grant.ids, now_ms)
+        if self._bytes_max and len(halves[0]) + len(halves[1]) + 2 > self._bytes_max:
+            self.dropped += 1
+            return None
+        return halves
+
+    def _aliased(self, letter: Letter, halves: Halves, ids: tuple[int, ...], now_ms: int) -> Halves:
+        """The same with an alias, which holds for this connection."""
+        alias = self._aliases.get(letter.topic, 0)
+        is_new = alias == 0
+        if is_new:
+            if len(self._aliases) >= self._alias_max:
+                return halves
+            alias = self._aliases[letter.topic] = len(self._aliases) + 1
+        return letter.aliased(halves[0][0] & 15, ids, alias, is_new, now_ms)
+
+    def go_on(self, now_ms: int) -> None:
+        """Send what waits, as far as the window lets it."""
+        held = self._held
+        while held and not self._connection.congested and len(self.in_flight) < self.window:
+            letter, grant, queue, place, again, is_own = held[0]
+            if is_own and self._is_used(place):
+                break
+            held.popleft()
+            if queue is None:
+                self._held_bytes -= len(letter.payload)
+            if letter.expires_ms is not None and letter.expires_ms <= now_ms:
+                if queue is not None:
+                    self.acknowledge(queue, place)
+                continue
+            self._deliver(letter, grant, queue, place, again, is_own, now_ms)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may come from what can wait elsewhere."""
+        return (
+            not self._held and not self._connection.congested and len(self.in_flight) < self.window
+        )
+
+    # -- from the client -----------------------------------------------------------------------
+
+    def acknowledge(self, queue: Queue, place: int) -> None:
+        """A place is done; its queue is told with others (`settle`)."""
+        places = self._acks.get(queue)
+        if places is None:
+            self._acks[queue] = [place]
+        else:
+            places.append(place)
+
+    def settle(self) -> None:
+        """Tell queues what is done."""
+        if self._acks:
+            acks, self._acks = self._acks, {}
+            for queue, places in acks.items():
+                queue.ack(places)
+
+    def got_puback(self, packet_id: int) -> None:
+        """PUBACK: the client has a message of QoS 1."""
+        sent = self.in_flight.get(packet_id)
+        if sent is not None and sent.qos == 1:
+            del self.in_flight[packet_id]
+            if sent.queue is not None:
+                self.acknowledge(sent.queue, sent.place)
+
+    def got_pubrec(self, packet_id: int, reason: int) -> None:
+        """PUBREC: the client has a message of QoS 2, or does not want it."""
+        sent = self.in_flight.get(packet_id)
+        if sent is None or sent.qos != 2:
+            if reason < 0x80:
+                self._release(packet_id, Reason.PACKET_ID_NOT_FOUND)
+            return
+        if sent.letter is not None and sent.queue is not None:
+            self.acknowledge(sent.queue, sent.place)
+        if reason >= 0x80:
+            del self.in_flight[packet_id]
+            return
+        if sent.letter is None:
+            self._release(packet_id)
+            return
+        self.in_flight[packet_id] = sent._replace(letter=None)
+        is_kept = sent.queue is not None and not sent.is_shared
+        if not (is_kept and self._on_released(packet_id, sent.place)):
+            self._release(packet_id)
+
+    def _release(self, packet_id: int, reason: int = 0) -> None:
+        reason = reason if self._level == V5 else 0
+        self.send(encode_answer(Packet.PUBREL, self._level, packet_id, reason))
+
+    def released(self, packet_id: int) -> None:
+        """It is recorded that the client has a message: it may forget the packet id."""
+        if packet_id in self.in_flight:
+            self._release(packet_id)
+
+    def got_pubcomp(self, packet_id: int) -> Sent | None:
+        """PUBCOMP: the packet id is free again. What was sent with it, if that was so."""
+        sent = self.in_flight.get(packet_id)
+        if sent is None or sent.qos != 2 or sent.letter is not None:
+            return None
+        return self.in_flight.pop(packet_id)
+
+    # -- over connections ----------------------------------------------------------------------
+
+    def resume(self, released: dict[int, int], left: dict[int, Sent], queue: Queue | None) -> None:
+        """Go on where another connection ended: with ids that the client may forget, and messages
+        of shared filters that are this client's to have."""
+        for packet_id, place in released.items():
+            self.in_flight[packet_id] = Sent(None, 2, (b"", b""), queue, place, False)
+            self._release(packet_id)
+        for packet_id, sent in left.items():
+            self.in_flight[packet_id] = sent
+            if sent.letter is None:
+                self._release(packet_id)
+            else:
+                self._send(packet_id, sent.halves, True)
+
+    def give_back(self, *, is_over: bool) -> dict[int, Sent]:
+        """The connection is gone. What others may have goes back; the rest is this client's.
+
+        A message of a shared filter with QoS 2 is nobody else's once it was sent (4.8.2).
+        """
+        back: dict[Queue, list[int]] = {}
+        left: dict[int, Sent] = {}
+        for packet_id, sent in self.in_flight.items():
+            if sent.queue is not None and sent.is_shared and sent.qos == 2:
+                if not is_over:
+                    left[packet_id] = sent
+                elif sent.letter is not None:
+                    self.acknowledge(sent.queue, sent.place)
+            elif sent.queue is not None and sent.letter is not None:
+                back.setdefault(sent.queue, []).append(sent.place)
+        for _, _, queue, place, _, _ in self._held or ():
+            if queue is not None:
+                back.setdefault(queue, []).append(place)
+        self.settle()
+        for queue, places in back.items():
+            queue.requeue(places, counted=False)
+        self.in_flight = {}
+        self._held = None
+        return left

@@ -1,0 +1,88 @@
+"""The subscriptions of one client, and what they grant for a topic.
+
+Overlapping filters make one delivery: with the highest QoS of those that match, and all their
+identifiers. What a topic is granted is remembered, and forgotten when subscriptions change.
+"""
+
+from typing import NamedTuple
+
+from onelog.gateways.mqtt.filters import Filter
+from onelog.gateways.mqtt.outgoing import Grant
+
+NO_LOCAL = 4
+RETAIN_AS_PUBLISHED = 8
+GRANTS_MAX = 256
+
+
+class Subscribed(NamedTuple):
+    """A filter, and how its messages are to come."""
+
+    filter: Filter
+    options: int
+    identifier: int
+
+    @property
+    def qos(self) -> int:
+        """The highest QoS of its messages."""
+        return self.options & 3
+
+    @property
+    def grant(self) -> Grant:
+        """What it grants by itself."""
+        ids = (self.identifier,) if self.identifier else ()
+        keeps = bool(self.options & RETAIN_AS_PUBLISHED)
+        return Grant(self.qos, keeps, ids, not keeps and not ids)
+
+
+class Subscriptions:
+    """All of one client, by the text of their filters."""
+
+    __slots__ = ("_grants", "_has_no_local", "_name", "by_filter")
+
+    def __init__(self, client_id: str) -> None:
+        self._name = client_id.encode()
+        self.by_filter: dict[str, Subscribed] = {}
+        self._grants: dict[bytes, Grant | None] = {}
+        self._has_no_local = False
+
+    def set(self, text: str, subscribed: Subscribed) -> bool:
+        """Add or replace one; whether it is new."""
+        is_new = text not in self.by_filter
+        self.by_filter[text] = subscribed
+        self._changed()
+        return is_new
+
+    def drop(self, text: str) -> Subscribed | None:
+        """Take one out."""
+        subscribed = self.by_filter.pop(text, None)
+        self._changed()
+        return subscribed
+
+    def _changed(self) -> None:
+        self._grants = {}
+        self._has_no_local = any(each.options & NO_LOCAL for each in self.by_filter.values())
+
+    def grant(self, topic: bytes, publisher: bytes) -> Grant | None:
+        """What the filters that are not shared grant for a topic; None if none matches."""
+        if self._has_no_local and publisher == self._name:
+            return self._matched(topic, NO_LOCAL)
+        try:
+            return self._grants[topic]
+        except KeyError:
+            if len(self._grants) >= GRANTS_MAX:
+                self._grants = {}
+            grant = self._grants[topic] = self._matched(topic, 0)
+            return grant
+
+    def _matched(self, topic: bytes, without: int) -> Grant | None:
+        levels = topic.decode("utf-8", "replace").split("/")
+        found = [
+            each
+            for each in self.by_filter.values()
+            if not each.filter.group and not each.options & without and each.filter.matches(levels)
+        ]
+        if not found:
+            return None
+        ids = tuple(each.identifier for each in found if each.identifier)
+        keeps = any(each.options & RETAIN_AS_PUBLISHED for each in found)
+        return Grant(max(each.qos for each in found), keeps, ids, not keeps and not ids)

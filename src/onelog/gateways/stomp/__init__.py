@@ -1,0 +1,1 @@
+"""STOMP: clients of ActiveMQ and RabbitMQ, on the same log."""

@@ -1,0 +1,59 @@
+"""STOMP on its port. What serves it is imported when the first client comes."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from onelog.config import Loaded
+from onelog.gateways import House
+from onelog.jobs import Job
+from onelog.net.connection import Connection
+
+if TYPE_CHECKING:
+    from onelog.gateways.stomp.session import Gateway, StompSession
+
+TICK_SECONDS = 0.1
+"""How often it is looked whether heart-beats are due, or missing."""
+
+
+class StompGateway:
+    """Its port, and what its sessions share once there is one."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.shared: Gateway | None = None
+        self._ticking: asyncio.Task[None] | None = None
+        house.routes.append("onelog.gateways.stomp.websocket:routes")
+        house.make_session["stomp"] = self._session
+
+    async def listen(self) -> None:
+        """Open its port."""
+        await self.house.listen(self.house.loaded.config.stomp.port, self._session)
+
+    def _session(self, connection: Connection) -> "StompSession":
+        from onelog.gateways.stomp.session import StompSession
+
+        return StompSession(connection, self._shared())
+
+    def _shared(self) -> "Gateway":
+        if self.shared is None:
+            from onelog.gateways.stomp.handlers import HANDLERS
+            from onelog.gateways.stomp.session import Gateway
+
+            self.shared = Gateway(self.house, HANDLERS)
+            self._ticking = asyncio.get_running_loop().create_task(self._tick_forever(self.shared))
+        return self.shared
+
+    async def _tick_forever(self, shared: "Gateway") -> None:
+        job = Job("heart-beats of STOMP")
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            with job:
+                shared.tick()
+
+    def refresh(self, loaded: Loaded) -> None:
+        """Settings are looked up where they are needed."""
+
+    async def close(self) -> None:
+        """Clients find out by themselves."""
+        if self._ticking is not None:
+            self._ticking.cancel()

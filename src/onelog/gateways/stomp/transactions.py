@@ -1,0 +1,104 @@
+"""BEGIN, COMMIT, ABORT: messages and acknowledgements that happen together, or not at all.
+
+Messages are staged in the core, and stored by one append. Acknowledgements are kept here until the
+messages are stored; a crash in between delivers again what was acknowledged, and loses nothing.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from onelog.errors import InvalidRequestError, OnelogError, TransactionNotFoundError
+from onelog.gateways.stomp.session import StompSession, required
+from onelog.gateways.stomp.subscriptions import Subscription, settle, when_recorded
+from onelog.wire.stomp.frame import Frame
+
+if TYPE_CHECKING:
+    from onelog.core.workqueues.queue import WorkQueue
+    from onelog.gateways.stomp.sending import Posting
+
+TRANSACTIONS_MAX = 100
+"""Open transactions of one connection."""
+SETTLED_MAX = 100_000
+"""Acknowledgements in one transaction."""
+
+
+class Transaction:
+    """One that is open."""
+
+    __slots__ = ("_name", "_session", "settled", "staged")
+
+    def __init__(self, session: StompSession, name: str) -> None:
+        self._session = session
+        self._name = name
+        self.settled: list[tuple[Subscription, int, bool | None]] = []
+        self.staged = 0
+
+    def stage(self, posting: "Posting") -> None:
+        """Add a message."""
+        session = self._session
+        session.broker.routing.stage(session.who, session, self._name, session.vhost, *posting)
+        self.staged += 1
+
+    def settle(self, subscription: Subscription, tag: int, requeue: bool | None) -> None:
+        """Add an acknowledgement or refusal of a message that is out now."""
+        if tag not in subscription.out:
+            raise InvalidRequestError(
+                f"message {tag} of subscription {subscription.ident!r} is not out"
+            )
+        if len(self.settled) >= SETTLED_MAX:
+            raise InvalidRequestError(f"the limit is {SETTLED_MAX} acknowledgements: COMMIT them")
+        self.settled.append((subscription, tag, requeue))
+
+    def finish(self) -> "list[WorkQueue]":
+        """Settle what is to be settled; the queues that this is recorded for."""
+        queues: dict[WorkQueue, None] = {}
+        for subscription, tag, requeue in self.settled:
+            # It may be acknowledged by a later one already, or its subscription over.
+            if tag in subscription.out:
+                queues |= dict.fromkeys(settle(subscription, tag, requeue))
+        return list(queues)
+
+
+def begin(session: StompSession, frame: Frame) -> None:
+    """BEGIN."""
+    name = required(frame, "transaction")
+    if name in session.transactions:
+        raise InvalidRequestError(f"transaction {name[:100]!r} is open already")
+    if len(session.transactions) >= TRANSACTIONS_MAX:
+        raise InvalidRequestError(f"the limit is {TRANSACTIONS_MAX} open transactions")
+    session.broker.begin(session.who, session, name)
+    session.transactions[name] = Transaction(session, name)
+    session.receipt(frame.headers.get("receipt"))
+
+
+def commit(session: StompSession, frame: Frame) -> None:
+    """COMMIT."""
+    name, transaction = _taken(session, frame)
+    receipt = frame.headers.get("receipt")
+    session.pending += 1
+
+    def committed(_: object, where: object, error: OnelogError | None) -> None:
+        if error is None and not session.connection.closing:
+            when_recorded(session, transaction.finish(), partial(session.settled, receipt))
+        session.settled(None if error is None else receipt, error)
+
+    try:
+        session.broker.routing.commit(session.who, session, name, committed)
+    except OnelogError:
+        session.pending -= 1
+        raise
+
+
+def abort(session: StompSession, frame: Frame) -> None:
+    """ABORT: what was to be acknowledged is still out."""
+    name, _ = _taken(session, frame)
+    session.broker.routing.abort(session.who, session, name)
+    session.receipt(frame.headers.get("receipt"))
+
+
+def _taken(session: StompSession, frame: Frame) -> tuple[str, Transaction]:
+    name = required(frame, "transaction")
+    transaction = session.transactions.pop(name, None)
+    if transaction is None:
+        raise TransactionNotFoundError(f"no transaction {name[:100]!r} is open: BEGIN it first")
+    return name, transaction

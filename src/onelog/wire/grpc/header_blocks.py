@@ -1,0 +1,149 @@
+"""HPACK, as a server reads it: blocks of headers, most of which refer to earlier ones.
+
+    1xxxxxxx                 a header of the table
+    01xxxxxx value           a header that enters the table; its name is in it, or follows
+    0000xxxx, 0001xxxx       one that does not
+    001xxxxx                 how large the table is from now on
+
+The static table and Huffman's code are the library's (`hpack`); its loop over the bytes costs four
+times as much as this one, and is half of what an HTTP/2 request costs.
+
+Invariant: `decode` gives the headers of the block, or raises `WireError`, after which the
+connection is of no use. What is larger than `list_bytes_max` is read to its end, and told by None.
+"""
+
+from collections import deque
+from functools import lru_cache
+
+from hpack import HPACKError
+from hpack.huffman_table import decode_huffman
+from hpack.table import HeaderTable
+
+from onelog.errors import WireError
+
+TABLE_BYTES = 4096
+"""What every peer may rely on, and what we leave it at."""
+LIST_BYTES_MAX = 16 << 10
+_ENTRY_BYTES = 32
+_INTEGER_MAX = 1 << 24
+
+Header = tuple[bytes, bytes]
+_STATIC: tuple[Header, ...] = ((b"", b""), *HeaderTable.STATIC_TABLE)
+_DYNAMIC_FROM = len(_STATIC)
+
+
+@lru_cache(1024)
+def _huffman(text: bytes) -> bytes:
+    return decode_huffman(text)
+
+
+class HeaderDecoder:
+    """The table of one connection."""
+
+    def __init__(self, list_bytes_max: int = LIST_BYTES_MAX) -> None:
+        self._list_bytes_max = list_bytes_max
+        self._table: deque[Header] = deque()
+        self._bytes = 0
+        self._bytes_max = TABLE_BYTES
+
+    def decode(self, block: bytes) -> list[Header] | None:
+        """The headers of a block; None if they are too large."""
+        try:
+            return self._decode(block)
+        except IndexError:
+            raise WireError("a block of headers that is cut off, or refers to nothing") from None
+        except HPACKError as error:
+            raise WireError(f"a block of headers that makes no sense: {error}") from None
+
+    def _decode(self, block: bytes) -> list[Header] | None:
+        found: list[Header] = []
+        table = self._table
+        at, end, size = 0, len(block), 0
+        while at < end:
+            byte = block[at]
+            if byte & 0x80:
+                index, at = (byte & 0x7F, at + 1) if byte != 0xFF else _integer(block, at, 0x7F)
+                if not index:
+                    raise WireError("a header with the number 0")
+                header = _STATIC[index] if index < _DYNAMIC_FROM else table[index - _DYNAMIC_FROM]
+            elif byte & 0xE0 == 0x20:
+                most, at = _integer(block, at, 0x1F)
+                if most > TABLE_BYTES:
+                    raise WireError(f"a table of {most} bytes, where {TABLE_BYTES} are allowed")
+                self._bytes_max = most
+                self._shrink()
+                continue
+            else:
+                index, at = _integer(block, at, 0x3F if byte & 0x40 else 0x0F)
+                if index:
+                    entry = (
+                        _STATIC[index] if index < _DYNAMIC_FROM else table[index - _DYNAMIC_FROM]
+                    )
+                    name = entry[0]
+                else:
+                    name, at = _text(block, at)
+                value, at = _text(block, at)
+                header = (name, value)
+                if byte & 0x40:
+                    table.appendleft(header)
+                    self._bytes += len(name) + len(value) + _ENTRY_BYTES
+                    if self._bytes > self._bytes_max:
+                        self._shrink()
+            size += len(header[0]) + len(header[1])
+            if size <= self._list_bytes_max:
+                found.append(header)
+        return found if size <= self._list_bytes_max else None
+
+    def _shrink(self) -> None:
+        table = self._table
+        while self._bytes > self._bytes_max:
+            name, value = table.pop()
+            self._bytes -= len(name) + len(value) + _ENTRY_BYTES
+
+
+def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
+    value = block[at] & mask
+    at += 1
+    if value < mask:
+        return value, at
+    shift = 0
+    while True:
+        byte = block[at]
+        at += 1
+        value += (byte & 0x7F) << shift
+        if value > _INTEGER_MAX or shift > 28:
+            raise WireError("a number in a block of headers that is too large")
+        if not byte & 0x80:
+            return value, at
+        shift += 7
+
+
+def _text(block: bytes, at: int) -> tuple[bytes, int]:
+    first = block[at]
+    if first & 0x7F == 0x7F:
+        length, at = _integer(block, at, 0x7F)
+    else:
+        length, at = first & 0x7F, at + 1
+    end = at + length
+    if end > len(block):
+        raise WireError("a header that is cut off")
+    text = block[at:end]
+    return (_huffman(text) if first & 0x80 else text), end
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """A header that enters no table; texts of less than 127 bytes or more."""
+    return b"\x00" + _length(name) + name + _length(value) + value
+
+
+def _length(text: bytes) -> bytes:
+    length = len(text)
+    if length < 0x7F:
+        return bytes((length,))
+    length -= 0x7F
+    written = bytearray(b"\x7f")
+    while length >= 0x80:
+        written.append(length & 0x7F | 0x80)
+        length >>= 7
+    written.append(length)
+    return bytes(written)

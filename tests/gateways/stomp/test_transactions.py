@@ -1,0 +1,76 @@
+"""Transactions of STOMP: messages and acknowledgements together, or not at all."""
+
+from pathlib import Path
+
+import onelog
+from onelog.embedded_broker import EmbeddedBroker
+from tests.gateways.stomp.live import connected
+
+
+def test_messages_are_there_after_the_commit(onelog_stomp: EmbeddedBroker) -> None:
+    with connected(onelog_stomp.stomp_address) as client:
+        client.subscribe("/queue/a", "a")
+        client.subscribe("/topic/b", "b")
+        client.connection.begin("t")
+        client.send("/queue/a", "1", transaction="t")
+        client.send("/topic/b", "2", transaction="t")
+        client.send("/queue/a", "outside")
+        assert client.get().body == "outside"
+        assert client.is_quiet()
+        client.done(client.connection.commit, "t")
+        assert sorted(client.bodies(2)) == ["1", "2"]
+
+
+def test_nothing_is_there_after_an_abort(onelog_stomp: EmbeddedBroker) -> None:
+    with connected(onelog_stomp.stomp_address) as client:
+        client.subscribe("/queue/a", ack="client-individual")
+        client.send("/queue/a", "in")
+        heard = client.get()
+        client.connection.begin("t")
+        client.send("/queue/a", "never", transaction="t")
+        client.ack(heard, transaction="t")
+        client.done(client.connection.abort, "t")
+        assert client.is_quiet()
+        client.ack(heard)  # It was not acknowledged.
+
+
+def test_acknowledgements_count_with_the_commit(tmp_path: Path) -> None:
+    with onelog.embedded(tmp_path, stomp=True) as mq:
+        with connected(mq.stomp_address) as client:
+            client.subscribe("/queue/in", ack="client-individual")
+            client.send("/queue/in", "1")
+            client.send("/queue/in", "2")
+            first, second = client.get(), client.get()
+            client.connection.begin("t")
+            client.ack(first, transaction="t")
+            client.send("/queue/out", "of 1", transaction="t")
+            client.done(client.connection.commit, "t")
+            client.connection.begin("u")
+            client.ack(second, transaction="u")
+            client.send("/queue/out", "of 2", transaction="u")
+    with onelog.embedded(tmp_path, stomp=True) as mq, connected(mq.stomp_address) as client:
+        client.subscribe("/queue/in", "in")
+        client.subscribe("/queue/out", "out")
+        found = {(heard.headers["subscription"], heard.body) for heard in (
+            client.get() for _ in range(2))}  # fmt: skip
+        assert found == {("in", "2"), ("out", "of 1")}
+        assert client.is_quiet()
+
+
+def test_a_refusal_in_a_transaction(onelog_stomp: EmbeddedBroker) -> None:
+    with connected(onelog_stomp.stomp_address) as client:
+        client.subscribe("/queue/a", ack="client-individual")
+        client.send("/queue/a", "x")
+        heard = client.get()
+        client.connection.begin("t")
+        client.nack(heard, transaction="t")
+        assert client.is_quiet()
+        client.done(client.connection.commit, "t")
+        assert client.get().headers["redelivered"] == "true"
+
+
+def test_a_transaction_that_is_not_open(onelog_stomp: EmbeddedBroker) -> None:
+    for command in ("commit", "abort"):
+        with connected(onelog_stomp.stomp_address) as client:
+            getattr(client.connection, command)("none")
+            assert client.errors.get(timeout=30).headers["message"] == "no such transaction"
