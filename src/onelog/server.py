@@ -69,6 +69,7 @@ HTTP_ROUTES = [
     "onelog.gateways.http.following:routes",
     "onelog.gateways.http.activemq:routes",
     "onelog.console.rest.api:routes",
+    "onelog.gateways.http.management:routes",
     "onelog.console.pages:routes",
 ]
 """What the HTTP port always has; gateways add theirs (`House.routes`)."""

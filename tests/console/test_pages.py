@@ -28,6 +28,9 @@ PLACES = {
     "groups/billing": "Lag over time",
     "messages?topic=orders": "order-1",
     "send?topic=orders": "Deliver at",
+    "queues": "jobs",
+    "exchanges": "amq.topic",
+    "exchanges/shop": "order.*",
     "delays": "reminder",
     "dead-letters": "billing",
     "dead-letters/billing": "given up",
@@ -54,6 +57,10 @@ async def seed(server: BrokerServer, web: httpx.AsyncClient) -> str:
     now_ms = (await web.get("/v1/overview")).json()["now_ms"]
     late = {"body": "later", "keys": ["reminder"], "deliver_at_ms": now_ms + 3_600_000}
     await web.post("/v1/topics/orders/messages", json=late)
+    await web.post("/v1/exchanges", json={"name": "shop", "kind": "topic"})
+    await web.post("/v1/queues", json={"name": "jobs"})
+    bound = {"source": "shop", "destination": "jobs", "key": "order.*"}
+    await web.post("/v1/bindings", json=bound)
     reset = {"topic": "orders", "to": "earliest"}
     await web.post("/v1/groups/billing/reset", json=reset)
     return str(sent["id"])
@@ -196,6 +203,21 @@ async def test_groups_are_moved_after_a_preview_and_letters_sent_again(tmp_path:
         await page.locator("dialog select").select_option("false")
         await page.get_by_role("button", name="Save").click()
         await page.get_by_text("changed while running").wait_for()
+        assert seen.complaints == []
+
+
+@needs_chromium
+async def test_the_simulator_says_where_a_key_leads_and_why(tmp_path: Path) -> None:
+    async with console(tmp_path) as (seen, _, _id):
+        page = seen.page
+        await seen.open("exchanges/shop")
+        await page.get_by_label("Routing key").first.fill("order.new")
+        await page.get_by_role("button", name="Simulate").click()
+        await page.get_by_text("It would go to: jobs").wait_for()
+        await page.get_by_text("binding with key 'order.*'").wait_for()
+        await page.get_by_label("Routing key").first.fill("other")
+        await page.get_by_role("button", name="Simulate").click()
+        await page.get_by_text("It would go nowhere.").wait_for()
         assert seen.complaints == []
 
 

@@ -300,6 +300,36 @@ async def test_transactions_that_hang_are_listed_and_aborted(tmp_path: Path) -> 
         del kept
 
 
+async def test_exchanges_queues_and_routes(tmp_path: Path) -> None:
+    async with http(tmp_path, amqp__port=-1) as (_, web):
+        ask: dict[str, Any] = {"name": "shop", "kind": "topic"}
+        ask["arguments"] = {"alternate-exchange": "rest"}
+        await done(web.post("/v1/exchanges", json=ask), 201)
+        await done(web.post("/v1/exchanges", json={"name": "rest", "kind": "fanout"}), 201)
+        for name in ("jobs", "lost"):
+            await done(web.post("/v1/queues", json={"name": name}), 201)
+        bound = {"source": "shop", "destination": "jobs", "key": "order.*"}
+        await done(web.post("/v1/bindings", json=bound))
+        await done(web.post("/v1/bindings", json={"source": "rest", "destination": "lost"}))
+
+        async def route(**ask: str) -> tuple[list[str], int]:
+            found = await done(web.get("/v1/route", params=ask))
+            return found["queues"], len(found["hops"])
+
+        assert await route(exchange="shop", key="order.new") == (["jobs"], 1)
+        assert await route(exchange="shop", key="other") == (["lost"], 2)
+        assert await route(key="jobs") == (["jobs"], 1)
+        assert (await done(web.get("/v1/queues")))["items"][0]["topic"] == "jobs"
+        assert (await done(web.get("/v1/bindings", params={"source": "shop"})))["total"] == 1
+        await done(web.post("/v1/bindings", json={**bound, "remove": True}))
+        assert await route(exchange="shop", key="order.new") == (["lost"], 2)
+        await done(web.delete("/v1/queues/jobs/messages"))
+        await done(web.delete("/v1/queues/jobs"))
+        await done(web.delete("/v1/queues/jobs"), 404)
+        await done(web.delete("/v1/exchanges/shop"))
+        await done(web.delete("/v1/exchanges/shop"), 404)
+
+
 async def test_only_who_is_near_may_change_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,7 +337,7 @@ async def test_only_who_is_near_may_change_anything(
     async with http(tmp_path) as (_, web):
         assert not (await done(web.get("/v1/overview")))["may_change"]
         for operation in OPERATIONS:
-            path = operation.path.format(topic="t", group="g", id="i")
+            path = operation.path.format(topic="t", group="g", id="i", name="n")
             if operation.changes:
                 refused = await done(web.request(operation.method, path, json={}), 403)
                 assert "security.remote_admin" in refused["detail"]

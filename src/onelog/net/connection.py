@@ -234,8 +234,6 @@ class Connection(asyncio.Protocol):
         """Whether the peer is behind with reading; nothing new is read from it meanwhile."""
         self.reads_on = False
         """Whether it is read from though it is behind: its session sends it little meanwhile."""
-        self.held = False
-        """Whether nothing is to be read from it, for a reason of its session's."""
         self.idle_ms = limits.idle_ms
         """After that time in which nothing moved it is closed; never, if that is 0."""
         self.closing = False

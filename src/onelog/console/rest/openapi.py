@@ -38,6 +38,7 @@ _PROBLEM_ANSWER = {
 _PATH_PARAMETERS = {
     "topic": ("The topic's name.", "orders"),
     "group": ("The group's name.", "billing"),
+    "name": ("Its name.", "shop"),
     "id": ("The id.", "7F00000100002A9F0000000000000000"),
 }
 

@@ -1,0 +1,612 @@
+"""RabbitMQ's management API at `/api`, as far as tools need it: rabbitmqadmin, exporters, Flower.
+
+Vhosts, exchanges, queues, bindings, messages, definitions, and lists of everything else. Names in
+paths are quoted, `%2F` is the vhost `/`; values in bodies may be texts: rabbitmqadmin sends those.
+"""
+
+import base64
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from onelog import __version__
+from onelog.core.access import Principal
+from onelog.core.routing.exchanges import Binding, Exchange
+from onelog.core.workqueues.queue import WorkQueue
+from onelog.errors import InvalidRequestError, PeerClosedError, QueueNotFoundError
+from onelog.gateways import House
+from onelog.gateways.http.requests import (
+    answer,
+    called,
+    house_of,
+    json_of,
+    path_of,
+    principal_of,
+    require_admin,
+)
+from onelog.record.forms import amqp
+from onelog.record.forms.amqp_fields import decode_properties, encode_properties
+
+RABBITMQ_VERSION = "3.13.0"
+"""What tools take this for; some look at it."""
+MESSAGES_MAX = 1_000
+_DEFAULT = "amq.default"
+_NODE = f"onelog@{socket.gethostname()}"
+_TRUE = (True, "true", "True", 1)
+
+Body = dict[str, Any]
+Act = Callable[["Call"], Awaitable[Any]]
+
+
+class Call:
+    """A request, with what its path and body say."""
+
+    def __init__(self, request: Request, who: Principal, body: Body) -> None:
+        self.request = request
+        self.house: House = house_of(request)
+        self.broker = self.house.broker
+        self.who = who
+        self.path = path_of(request)
+        self.body = body
+
+    @property
+    def vhost(self) -> str:
+        """The vhost that the path names, or the first one."""
+        return self.path.get("vhost", "/")
+
+    @property
+    def vhosts(self) -> list[str]:
+        """The vhost that the path names, or all."""
+        if "vhost" in self.path:
+            return [self.path["vhost"]]
+        return [each.name for each in self.broker.routing.vhosts(self.who)]
+
+    def flag(self, name: str, otherwise: bool = False) -> bool:
+        """Yes or no, whatever it is written as."""
+        return self.body.get(name, otherwise) in _TRUE
+
+    def text(self, name: str, otherwise: str = "") -> str:
+        """A text of the body."""
+        found = self.body.get(name, otherwise)
+        if not isinstance(found, str):
+            raise InvalidRequestError(f"{name} must be a text")
+        return found
+
+    def table(self, name: str) -> dict[str, Any]:
+        """A table of the body."""
+        found = self.body.get(name) or {}
+        if not isinstance(found, dict):
+            raise InvalidRequestError(f"{name} must be an object")
+        return found
+
+
+# -- what things look like -------------------------------------------------------------------------
+
+
+def _exchange(each: Exchange) -> Body:
+    return {
+        "name": each.name, "vhost": each.vhost, "type": each.kind, "durable": each.durable,
+        "auto_delete": each.auto_delete, "internal": each.internal, "arguments": each.arguments,
+        "user_who_performed_action": "",
+    }  # fmt: skip
+
+
+def _queue(each: WorkQueue) -> Body:
+    ready, unacked = each.ready, each.unacked
+    return {
+        "name": each.name, "vhost": each.vhost, "durable": each.durable, "type": each.kind,
+        "auto_delete": each.auto_delete, "exclusive": each.exclusive, "node": _NODE,
+        "arguments": each.arguments, "state": "running", "consumers": len(each.consumers),
+        "messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked,
+        "message_bytes": each.ready_bytes + each.unacked_bytes,
+        "message_bytes_ready": each.ready_bytes,
+        "message_bytes_unacknowledged": each.unacked_bytes,
+    }  # fmt: skip
+
+
+def _binding(vhost: str, each: Binding) -> Body:
+    return {
+        "source": each.source, "vhost": vhost, "destination": each.destination,
+        "destination_type": each.kind, "routing_key": each.key, "arguments": each.arguments,
+        "properties_key": each.properties_key,
+    }  # fmt: skip
+
+
+# -- the broker ------------------------------------------------------------------------------------
+
+
+async def overview(call: Call) -> Body:
+    """What the first page of RabbitMQ's console has."""
+    queues = call.broker.workqueues.queues(call.who)
+    state = call.broker.admin.state(call.who)
+    ready, unacked = sum(each.ready for each in queues), sum(each.unacked for each in queues)
+    vhosts = call.vhosts
+    exchanges = sum(len(call.broker.routing.exchanges(call.who, each)) for each in vhosts)
+    return {
+        "management_version": RABBITMQ_VERSION, "rabbitmq_version": RABBITMQ_VERSION,
+        "product_name": "OneLog", "product_version": __version__, "erlang_version": "",
+        "cluster_name": call.broker.config.cluster, "node": _NODE, "rates_mode": "basic",
+        "queue_totals": {
+            "messages": ready + unacked, "messages_ready": ready,
+            "messages_unacknowledged": unacked,
+        },
+        "object_totals": {
+            "queues": len(queues), "exchanges": exchanges, "channels": 0,
+            "consumers": sum(len(each.consumers) for each in queues),
+            "connections": sum(1 for section, _ in call.house.connections() if section == "amqp"),
+        },
+        "message_stats": {
+            "publish": state.totals.put_count,
+            "publish_details": {"rate": round(state.rates["put"][0], 2)},
+            "deliver_get": state.totals.get_count,
+            "deliver_get_details": {"rate": round(state.rates["transferred"][0], 2)},
+        },
+        "listeners": [], "contexts": [],
+        "exchange_types": [{"name": each} for each in ("direct", "fanout", "headers", "topic")],
+    }  # fmt: skip
+
+
+async def nodes(call: Call) -> list[Body]:
+    """This node."""
+    log = call.broker.admin.log_state(call.who)
+    started = call.broker.admin.state(call.who).started_ms
+    return [
+        {
+            "name": _NODE, "type": "disc", "running": True, "mem_used": 0, "mem_alarm": False,
+            "disk_free_alarm": bool(call.broker.admin.refusal(call.who)),
+            "disk_used_percent": log.disk_percent,
+            "uptime": call.house.clock.now_ms() - started,
+        }
+    ]  # fmt: skip
+
+
+async def whoami(call: Call) -> Body:
+    """Who asks."""
+    return {"name": call.who.name or "guest", "tags": ["administrator"]}
+
+
+async def connections(call: Call) -> list[Body]:
+    """Those of AMQP."""
+    return [
+        {
+            "name": f"{each.remote_address} -> {each.local[0]}:{each.local[1]}",
+            "peer_host": each.remote[0], "peer_port": each.remote[1], "vhost": "/",
+            "user": "guest", "protocol": "AMQP 0-9-1", "state": "running", "channels": 0,
+            "ssl": each.secure, "node": _NODE,
+        }
+        for section, each in call.house.connections()
+        if section == "amqp"
+    ]  # fmt: skip
+
+
+async def close_connection(call: Call) -> None:
+    """End one."""
+    for _, each in call.house.connections():
+        if call.path["name"].startswith(f"{each.remote_address} "):
+            each.close()
+            return
+    raise PeerClosedError(f"there is no connection {call.path['name']!r:.80}")
+
+
+async def nothing(call: Call) -> list[Body]:
+    """What OneLog does not have, or names otherwise."""
+    return []
+
+
+async def users(call: Call) -> list[Body]:
+    """Who may log in."""
+    found = [] if call.broker.users.is_open else call.broker.users.all_users(call.who)
+    listed = [
+        {"name": each.name, "tags": ["administrator"] if "admin" in each.roles else []}
+        for each in found
+    ]
+    return listed or [{"name": "guest", "tags": ["administrator"]}]
+
+
+async def permissions(call: Call) -> list[Body]:
+    """Who may what: OneLog's rules are finer than these three patterns can say."""
+    return [
+        {"user": each["name"], "vhost": vhost, "configure": ".*", "write": ".*", "read": ".*"}
+        for each in await users(call)
+        for vhost in call.vhosts
+    ]
+
+
+async def alive(call: Call) -> Body:
+    """Whether messages are taken."""
+    refusal = call.broker.admin.refusal(call.who)
+    return {"status": "failed", "reason": refusal} if refusal else {"status": "ok"}
+
+
+# -- vhosts ----------------------------------------------------------------------------------------
+
+
+async def list_vhosts(call: Call) -> list[Body]:
+    """All of them, with their messages."""
+    found = []
+    for each in call.vhosts:
+        queues = call.broker.workqueues.queues(call.who, each)
+        ready = sum(queue.ready for queue in queues)
+        unacked = sum(queue.unacked for queue in queues)
+        found.append({"name": each, "messages": ready + unacked, "messages_ready": ready})
+    return found
+
+
+async def put_vhost(call: Call) -> None:
+    """Make one."""
+    call.broker.routing.declare_vhost(call.who, call.vhost, call.text("description"))
+
+
+async def delete_vhost(call: Call) -> None:
+    """Forget one, with all in it."""
+    call.broker.routing.delete_vhost(call.who, call.vhost)
+
+
+# -- exchanges -------------------------------------------------------------------------------------
+
+
+def _named(name: str) -> str:
+    return "" if name == _DEFAULT else name
+
+
+async def list_exchanges(call: Call) -> list[Body]:
+    """Exchanges of a vhost, or of all."""
+    found = call.broker.routing.exchanges
+    return [_exchange(each) for vhost in call.vhosts for each in found(call.who, vhost)]
+
+
+async def get_exchange(call: Call) -> Body:
+    """One exchange."""
+    name = _named(call.path["name"])
+    return _exchange(call.broker.routing.exchange(call.who, call.vhost, name))
+
+
+async def put_exchange(call: Call) -> None:
+    """Declare one."""
+    call.broker.routing.declare_exchange(
+        call.who, call.vhost, call.path["name"], call.text("type", "direct"),
+        durable=call.flag("durable", True), auto_delete=call.flag("auto_delete"),
+        internal=call.flag("internal"), arguments=call.table("arguments"),
+    )  # fmt: skip
+
+
+async def delete_exchange(call: Call) -> None:
+    """Delete one."""
+    if_unused = call.request.query_params.get("if-unused") == "true"
+    routing = call.broker.routing
+    routing.exchange(call.who, call.vhost, call.path["name"])
+    routing.delete_exchange(call.who, call.vhost, call.path["name"], if_unused=if_unused)
+
+
+async def publish(call: Call) -> Body:
+    """Publish a message to an exchange."""
+    payload = call.text("payload")
+    try:
+        body = (
+            base64.b64decode(payload)
+            if call.text("payload_encoding", "string") == "base64"
+            else payload.encode()
+        )
+        given = call.table("properties")
+        if "headers" in given and not isinstance(given["headers"], dict):
+            raise InvalidRequestError("headers must be an object")
+        properties = encode_properties(given)
+    except (ValueError, TypeError, KeyError, OverflowError) as wrong:
+        raise InvalidRequestError(f"the message is not as it should be: {wrong}") from None
+    counts: list[int] = []
+
+    def start(done: Callable[..., None]) -> None:
+        count = call.broker.routing.publish(
+            call.who, call.vhost, _named(call.path["name"]), call.text("routing_key"), properties,
+            body, done,
+        )  # fmt: skip
+        counts.append(count)
+        if count == 0:
+            done(None, None, None)
+
+    _, _, error = await called(start)
+    if error is not None:
+        raise error
+    return {"routed": counts[0] > 0}
+
+
+# -- queues ----------------------------------------------------------------------------------------
+
+
+async def list_queues(call: Call) -> list[Body]:
+    """Queues of a vhost, or of all."""
+    queues = call.broker.workqueues.queues
+    return [_queue(each) for vhost in call.vhosts for each in queues(call.who, vhost)]
+
+
+def _found(call: Call) -> WorkQueue:
+    """The queue that the path names; exclusive ones, too."""
+    for each in call.broker.workqueues.queues(call.who, call.vhost):
+        if each.name == call.path["name"]:
+            return each
+    raise QueueNotFoundError(f"no queue '{call.path['name']}' in vhost '{call.vhost}'")
+
+
+async def get_queue(call: Call) -> Body:
+    """One queue, with its consumers."""
+    queue = _found(call)
+    return {
+        **_queue(queue),
+        "consumer_details": [_consumer(queue, each) for each in queue.consumers],
+    }
+
+
+def _consumer(queue: WorkQueue, each: Any) -> Body:
+    return {
+        "consumer_tag": each.tag, "ack_required": not each.no_ack, "exclusive": each.exclusive,
+        "queue": {"name": queue.name, "vhost": queue.vhost}, "priority": each.priority,
+    }  # fmt: skip
+
+
+async def consumers(call: Call) -> list[Body]:
+    """Who consumes, of all queues."""
+    return [
+        _consumer(queue, each)
+        for vhost in call.vhosts
+        for queue in call.broker.workqueues.queues(call.who, vhost)
+        for each in queue.consumers
+    ]
+
+
+async def put_queue(call: Call) -> None:
+    """Declare one."""
+    call.broker.workqueues.declare(
+        call.who, call.vhost, call.path["name"], durable=call.flag("durable", True),
+        auto_delete=call.flag("auto_delete"), arguments=call.table("arguments"),
+    )  # fmt: skip
+
+
+async def delete_queue(call: Call) -> None:
+    """Delete one."""
+    _found(call)
+    query = call.request.query_params
+    call.broker.workqueues.delete(
+        call.who, call.vhost, call.path["name"], if_unused=query.get("if-unused") == "true",
+        if_empty=query.get("if-empty") == "true",
+    )  # fmt: skip
+
+
+async def purge(call: Call) -> None:
+    """Empty one."""
+    call.broker.workqueues.purge(call.who, call.vhost, call.path["name"])
+
+
+async def get_messages(call: Call) -> list[Body]:
+    """Take messages, and give them back or not, as `ackmode` says."""
+    try:
+        count = min(MESSAGES_MAX, int(call.body.get("count", 1)))
+    except (TypeError, ValueError):
+        raise InvalidRequestError("count must be a number") from None
+    mode = call.text("ackmode", "ack_requeue_true")
+    taken: list[tuple[Any, WorkQueue, int]] = []
+    for _ in range(count):
+        _, delivery, queue, left, error = await called(
+            lambda done: call.broker.workqueues.get(call.who, call.vhost, call.path["name"], done)
+        )
+        if error is not None:
+            raise error
+        if delivery is None:
+            break
+        taken.append((delivery, queue, left))
+    places = [delivery[0] for delivery, _, _ in taken]
+    made = [_message(call, delivery, left) for delivery, _, left in taken]
+    if taken:
+        queue = taken[0][1]
+        if mode.endswith("requeue_true"):
+            queue.requeue(places, counted=mode.startswith("reject"))
+        elif mode.startswith("reject"):
+            queue.reject(places)
+        else:
+            queue.ack(places)
+    return made
+
+
+def _message(call: Call, delivery: Any, left: int) -> Body:
+    content = amqp.read(delivery[2])
+    body = bytes(content.body)
+    encoding = call.text("encoding", "auto")
+    try:
+        payload = "" if encoding == "base64" else body.decode()
+    except UnicodeDecodeError:
+        encoding = "base64"
+    if encoding == "base64":
+        payload = base64.b64encode(body).decode()
+    return {
+        "payload_bytes": len(body), "redelivered": delivery[1] > 0, "exchange": content.exchange,
+        "routing_key": content.key, "message_count": left,
+        "properties": decode_properties(content.properties), "payload": payload,
+        "payload_encoding": "base64" if encoding == "base64" else "string",
+    }  # fmt: skip
+
+
+# -- bindings --------------------------------------------------------------------------------------
+
+
+async def list_bindings(call: Call) -> list[Body]:
+    """Bindings: all, of a queue, from or to an exchange, or between two."""
+    found = []
+    source, destination = call.path.get("source"), call.path.get("destination")
+    kind = "queue" if call.path.get("kind") == "q" else "exchange"
+    if "name" in call.path:
+        if call.path.get("end") == "source":
+            source = call.path["name"]
+        else:
+            destination = call.path["name"]
+            kind = "exchange" if "end" in call.path else "queue"
+    for vhost in call.vhosts:
+        found += [
+            _binding(vhost, each)
+            for each in call.broker.routing.bindings(
+                call.who, vhost, None if source is None else _named(source),
+                None if destination is None else (kind, destination),  # type: ignore[arg-type]
+            )
+        ]  # fmt: skip
+    if "props" in call.path:
+        found = [each for each in found if each["properties_key"] == call.path["props"]]
+    return found
+
+
+async def post_binding(call: Call) -> None:
+    """Bind."""
+    kind = "queue" if call.path["kind"] == "q" else "exchange"
+    call.broker.routing.bind(
+        call.who, call.vhost, call.path["source"], kind, call.path["destination"],  # type: ignore[arg-type]
+        call.text("routing_key"), call.table("arguments"),
+    )  # fmt: skip
+
+
+async def delete_binding(call: Call) -> None:
+    """Unbind."""
+    for each in await list_bindings(call):
+        call.broker.routing.unbind(
+            call.who, call.vhost, each["source"], each["destination_type"], each["destination"],
+            each["routing_key"], each["arguments"],
+        )  # fmt: skip
+
+
+# -- definitions -----------------------------------------------------------------------------------
+
+
+async def export(call: Call) -> Body:
+    """All that was declared and outlives a restart."""
+    routing, queues = call.broker.routing, call.broker.workqueues
+    made: Body = {
+        "rabbit_version": RABBITMQ_VERSION, "rabbitmq_version": RABBITMQ_VERSION,
+        "product_name": "OneLog", "product_version": __version__, "users": [], "permissions": [],
+        "topic_permissions": [], "parameters": [], "global_parameters": [], "policies": [],
+        "vhosts": [{"name": each} for each in call.vhosts], "queues": [], "exchanges": [],
+        "bindings": [],
+    }  # fmt: skip
+    for vhost in call.vhosts:
+        kept = ("name", "vhost", "durable", "auto_delete", "arguments")
+        made["queues"] += [
+            {name: value for name, value in _queue(each).items() if name in kept}
+            for each in queues.queues(call.who, vhost)
+            if each.durable and not each.exclusive
+        ]
+        made["exchanges"] += [
+            {**_exchange(each)}
+            for each in routing.exchanges(call.who, vhost)
+            if each.durable and not each.is_predeclared
+        ]
+        made["bindings"] += [
+            _binding(vhost, each)
+            for each in routing.bindings(call.who, vhost)
+            if each.source and each.durable
+        ]
+    return made
+
+
+async def load(call: Call) -> None:
+    """Declare all that definitions name, which may be RabbitMQ's own."""
+    routing = call.broker.routing
+    for each in _listed(call, "vhosts"):
+        if not routing.has_vhost(each["name"]):
+            routing.declare_vhost(call.who, each["name"])
+    try:
+        for each in _listed(call, "exchanges"):
+            routing.declare_exchange(
+                call.who, _vhost_of(call, each), each["name"], each["type"],
+                durable=each.get("durable", True), auto_delete=each.get("auto_delete", False),
+                internal=each.get("internal", False), arguments=each.get("arguments") or {},
+            )  # fmt: skip
+        for each in _listed(call, "queues"):
+            call.broker.workqueues.declare(
+                call.who, _vhost_of(call, each), each["name"], durable=each.get("durable", True),
+                auto_delete=each.get("auto_delete", False), arguments=each.get("arguments") or {},
+            )  # fmt: skip
+        for each in _listed(call, "bindings"):
+            routing.bind(
+                call.who, _vhost_of(call, each), each["source"], each["destination_type"],
+                each["destination"], each.get("routing_key", ""), each.get("arguments") or {},
+            )  # fmt: skip
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InvalidRequestError(f"these are no definitions: {error!r}") from None
+
+
+def _vhost_of(call: Call, each: Body) -> str:
+    """Exports of one vhost do not name it."""
+    return str(each.get("vhost") or call.vhost)
+
+
+def _listed(call: Call, name: str) -> list[Body]:
+    found = call.body.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise InvalidRequestError(f"{name} must be a list of objects")
+    return found
+
+
+# -- the table -------------------------------------------------------------------------------------
+
+_V, _N = "/{vhost}", "/{vhost}/{name}"
+_BETWEEN = "/bindings/{vhost}/e/{source}/{kind}/{destination}"
+ACTS: dict[str, dict[str, Act]] = {
+    "/overview": {"GET": overview},
+    "/nodes": {"GET": nodes},
+    "/whoami": {"GET": whoami},
+    "/users": {"GET": users},
+    "/permissions": {"GET": permissions},
+    "/connections": {"GET": connections},
+    "/connections/{name:path}": {"DELETE": close_connection},
+    **{
+        path: {"GET": nothing}
+        for path in (
+            "/channels", "/extensions", "/parameters", "/policies", "/operator-policies",
+            "/vhost-limits", "/topic-permissions", "/feature-flags",
+        )
+    },
+    "/aliveness-test/{vhost}": {"GET": alive},
+    "/health/checks/{check:path}": {"GET": alive},
+    "/vhosts": {"GET": list_vhosts},
+    "/vhosts/{vhost}": {"GET": list_vhosts, "PUT": put_vhost, "DELETE": delete_vhost},
+    "/consumers": {"GET": consumers},
+    f"/consumers{_V}": {"GET": consumers},
+    "/exchanges": {"GET": list_exchanges},
+    f"/exchanges{_V}": {"GET": list_exchanges},
+    f"/exchanges{_N}": {"GET": get_exchange, "PUT": put_exchange, "DELETE": delete_exchange},
+    f"/exchanges{_N}/publish": {"POST": publish},
+    f"/exchanges{_N}/bindings/{{end}}": {"GET": list_bindings},
+    "/queues": {"GET": list_queues},
+    f"/queues{_V}": {"GET": list_queues},
+    f"/queues{_N}": {"GET": get_queue, "PUT": put_queue, "DELETE": delete_queue},
+    f"/queues{_N}/contents": {"DELETE": purge},
+    f"/queues{_N}/get": {"POST": get_messages},
+    f"/queues{_N}/bindings": {"GET": list_bindings},
+    "/bindings": {"GET": list_bindings},
+    f"/bindings{_V}": {"GET": list_bindings},
+    _BETWEEN: {"GET": list_bindings, "POST": post_binding},
+    f"{_BETWEEN}/{{props}}": {"GET": list_bindings, "DELETE": delete_binding},
+    "/definitions": {"GET": export, "POST": load},
+    f"/definitions{_V}": {"GET": export, "POST": load},
+}  # fmt: skip
+
+
+def routes(house: House) -> list[BaseRoute]:
+    """What RabbitMQ's tools ask."""
+    return [
+        Route(f"/api{path}", _endpoint(acts), methods=list(acts)) for path, acts in ACTS.items()
+    ]
+
+
+def _endpoint(acts: dict[str, Act]) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        is_read = request.method in ("GET", "HEAD")
+        who = principal_of(request) if is_read else require_admin(request)
+        body: Body = {}
+        if request.method in ("PUT", "POST") and request.headers.get("content-length", "0") != "0":
+            body = await json_of(request, dict[str, Any])
+        made = await acts["GET" if is_read else request.method](Call(request, who, body))
+        if made is None:
+            return Response(status_code=201 if request.method in ("PUT", "POST") else 204)
+        return answer(made)
+
+    return endpoint
