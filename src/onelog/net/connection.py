@@ -232,6 +232,8 @@ class Connection(asyncio.Protocol):
         self._idle_since_ms = -1
         self.congested = False
         """Whether the peer is behind with reading; nothing new is read from it meanwhile."""
+        self.held = False
+        """Whether nothing is to be read from it, for a reason of its session's."""
         self.reads_on = False
         """Whether it is read from though it is behind: its session sends it little meanwhile."""
         self.idle_ms = limits.idle_ms
