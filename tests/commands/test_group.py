@@ -57,7 +57,7 @@ async def test_create_update_describe_and_delete(onelog: Run, cluster: LiveClust
     shown = await onelog("group", "describe", "readers")
     assert "priority.factor=50" in shown.out
     assert "readers has no live members" in shown.out
-    ended = await onelog("group", "update", "readers", "--attribute", "priority.factor=7")
+    ended = await onelog("group", "update", "readers", "--attribute", "lite.bind.topic=t")
     assert ended.code == 2
     assert "this broker does not implement it" in ended.err
     ended = await onelog("group", "delete", "readers", "--yes")

@@ -40,13 +40,15 @@ from tests.gateways.remoting import live
 STRANGER = Principal("mallory", "test", "198.51.100.7:1")
 OPEN_TO_GATEWAYS = {
     "admin", "config", "access", "hooks", "coordinator", "in_place", "sharing", "branches",
-    "placements", "users", "logins", "routing", "workqueues",
+    "placements", "users", "logins", "routing", "workqueues", "sessions", "packet_ids", "retained",
+    "outflows", "schedules",
 }  # fmt: skip
 """What gateways may use of a broker beside its methods and properties."""
 FOR_ITS_OWNER = {
     "open", "close", "reconfigure", "prepare_retention", "when_durable", "apply", "parts",
     "committing", "expire", "join_cluster", "forget_groups_after", "recount", "use", "write_end",
     "flush", "follow", "confirmed", "fence", "refuse_writes", "master_is", "stop",
+    "opening",
 }  # fmt: skip
 DOORS: dict[str, type] = {
     "broker": Broker, "admin": Admin, "coordinator": Coordinator, "in_place": TransactionalIds,

@@ -451,10 +451,12 @@ class Parts:
         self.transactions.open()
         yield from self.lease_tables.opening()
         if predecessor is not None:
+            self.timers.open()  # It may have leases that wait there, and has no declared queues.
             predecessor.leases(self)
         self.leases.open()
         self.workqueues.open()
-        self.timers.open()  # What is due may be for queues, which have to be there.
+        if predecessor is None:
+            self.timers.open()  # What is due may be for queues, which have to be there.
         self.schedules.open()
         self.outflows.open()
         config = self.config

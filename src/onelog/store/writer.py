@@ -193,8 +193,10 @@ class StoreWriter(StoreReader):
         packed: list[bytes] = []
         for message, queue, (log_offset, _, size) in zip(messages, queues, appended, strict=True):
             code = 0
-            if message[5] & FORM_MASK and message[0] != COMPACTED_TOPIC:
+            if message[5] & FORM_MASK:
                 code = FORM_CODE
+                if message[0] == COMPACTED_TOPIC:
+                    code = code_of(message[0], message[3], store_ms)
                 has_properties |= bool(message[3])
             elif properties := message[3]:
                 has_properties = True

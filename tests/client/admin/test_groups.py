@@ -75,8 +75,8 @@ async def test_an_update_leaves_the_rest_as_it_is(cluster: LiveCluster, admin: A
     await admin.groups.update("readers", GroupChange(attributes={"priority.factor": None}))
     (settings,) = (await admin.groups.describe("readers")).settings
     assert (settings.retry_times_max, settings.attributes) == (5, {})
-    with pytest.raises(RequestRefusedError, match=r"priority\.factor: this broker does not impl"):
-        await admin.groups.update("readers", GroupChange(attributes={"priority.factor": "50"}))
+    with pytest.raises(RequestRefusedError, match=r"lite\.bind\.topic: this broker does not impl"):
+        await admin.groups.update("readers", GroupChange(attributes={"lite.bind.topic": "orders"}))
 
 
 async def test_a_name_that_brokers_refuse(admin: AsyncAdmin) -> None:

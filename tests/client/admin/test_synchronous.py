@@ -24,6 +24,7 @@ from tests.client.live_cluster import LiveCluster, live_cluster
 
 PARTS = (
     "clusters", "topics", "groups", "positions", "messages", "dead_letters", "traces", "delays",
+    "bindings", "users",
 )  # fmt: skip
 
 

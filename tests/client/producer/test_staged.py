@@ -110,9 +110,7 @@ async def test_a_server_that_cannot_prepare_batches_is_named_as_the_reason(
 ) -> None:
     for server in pair.brokers:
         for code in (RequestCode.STAGE_MESSAGES, RequestCode.QUERY_STAGED):
-            remoting(server).handlers = {
-                key: value for key, value in remoting(server).handlers.items() if key != code
-            }
+            del remoting(server).near_handlers[code]
     job = PreparedBatches(instance, "copy")
     with pytest.raises(RequestRefusedError, match="no OneLog broker"):
         await job.stage(Queue("orders", "broker-a", 0), body(b"a"), 0, "0")
@@ -156,11 +154,8 @@ async def test_a_broker_that_cannot_prepare_batches_does_not_decide(
     pair: LiveCluster, instance: Instance
 ) -> None:
     gateway = remoting(pair.brokers[0])
-    gateway.handlers = {
-        key: value
-        for key, value in gateway.handlers.items()
-        if key not in (RequestCode.QUERY_STAGED, RequestCode.COMMIT_STAGED)
-    }
+    for code in (RequestCode.QUERY_STAGED, RequestCode.COMMIT_STAGED):
+        del gateway.near_handlers[code]
     job = PreparedBatches(instance, "copy")
     assert await job.choose_decider() == "broker-b"
     part = await job.stage(Queue("orders", "broker-b", 0), body(b"b"), 0, "0")

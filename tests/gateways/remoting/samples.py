@@ -125,6 +125,10 @@ def _properties(text: str, **added: str) -> str:
     return text + encode_properties(added).decode()
 
 
+_ACL = {
+    "subject": "User:bob",
+    "policies": [{"entries": [{"resource": "Topic:o*", "actions": ["Pub"], "decision": "Allow"}]}],
+}
 _SAMPLES: list[tuple[Code, dict[str, str], object]] = [
     (Code.SEND_MESSAGE, _LONG_SEND, b"body"),
     (Code.SEND_MESSAGE_V2, _SEND, b"body"),
@@ -244,7 +248,23 @@ _SAMPLES: list[tuple[Code, dict[str, str], object]] = [
     ),
     (Code.COMMIT_STAGED, {"query": "q", "batch": "1"}, [0, 1]),
     (Code.QUERY_STAGED, {"query": "q"}, b""),
-]
+    # The first user must be an administrator, so these leave everything open.
+    (
+        Code.AUTH_CREATE_USER, {"username": "bob"},
+        {"username": "bob", "password": "b", "userType": "Normal"},
+    ),
+    (Code.AUTH_UPDATE_USER, {"username": "bob"}, {"username": "bob", "userStatus": "disable"}),
+    (Code.AUTH_DELETE_USER, {"username": "bob"}, b""),
+    (Code.AUTH_GET_USER, {"username": "bob"}, b""),
+    (Code.AUTH_LIST_USER, {"filter": "b"}, b""),
+    (Code.AUTH_CREATE_ACL, {"subject": "User:bob"}, _ACL),
+    (Code.AUTH_UPDATE_ACL, {"subject": "Role:readers"}, _ACL),
+    (Code.AUTH_DELETE_ACL, {"subject": "User:bob", "resource": "Topic:*"}, b""),
+    (Code.AUTH_GET_ACL, {"subject": "User:bob"}, b""),
+    (Code.AUTH_LIST_ACL, {"subjectFilter": "bob", "resourceFilter": "Topic"}, b""),
+    (Code.CHANGE_BINDING, {"topic": TOPIC, "filter": "sensors/+/heat", "back": "false"}, b""),
+    (Code.LIST_BINDINGS, {}, b""),
+]  # fmt: skip
 
 SAMPLES = [
     Command(code, "JAVA", 513, number, ext=ext, body=_encoded(body))

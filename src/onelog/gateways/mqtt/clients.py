@@ -85,7 +85,7 @@ class Clients:
         self._number = 0
         self._wills: dict[str, tuple[int, Testament]] = {}
         """Of those who are away, by when they are due."""
-        self._sharing: dict[str, set[str]] = {}
+        self._shares: dict[str, set[str]] = {}
         """Who has a shared filter, by the name of its queue."""
         self._task: asyncio.Task[None] | None = None
         self.sys = SysTopics(self)
@@ -101,7 +101,7 @@ class Clients:
             for text in kept.subscriptions:
                 wanted = read_filter(text)
                 if wanted.group:
-                    self._sharing.setdefault(shared_name(wanted), set()).add(kept.client)
+                    self._shares.setdefault(shared_name(wanted), set()).add(kept.client)
             will = Testament.read(kept.will) if kept.will else None
             self._gone(kept, will)
         self._task = asyncio.get_running_loop().create_task(self._watch())
@@ -234,7 +234,7 @@ class Clients:
 
     def share(self, who: Principal, name: str, client_id: str, *, durable: bool) -> WorkQueue:
         """The queue of a shared filter, which this client has now."""
-        members = self._sharing.setdefault(name, set())
+        members = self._shares.setdefault(name, set())
         members.add(client_id)
         try:
             return self.broker.workqueues.find(who, DEFAULT_VHOST, name)
@@ -243,10 +243,10 @@ class Clients:
 
     def unshare(self, name: str, client_id: str) -> None:
         """A client does not have a shared filter any more; with the last one its queue goes."""
-        members = self._sharing.get(name, set())
+        members = self._shares.get(name, set())
         members.discard(client_id)
         if not members:
-            self._sharing.pop(name, None)
+            self._shares.pop(name, None)
             self.broker.workqueues.delete(SELF, DEFAULT_VHOST, name)
 
     # -- publishing ----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ messages, and again whenever they have changed, every few seconds.
 from typing import TYPE_CHECKING
 
 from onelog import __version__
+from onelog.core.access import SELF
 from onelog.gateways.mqtt.letters import Letter
 from onelog.record.forms import mqtt
 
@@ -65,6 +66,7 @@ class SysTopics:
         clients, broker = self._clients, self._clients.broker
         connected = len(clients.connected)
         known = len(broker.sessions.kept.keys() | clients.connected.keys())
+        totals = broker.admin.state(SELF).totals
         numbers = {
             "uptime": (now_ms - self._began_ms) // 1_000,
             "clients/connected": connected,
@@ -73,8 +75,8 @@ class SysTopics:
             "messages/received": self.received,
             "messages/sent": self.sent,
             "retained messages/count": len(broker.retained),
-            "store/messages/count": broker.stats.totals.put_count,
-            "store/messages/bytes": broker.stats.totals.put_bytes,
+            "store/messages/count": totals.put_count,
+            "store/messages/bytes": totals.put_bytes,
         }
         found = {f"{PREFIX}/broker/{name}": b"%d" % value for name, value in numbers.items()}
         found[f"{PREFIX}/broker/version"] = f"OneLog {__version__}".encode()
