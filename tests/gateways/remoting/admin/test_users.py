@@ -14,6 +14,7 @@ from onelog.config import Value, load
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.users.passwords import prove
+from onelog.core.users.permissions import Rule
 from onelog.errors import OnelogError
 from onelog.server import running_broker, running_nameserver
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -56,6 +57,24 @@ async def test_the_body_is_signed_too(tmp_path: Path) -> None:
         assert (await one.ask(RequestCode.SEND_MESSAGE_V2, b"body", **signed)).code == 0
         answer = await one.ask(RequestCode.SEND_MESSAGE_V2, b"bodY", **signed)
         assert answer.code == ResponseCode.NO_PERMISSION
+
+
+async def test_the_broker_itself_is_for_administrators(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as one:
+        users = server.broker.users
+        users.create_user(SELF, "ann", prove("secret", signing=True), ("admin",))
+        users.create_user(SELF, "bob", prove("b", signing=True))
+        users.set_rules(SELF, "bob", (Rule(("admin",), "topic"), Rule(("admin",), "group")))
+        for code, body in (
+            (RequestCode.UPDATE_BROKER_CONFIG, b"security.anonymous=true"),
+            (RequestCode.GET_BROKER_CONFIG, b""),
+            (RequestCode.DELETE_EXPIRED_COMMITLOG, b""),
+            (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, b""),
+        ):
+            answer = await one.ask(code, body, **BOB.sign({}, body))
+            assert answer.code == ResponseCode.NO_PERMISSION, code
+            assert "bob may not" in str(answer.remark)
+            assert (await one.ask(code, body, **ANN.sign({}, body))).code == 0, code
 
 
 async def test_an_administrator_makes_users_who_may_some_things(tmp_path: Path) -> None:

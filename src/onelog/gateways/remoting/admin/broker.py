@@ -242,6 +242,7 @@ def _statistic_body(found: Statistic) -> BrokerStatsItem:
 
 def get_config(session: BrokerSession, command: Command) -> Answer:
     """GET_BROKER_CONFIG."""
+    session.broker.access.check(session.principal, "describe", ("broker", "names"))
     gateway = session.gateway
     properties = as_properties(gateway.loaded.config)
     text = "".join(f"{name}={value}\n" for name, value in properties.items())
@@ -251,6 +252,7 @@ def get_config(session: BrokerSession, command: Command) -> Answer:
 
 def update_config(session: BrokerSession, command: Command) -> Answer | None:
     """UPDATE_BROKER_CONFIG: what may change while running."""
+    _require_owner(session)
     properties = _properties(command.body)
     if properties.keys() & FORBIDDEN:
         raise NotPermittedError("Can not update config in black list.")
@@ -274,6 +276,11 @@ def update_config(session: BrokerSession, command: Command) -> Answer | None:
     return None
 
 
+def _require_owner(session: BrokerSession) -> None:
+    """`NotPermittedError` if they may not change the broker itself."""
+    session.broker.access.check(session.principal, "alter", ("broker", "settings"))
+
+
 def _properties(body: Buffer) -> dict[str, str]:
     try:
         lines = bytes(body).decode().splitlines()
@@ -288,11 +295,13 @@ def _properties(body: Buffer) -> dict[str, str]:
 
 def delete_expired_files(session: BrokerSession, command: Command) -> None:
     """DELETE_EXPIRED_COMMITLOG: what is old enough, at any hour."""
+    _require_owner(session)
     session.gateway.house.retain(True, partial(session.conclude, command, Answer()))
 
 
 def clean_expired_queues(session: BrokerSession, command: Command) -> None:
     """CLEAN_EXPIRED_CONSUMEQUEUE. Queues follow the log, so this is an ordinary round."""
+    _require_owner(session)
     session.gateway.house.retain(False, partial(session.conclude, command, Answer()))
 
 
