@@ -122,8 +122,10 @@ def connected(
     try:
         yield client
     finally:
-        if client.connection.is_connected():
-            client.connection.disconnect(receipt=None)
+        # The server may close at any moment after an ERROR.
+        with contextlib.suppress(stomp.exception.NotConnectedException, OSError):
+            if client.connection.is_connected():
+                client.connection.disconnect(receipt=None)
         client.connection.remove_listener("test")
 
 
