@@ -247,7 +247,8 @@ async def test_a_wire_error_closes_after_what_was_written_with_one_line(
     connection.data_received(b"more of it")
     assert (wire.writes, wire.ended) == ([b"answer"], ["closed"])
     (record,) = caplog.records
-    assert record.getMessage().endswith("192.0.2.7:1234> sent what is no request: a frame of 2 GiB")
+    said = record.getMessage()
+    assert said.endswith("192.0.2.7:1234> sent what is no request: a frame of 2 GiB")
 
 
 async def test_a_bug_ends_only_its_own_connection(caplog: pytest.LogCaptureFixture) -> None:

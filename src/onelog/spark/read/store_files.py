@@ -505,9 +505,9 @@ class LogFiles:
             try:
                 held = self._open = Segment(path, start, self._sizes[start], writable=False)
             except StoreError as error:
-                if path.exists():
-                    raise
-                raise DataLossError(f"{path} was deleted while it was to be read") from error
+                if isinstance(error.__cause__, FileNotFoundError):
+                    raise DataLossError(f"{path} was deleted while it was to be read") from None
+                raise
         return held
 
     def next_start(self, log_offset: int) -> int | None:
