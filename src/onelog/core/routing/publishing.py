@@ -18,7 +18,7 @@ wrong with the message is raised. Whoever is told of success has it in every que
 """
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct
@@ -42,7 +42,7 @@ from onelog.core.routing.walk import (
     walk,
 )
 from onelog.core.schedule.timers import Timers
-from onelog.core.transactions.staged import StagedTransactions
+from onelog.core.transactions.staged import Alongside, StagedTransactions
 from onelog.errors import (
     AccessRefusedError,
     MessageError,
@@ -477,9 +477,9 @@ class Publishing:
         name: str,
         on_committed: OnStored,
         token: Any = None,
-        records: Callable[[], Sequence[NewMessage]] | None = None,
+        alongside: Alongside | None = None,
     ) -> None:
-        """Give everything to its queues. `records` tells what else is to be in that append."""
+        """Give everything to its queues, in one append with what else belongs to it."""
         held = self._held.pop((owner, name), [])
         is_partial = (owner, name) in self._refused
         self._refused.discard((owner, name))
@@ -492,7 +492,7 @@ class Publishing:
                     error = PreconditionFailedError("partial tx completion")
             on_committed(token, where, error)
 
-        self._staged.commit(owner, name, committed, token, records)
+        self._staged.commit(owner, name, committed, token, alongside)
 
     def abort(self, owner: Hashable, name: str) -> None:
         """Forget what was published."""
