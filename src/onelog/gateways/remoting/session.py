@@ -184,7 +184,9 @@ class BrokerSession(ServerSession[Answer]):
         # Chosen once for all requests: those in a hurry need not ask who they are from.
         self.handlers = gateway.near_handlers if self.is_local else gateway.far_handlers
         host, port = connection.remote
-        self.principal = Principal("", "remoting", connection.remote_address)
+        place = "remoting", connection.remote_address
+        certified = self.broker.logins.certified(connection.certificate, *place)
+        self.principal = self._unsigned = certified or Principal("", *place)
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
 
     def authenticate(self, command: Command) -> None:
@@ -193,18 +195,17 @@ class BrokerSession(ServerSession[Answer]):
         name = ext.get(ACCESS_KEY)
         address = self.connection.remote_address
         if name is None:
-            if self.broker.logins.is_needed:
+            if not self._unsigned.name and self.broker.logins.is_needed:
                 raise errors.NotAuthenticatedError(
                     "No accessKey is configured: requests have to be signed by a user"
                 )
-            name = ""
-            who = Principal(name, "remoting", address)
+            who = self._unsigned
         else:
             who = self.broker.logins.signed(
                 name, ext.get(SIGNATURE) or "", lambda: signed_content(ext, command.body),
                 "remoting", address,
             )  # fmt: skip
-        if name != self.principal.name:
+        if who.name != self.principal.name:
             self.principal = who
 
     def answer(self, command: Command, answer: Answer) -> None:
