@@ -73,7 +73,7 @@ async def test_the_console_makes_users_and_gives_them_permissions(tmp_path: Path
         await dialog.get_by_role("button", name="Create").click()
         row = page.get_by_role("row", name="senders")
         await row.get_by_role("button", name="Permissions").click()
-        await dialog.get_by_label("Name").fill("orders")
+        await dialog.get_by_role("textbox", name="Name").fill("orders")
         await dialog.get_by_role("button", name="Add", exact=True).click()
         await dialog.get_by_text("publish topic:orders").wait_for()
         await dialog.get_by_role("button", name="Save").click()

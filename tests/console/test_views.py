@@ -139,7 +139,7 @@ def avro_body() -> bytes:
 
 def protobuf_body(folder: Path) -> bytes:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-    from grpc_tools import protoc
+    from grpc_tools import protoc  # type: ignore[import-untyped]
 
     source = PROTO.replace('import "google/protobuf/any.proto";', "")
     (folder / "order.proto").write_text(source)

@@ -133,7 +133,7 @@ def mqtt(server: BrokerServer, count: int) -> Iterator[None]:
     client.connect("127.0.0.1", server.config.mqtt.port)
     client.loop_start()
     for _ in range(count):
-        properties = Properties(PacketTypes.PUBLISH)
+        properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
         properties.UserProperty = [("colour", "black")]
         properties.ContentType = "text/plain"
         client.publish("shop/mqtt", b"mqtt", 1, properties=properties).wait_for_publish(30)

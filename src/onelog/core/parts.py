@@ -41,7 +41,7 @@ from onelog.core.durable.tables import (
     exhausted,
 )
 from onelog.core.durable.waiting import Key, Waiting
-from onelog.core.durable.writer import Writer
+from onelog.core.durable.writer import OnAccounted, Writer
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.leases.journal import LEASES_FILE
 from onelog.core.leases.leases import Leases
@@ -114,6 +114,8 @@ class Hooks(NamedTuple):
     """With the channel of a client that was silent for too long."""
     ask_producer: list[AskProducer]
     """With a client and a transaction to ask it about, until one says that it has asked."""
+    stored: list[OnAccounted]
+    """With everything that was stored, and where."""
 
 
 class Parts:
@@ -263,7 +265,7 @@ class Parts:
         )  # fmt: skip
         self.hooks = Hooks(
             self.topics.on_change, self.groups.on_change, self.offsets.on_move,
-            self.members.on_group_change, [], self.checkback.asks,
+            self.members.on_group_change, [], self.checkback.asks, self.writer.stored,
         )  # fmt: skip
 
     def _wire_fetches(

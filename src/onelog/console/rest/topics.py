@@ -34,8 +34,16 @@ from onelog.console.rest.views import Protocol, View, form_name, views
 from onelog.core.catalog.topics import PERM_READ, PERM_READ_WRITE, PERM_WRITE, TopicConfig
 from onelog.core.publish import Intent
 from onelog.errors import InvalidRequestError, MessageError, TopicExistsError
-from onelog.gateways.http.requests import called
-from onelog.message import KEYS, TAGS, UNIQUE_KEY, NewMessage, encode_host, encode_properties
+from onelog.gateways.http.requests import called, traced_by
+from onelog.message import (
+    KEYS,
+    TAGS,
+    UNIQUE_KEY,
+    NewMessage,
+    encode_host,
+    encode_properties,
+    message_id,
+)
 from onelog.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 Kind = Literal["normal", "retry", "dead", "system"]
@@ -279,7 +287,7 @@ async def send_message(ask: Ask) -> Sent:
     if queue is None:
         queue = ask.house.random.randrange(max(1, config.write_queues))
     unique = uuid.uuid4().hex.upper()
-    properties = {**body.properties, UNIQUE_KEY: unique}
+    properties = {**traced_by(ask.request), **body.properties, UNIQUE_KEY: unique}
     if body.tags:
         properties[TAGS] = body.tags
     if body.keys:
@@ -302,8 +310,9 @@ async def send_message(ask: Ask) -> Sent:
     waits = body.deliver_at_ms is not None and body.deliver_at_ms > message.born_ms
     if waits or where is None:
         return Sent(None, unique, config.name, queue, None)
-    stored = broker.message_at(ask.who, where.log_offset)
-    return Sent(stored.message_id, unique, config.name, queue, where.queue_offset)
+    # Computed, not looked up: who may send need not be allowed to read.
+    ident = message_id(ask.house.store_host, where.log_offset)
+    return Sent(ident, unique, config.name, queue, where.queue_offset)
 
 
 def _bytes(body: OutgoingMessage) -> bytes:
