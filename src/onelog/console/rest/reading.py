@@ -208,16 +208,17 @@ async def by_key(ask: Ask, topic: str, query: Query) -> list[Message]:
     return found
 
 
-async def by_id(ask: Ask, message_id: str) -> Message:
-    """The message with an id."""
+async def by_id(ask: Ask, message_id: str, offset: int | None = None) -> tuple[Message, Message]:
+    """The record with an id, and the message in it; of several, the one with a queue offset."""
     broker = ask.house.broker
 
-    def find() -> Message:
+    def find() -> tuple[Message, Message]:
         try:
             record = broker.message_by_id(ask.who, message_id)
         except (ValueError, OffsetOutOfRangeError):
             raise MessageNotFoundError(f"no message has the id {message_id!r:.80}") from None
-        converted = in_rocketmq_form(record)
-        return converted[0] if converted else record
+        converted = in_rocketmq_form(record) or [record]
+        wanted = [each for each in converted if offset is not None and each.queue_offset == offset]
+        return record, (wanted or converted)[0]
 
     return await looked_up(ask.house, find)

@@ -52,6 +52,8 @@ OnEntered = Callable[[Sequence[NewMessage], int], None]
 Receipt = tuple[OnStored, Any, int]
 """Whom to tell, their token, and how many messages it is about; 0 for one message or one run."""
 Places = Sequence[Appended | AppendedRun]
+OnAccounted = Callable[[Sequence[NewMessage | NewRun], Places], None]
+"""Called with what was stored, and where that is."""
 Written = tuple[list[Receipt], Sequence[NewMessage | NewRun], Places | OnelogError]
 """Whom to tell at the tick's end of what, and where that is, or why it is nowhere."""
 
@@ -118,6 +120,8 @@ class Writer:
     def __post_init__(self) -> None:
         self.before_append: list[Callable[[], None]] = []
         """Called when a tick ends, for those who have something to put into it."""
+        self.stored: list[OnAccounted] = []
+        """Who is told of all that is stored; with them, every tick costs more."""
         self.watched: dict[Key, OnEntered] = {}
         """Who is told of each message that a queue gets; see `watch`."""
         self._watched_of: dict[tuple[str, int, tuple[str, ...]], tuple[Key, ...]] = {}
@@ -490,6 +494,8 @@ class Writer:
             for message in messages:
                 for topic in message.extra_queues:
                     self._waiting.arrived(topic, queue_id_of(topic, message.queue_id))
+        for told in self.stored:
+            told(messages, appended)
 
     def _account_runs(self, runs: Sequence[NewRun], appended: Sequence[AppendedRun]) -> None:
         totals, bucket = self._stats.totals, self._stats.topic_put.newest
@@ -500,6 +506,8 @@ class Writer:
             _add(bucket, run.topic, count, where.size, count)
             if self._waiting.keys and not self._store.gated:
                 self._waiting.arrived(run.topic, run.queue_id)
+        for told in self.stored:
+            told(runs, appended)
 
 
 def _count(messages: Sequence[NewMessage | NewRun]) -> int:
