@@ -235,6 +235,24 @@ class Routing:
             who, vhost, exchange, key, properties, body, on_stored, token, deliver_at_ms
         )
 
+    def publish_all(
+        self,
+        who: Principal,
+        vhost: str,
+        exchange: str,
+        key: str,
+        properties: bytes,
+        bodies: list[bytes],
+        on_stored: OnStored,
+        token: Any = None,
+    ) -> bool:
+        """Publish messages of AMQP that are alike; see `Publishing.publish_all`."""
+        if self.guarded:
+            self._check(who, "publish", "exchange", vhost, exchange)
+        return self._publishing.publish_all(
+            vhost, exchange, key, properties, bodies, on_stored, token
+        )
+
     def publish_record(
         self,
         who: Principal,
