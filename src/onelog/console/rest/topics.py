@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from onelog.console.rest.cluster_admin import admin_of
 from onelog.console.rest.documents import (
     LONG_BYTES,
     MessageDocument,
@@ -46,10 +47,15 @@ from onelog.message import (
 )
 from onelog.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
-Kind = Literal["normal", "retry", "dead", "system"]
-_PERMISSIONS = {PERM_READ_WRITE: "rw", PERM_READ: "r", PERM_WRITE: "w", 0: "none"}
-_BITS = {text: bits for bits, text in _PERMISSIONS.items()}
 Permission = Literal["rw", "r", "w", "none"]
+Kind = Literal["normal", "retry", "dead", "system"]
+_PERMISSIONS: dict[int, Permission] = {
+    PERM_READ_WRITE: "rw",
+    PERM_READ: "r",
+    PERM_WRITE: "w",
+    0: "none",
+}
+_BITS = {text: bits for bits, text in _PERMISSIONS.items()}
 Queues = Annotated[int, Meta(ge=1, le=1_024)]
 SCHEMA_CHARACTERS_MAX = 64 * 1024
 SCHEMAS_MAX = 1_000
@@ -255,13 +261,42 @@ async def list_topic_groups(ask: Ask) -> Listing[str]:
     return Listing(groups, len(groups))
 
 
+class RoutedQueues(Struct):
+    """What one broker has of a topic."""
+
+    broker: str
+    addresses: dict[str, str]
+    """By id; 0 is the master."""
+    read_queues: int
+    write_queues: int
+    permission: Permission
+
+
+async def get_route(ask: Ask) -> Listing[RoutedQueues]:
+    """Where a topic is in the cluster, as name servers tell clients."""
+    topic = ask.path["topic"]
+    check(ask, "describe", topic, "topic")
+    items = [
+        RoutedQueues(
+            each.brokers.name,
+            {str(number): str(address) for number, address in each.brokers.members},
+            each.read_queues, each.write_queues,
+            _PERMISSIONS.get(each.perm & PERM_READ_WRITE, "none"),
+        )
+        for each in (await admin_of(ask).topics.route(topic)).brokers
+    ]  # fmt: skip
+    return Listing(items, len(items))
+
+
 async def list_messages(ask: Ask) -> Messages:
     """Messages of a topic, by place, time, key or filter."""
     query: MessageQuery = ask.query
     topic = ask.house.broker.topic(ask.who, ask.path["topic"]).name
     if query.key:
         found = await by_key(ask, topic, query)
-        return Messages([document(each) for each in found], len(found))
+        if found:
+            return Messages([document(each) for each in found], len(found))
+        # The index is of RocketMQ's keys; those of other protocols are looked for one by one.
     if query.offset is not None and query.queue is None:
         raise InvalidRequestError("an offset is of a queue: name that, too")
     found, looked_at, next_offset, next_to_ms = await browse(ask, topic, query)
@@ -399,6 +434,10 @@ OPERATIONS = [
     Operation(
         "GET", "/v1/topics/{topic}/groups", "List the groups that consume a topic",
         list_topic_groups, Listing[str],
+    ),
+    Operation(
+        "GET", "/v1/topics/{topic}/route", "Show where in the cluster a topic is", get_route,
+        Listing[RoutedQueues],
     ),
     Operation(
         "GET", "/v1/topics/{topic}/messages", "Browse and search messages", list_messages,
