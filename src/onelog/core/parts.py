@@ -273,7 +273,7 @@ class Parts:
     ) -> None:
         config = self.config
         self.batch_producers = BatchProducers(
-            self.tables, self.store, self.topics, self.marked, self._clock, self.when_durable
+            self.tables, self.store, self.topics, self.marked, self._clock, self.durability
         )
         self.filter_time = FilterTime(
             call_soon, seconds, self.waiting.arrived, config.filter_budget_ms
