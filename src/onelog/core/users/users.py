@@ -153,6 +153,16 @@ class Users(Access):
                 found += role.rules
         return tuple(found)
 
+    @property
+    def _is_closed(self) -> bool:
+        """Whether who has not logged in may not change users, once there are some."""
+        return not self.anonymous or ANONYMOUS_ROLE in self.roles.known
+
+    @property
+    def needs_admin(self) -> bool:
+        """Whether the next user must be an administrator, or nobody would be one."""
+        return self.is_open and self._is_closed
+
     def is_admin(self, who: Principal) -> bool:
         """Whether they may change what others may do."""
         return self.may(who, "alter", ("broker", "users"))
@@ -197,7 +207,7 @@ class Users(Access):
             raise UserExistsError(f"there is a user {name!r} already")
         if len(self.users.known) >= USERS_MAX:
             raise InvalidRequestError(f"there are {USERS_MAX} users already, which is the limit")
-        if self.is_open and ADMIN_ROLE not in roles:
+        if self.needs_admin and ADMIN_ROLE not in roles:
             raise InvalidRequestError(
                 f"the first user must have the role {ADMIN_ROLE}: from then on nobody may do "
                 "anything without a permission"
@@ -236,7 +246,7 @@ class Users(Access):
         is_admin = any(
             ADMIN_ROLE in each.roles and not each.disabled for each in (*others, changed)
         )
-        if not is_admin and (others or changed.roles or changed.disabled):
+        if self._is_closed and not is_admin and (others or changed.roles or changed.disabled):
             raise InvalidRequestError(
                 f"{changed.name} is the last user with the role {ADMIN_ROLE}: give it to another "
                 "one first"
