@@ -161,6 +161,9 @@ class BrokerConfig:
     memory_queue_bytes_max: int = setting(
         256 << 20, "messages in queues that live in memory", 1 << 20, 1 << 40, live=True
     )
+    routed_body_bytes_max: int = setting(
+        16 << 20, "largest message that is published to an exchange", 1, 512 << 20, live=True
+    )
     transaction_timeout_ms: int = setting(
         6_000, "age at which a producer may be asked about a transaction", 1, DAY_MS, live=True
     )

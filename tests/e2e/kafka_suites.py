@@ -145,7 +145,7 @@ class Workplace:
         if not source.exists():
             with tempfile.TemporaryDirectory(dir=self.folder) as download:
                 command = [sys.executable, "-m", "pip", "--quiet", "download", "--no-deps"]
-                command += ["--no-binary", ":all:", "--dest", download, package.requirement]
+                command += ["--no-binary", package.name, "--dest", download, package.requirement]
                 subprocess.run(command, check=True)
                 (archive,) = Path(download).glob("*.tar.gz")
                 with tarfile.open(archive) as packed:

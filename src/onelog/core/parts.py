@@ -352,7 +352,7 @@ class Parts:
         )
         self.publishing = Publishing(
             self.topology, self.writer, self.topics, self.marked, self.timers, self.staged,
-            self._clock, host, self.store.config.body_bytes_max,
+            self._clock, host, self.config.routed_body_bytes_max,
         )  # fmt: skip
         self.routing = Routing(self.access, self.topology, self.publishing, random)
         self.schedules = Schedules(
@@ -622,7 +622,7 @@ class Parts:
         self.filter_time.budget_ms = config.filter_budget_ms
         self.durability.timeout_ms = config.flush_timeout_ms
         self.publisher.body_bytes_max = self.store.config.body_bytes_max
-        self.publishing.body_bytes_max = self.store.config.body_bytes_max
+        self.publishing.body_bytes_max = config.routed_body_bytes_max
         self.transactions.timeout_ms = config.transaction_timeout_ms
         self.timers.delay_max_ms = config.timer_delay_max_ms
         self.checkback.checks_max = config.transaction_check_max

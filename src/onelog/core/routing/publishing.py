@@ -35,6 +35,7 @@ from onelog.core.routing.topology import Topology
 from onelog.core.routing.walk import (
     NO_HEADERS,
     ROUTES_MAX,
+    TopicTarget,
     groups_of,
     headers_reader,
     place_of,
@@ -103,6 +104,7 @@ class Publishing:
         self._refused: set[tuple[Hashable, str]] = set()
         """Transactions of which a queue has refused a message."""
         self._timers.becomes[ROUTED_TOPIC] = self.due
+        self._topics.on_change.append(self._topology.topic_changed)
 
     def mark(self, topic: str) -> None:
         """To be called before the first message goes to a topic; it may write a record."""
@@ -278,7 +280,10 @@ class Publishing:
         """What has to wait of a message on its way, and where the rest goes."""
         vhost = self._vhosts[exchange.vhost]
         delay_ms = _delay_ms(sought)
-        found = walk(vhost, exchange, sought, self.find_topic, delayed=delay_ms > 0)
+        found = walk(vhost, exchange, sought, self.find_topic, delayed=delay_ms > 0, to_topics=True)
+        for target in found.targets:
+            if isinstance(target, TopicTarget):
+                self.mark(target.topic)
         key = sought.keys[0]
         route = route_of(exchange.name, key, found.targets)
         if found.by_key and found.targets and not found.delaying and len(sought.keys) == 1:

@@ -22,7 +22,7 @@ from onelog.core.routing.names import named_for_access
 from onelog.core.routing.publishing import Publishing
 from onelog.core.routing.targets import Letter, Target
 from onelog.core.routing.topology import Topology, Vhost
-from onelog.core.routing.walk import walk
+from onelog.core.routing.walk import is_topic, walk
 from onelog.core.transactions.staged import Alongside
 from onelog.message import Buffer, NewMessage
 from onelog.record.forms.amqp_fields import NO_PROPERTIES, Table, Value
@@ -230,7 +230,7 @@ class Routing:
     ) -> int:
         """Publish a message of AMQP; see `Publishing.publish`."""
         if self.guarded:
-            self._check(who, "publish", "exchange", vhost, exchange)
+            self._check_publish(who, vhost, exchange, key)
         return self._publish(
             who, vhost, exchange, key, properties, body, on_stored, token, deliver_at_ms
         )
@@ -248,10 +248,17 @@ class Routing:
     ) -> bool:
         """Publish messages of AMQP that are alike; see `Publishing.publish_all`."""
         if self.guarded:
-            self._check(who, "publish", "exchange", vhost, exchange)
+            self._check_publish(who, vhost, exchange, key)
         return self._publishing.publish_all(
             vhost, exchange, key, properties, bodies, on_stored, token
         )
+
+    def _check_publish(self, who: Principal, vhost: str, exchange: str, key: str) -> None:
+        self._check(who, "publish", "exchange", vhost, exchange)
+        if self.guarded and not exchange:
+            found = self._topology.vhost(vhost)
+            if is_topic(found, key, self._publishing.find_topic):
+                self._access.check(who, "publish", ("topic", key))
 
     def publish_record(
         self,
@@ -269,7 +276,7 @@ class Routing:
         records: Sequence[NewMessage] = (),
     ) -> int:
         """Publish the body of a record of any form; see `Publishing.publish_record`."""
-        self._check(who, "publish", "exchange", vhost, exchange)
+        self._check_publish(who, vhost, exchange, key)
         return self._publishing.publish_record(
             vhost, exchange, key, record, form, on_stored, token, priority=priority,
             topics=topics, records=records,
@@ -291,7 +298,7 @@ class Routing:
         body: Buffer,
     ) -> int:
         """Publish in a transaction that `Broker.begin` has begun; to how many queues it goes."""
-        self._check(who, "publish", "exchange", vhost, exchange)
+        self._check_publish(who, vhost, exchange, key)
         return self._publishing.stage(who, owner, name, vhost, exchange, key, properties, body)
 
     def commit(

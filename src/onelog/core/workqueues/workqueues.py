@@ -53,6 +53,7 @@ from onelog.errors import (
     OnelogError,
     PreconditionFailedError,
     QueueNotFoundError,
+    ReadOnlyQueueError,
     ResourceLockedError,
 )
 from onelog.message import NewMessage
@@ -337,7 +338,7 @@ class WorkQueues:
         self.settle(queue)
         if if_unused and queue.rota.all:
             raise PreconditionFailedError(f"{queue.place_name} in use")
-        if if_empty and (queue.ready or queue.unacked):
+        if if_empty and queue.ready:
             raise PreconditionFailedError(f"{queue.place_name} not empty")
         count = queue.ready
         self._delete(queue, "deleted")
@@ -431,7 +432,7 @@ class WorkQueues:
     @staticmethod
     def _check_consumable(queue: WorkQueue) -> None:
         if queue.is_stream:
-            raise PreconditionFailedError(
+            raise ReadOnlyQueueError(
                 f"{queue.place_name} is a stream: it is read by position, and keeps its messages"
             )
 

@@ -135,7 +135,7 @@ class AmqpSession(FramedSession):
         self._config = gateway.house.loaded.config.amqp
         self.frame_max = self._config.frame_bytes_max
         self.channel_max = self._config.channel_max
-        self.body_bytes_max = gateway.house.loaded.config.store.body_bytes_max
+        self.body_bytes_max = gateway.broker.config.routed_body_bytes_max
         self._reader = EventReader(self.frame_max, self.body_bytes_max)
         self.state = State.GREETING
         self.who = Principal("", "amqp", connection.remote_address)
