@@ -28,6 +28,8 @@ SUITES = {
     "client-pushes": "benchmarks.client_pushes",
     "official-client": "benchmarks.official_client",
     "grpc": "benchmarks.grpc",
+    "mqtt": "benchmarks.mqtt",
+    "stomp": "benchmarks.stomp",
     "embedded": "benchmarks.embedded",
     "spark": "benchmarks.spark",
 }

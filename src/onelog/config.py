@@ -280,7 +280,7 @@ class MqttConfig:
         1, 65_535, live=True,
     )  # fmt: skip
     in_flight_max: int = setting(
-        1_000, "messages of QoS 1 and 2 that a client gets before it answers", 1, 65_535, live=True
+        1_000, "messages of QoS 1 and 2 that a client gets before it answers", 1, 32_767, live=True
     )
     topic_alias_maximum: int = setting(
         100, "aliases of topics that a connection has, either way; 0 for none", 0, 65_535

@@ -186,7 +186,7 @@ class Parts:
         self._wire_publisher(random)
         self._wire_staged(call_soon)
         self._wire_leases(offload)
-        self._wire_routing(random, store_host)
+        self._wire_routing(random, call_soon, store_host)
         self._wire_door(lambda: f"{random.getrandbits(128):032x}")
         self.sessions = Sessions(self.tables, self._clock)
         self.retained = Retained(self.tables, self.writer, self.when_durable)
@@ -346,13 +346,15 @@ class Parts:
             self.leases, self.looks, self.waiting, self.stats, self._clock, lambda: self.config
         )
 
-    def _wire_routing(self, random: Random, host: bytes) -> None:
+    def _wire_routing(
+        self, random: Random, call_soon: Callable[[Callable[[], None]], None], host: bytes
+    ) -> None:
         self.topology = Topology(
             self.tables, random, lambda name: self.topics.get(name) is not None
         )
         self.publishing = Publishing(
             self.topology, self.writer, self.topics, self.marked, self.timers, self.staged,
-            self._clock, host, self.config.routed_body_bytes_max,
+            self._clock, host, self.config.routed_body_bytes_max, call_soon,
         )  # fmt: skip
         self.routing = Routing(self.access, self.topology, self.publishing, random)
         self.schedules = Schedules(
