@@ -490,6 +490,16 @@ class SecurityConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TelemetryConfig:
+    """What is told to OpenTelemetry."""
+
+    traces: str = setting(
+        "", "where spans of traced messages go (OTLP over HTTP); empty: nowhere",
+        pattern=r"(https?://\S+)?", example="http://127.0.0.1:4318/v1/traces",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """All sections."""
 
@@ -506,6 +516,7 @@ class Config:
     net: NetConfig = NetConfig()
     tls: TlsConfig = TlsConfig()
     security: SecurityConfig = SecurityConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
 
 
 class Setting(NamedTuple):

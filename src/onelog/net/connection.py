@@ -479,7 +479,9 @@ class Connection(asyncio.Protocol):
         try:
             call(*arguments)
         except WireError as error:
-            log.warning("%s sent what is no request: %s", self, error)
+            capacity = self._limits.capacity
+            say = log.warning if capacity is None else capacity.garbage.about
+            say("%s sent what is no request: %s", self, error)
             self.close()
         except Exception:
             log.exception("%s is closed: its session failed", self)

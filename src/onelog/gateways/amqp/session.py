@@ -195,15 +195,20 @@ class AmqpSession(FramedSession):
         if self.state == State.GREETING and not self._greet():
             return
         channels = self.channels
+        reader = self._reader
         try:
-            for event in self._reader.events():
+            for event in reader.events():
                 number = event[0]
                 channel = channels.get(number)
                 if channel is not None and self.state == State.OPEN:
                     if event[1] == _PUBLISH:
                         if not self._has_published:
                             self._published()
-                        channel.publish(event)
+                        bodies = reader.alike(event)
+                        if bodies:
+                            channel.publish_all(event, bodies)
+                        else:
+                            channel.publish(event)
                     else:
                         channel.handle(event)
                 else:
