@@ -72,6 +72,7 @@ from onelog.core.transactions.prepared_batches import PreparedBatches
 from onelog.core.transactions.producers import BatchProducers
 from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.core.transactions.transactional_ids import TransactionalIds
+from onelog.core.users.audit import Audit
 from onelog.core.users.logins import Logins
 from onelog.core.users.users import Users
 from onelog.core.workqueues.keeping import Keeping
@@ -161,8 +162,10 @@ class Parts:
         self.users = Users()
         self.access = access or self.users
         self._guarded = not self.access.is_open
+        self._senders = self.access.senders
         self._wire_writing(call_soon, post, offload, replicas)
         self.users.use(self.tables)
+        self.audit = self.access.audit = Audit(store.folder / "audit", clock, offload)
         self.logins = Logins(self.users, clock, self._schedule, offload, post)
         self._wire_catalog()
         self.members = Members(clock, config.client_expiry_ms)

@@ -258,6 +258,8 @@ class Connection(asyncio.Protocol):
         self.secure = False
         self.certificate: Mapping[str, Any] = {}
         """The peer's own, if it was asked for one and its authority has signed it."""
+        self.user = ""
+        """Who has logged in; it is cut when they may not log in any more."""
         self._room: Room | None = None
         self.line: Line | None = None
         """A shorter way to the other side, if that is on the same event loop."""

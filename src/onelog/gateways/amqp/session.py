@@ -26,7 +26,7 @@ from typing import Any
 from onelog import __version__
 from onelog.core.access import Principal
 from onelog.core.workqueues.consumers import Consumer
-from onelog.errors import OnelogError
+from onelog.errors import NotPermittedError, OnelogError
 from onelog.gateways import House
 from onelog.gateways.amqp.channel import Channel
 from onelog.gateways.amqp.consuming import Settled
@@ -307,6 +307,7 @@ class AmqpSession(FramedSession):
 
     def _logged_in(self, who: Principal) -> None:
         self.who = who
+        self.connection.user = who.name
         self.state = State.TUNING
         heartbeat = self.gateway.house.loaded.config.amqp.heartbeat_seconds
         self._send("connection.tune", self.channel_max, self.frame_max, heartbeat)
@@ -333,7 +334,13 @@ class AmqpSession(FramedSession):
 
     def open(self, vhost: str) -> None:
         """connection.open."""
-        if not self.broker.routing.has_vhost(vhost):
+        try:
+            is_there = self.broker.routing.enter(self.who, vhost)
+        except NotPermittedError:
+            raise not_allowed(
+                f"access to vhost '{vhost}' refused for user '{self.who.name}'"
+            ) from None
+        if not is_there:
             raise not_allowed(f"vhost {vhost} not found")
         self.vhost = vhost
         self.state = State.OPEN

@@ -256,6 +256,7 @@ class GrpcSession(FramedSession):
         if not self.gateway.broker.users.is_open:
             try:
                 call.who = self._signer(call)
+                self.connection.user = call.who.name
             except NotAuthenticatedError as error:
                 call.fail(error)
                 return
@@ -263,7 +264,7 @@ class GrpcSession(FramedSession):
 
     def _signer(self, call: Call) -> Principal:
         """Who has signed the call; `NotAuthenticatedError` if somebody must, and nobody has."""
-        logins, address = self.gateway.broker.logins, self.connection.remote_address
+        logins = self.gateway.broker.logins
         signed = _SIGNED.fullmatch(call.header(b"authorization"))
         if signed is None:
             if logins.is_needed and not self.who.name:
@@ -271,7 +272,7 @@ class GrpcSession(FramedSession):
             return self.who
         given = base64.b64encode(bytes.fromhex(signed[2])).decode()
         content = call.header(b"x-mq-date-time").encode()
-        return logins.signed(signed[1], given, lambda: content, "grpc", address)
+        return logins.signed(signed[1], given, content, self.who)
 
     def ended(self, stream: Stream) -> None:
         """A call is over, however."""

@@ -290,10 +290,13 @@ class MqttSession(FramedSession):
             return
         if isinstance(found, OnelogError):
             reason = Reason.BAD_USER_OR_PASSWORD
-            self.connection.write(packets.encode_connack(self._level, False, reason, {}))
-            self.connection.end()
+            self._refuse(reason)
+            return
+        if not self._clients.admits(found, greeting.client_id, greeting.will):
+            self._refuse(Reason.NOT_AUTHORIZED)
             return
         self._who = found
+        self.connection.user = found.name
         try:
             self._welcome(greeting, connect)
         except Exception:
@@ -303,6 +306,15 @@ class MqttSession(FramedSession):
         if self._is_held:
             self._is_held = False
             self._next_turn()
+
+    def _refuse(self, reason: Reason) -> None:
+        self.connection.write(packets.encode_connack(self._level, False, reason, {}))
+        self.connection.end()
+
+    @property
+    def user(self) -> str:
+        """Who has logged in; empty for nobody."""
+        return self._who.name
 
     def _welcome(self, greeting: Greeting, connect: packets.Connect) -> None:
         clients, config = self._clients, self._clients.config
@@ -330,7 +342,9 @@ class MqttSession(FramedSession):
         self.connection.write(answer)
         if is_durable:
             will = "" if greeting.will is None else greeting.will.written()
-            known = clients.broker.sessions.keep(self.client_id, greeting.expiry_s, 0, will)
+            known = clients.broker.sessions.keep(
+                self.client_id, greeting.expiry_s, 0, will, self.user
+            )
             client.resume(dict(known.subscriptions))
         elif kept is not None:
             # It goes on with its session for as long as it is connected.

@@ -16,7 +16,7 @@ from onelog.errors import (
     OnelogError,
 )
 from onelog.gateways.kafka.groups.describing import ALL_OPERATIONS
-from onelog.gateways.kafka.groups.members import by_topic
+from onelog.gateways.kafka.groups.members import by_topic, check_topics
 from onelog.gateways.kafka.names import NO_ID, require_topic, topic_id
 from onelog.gateways.kafka.session import LEADER_EPOCH, Handler, KafkaSession, Request, refusal
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
@@ -37,6 +37,7 @@ def share_group_heartbeat(session: KafkaSession, request: Request) -> Fields:
         fields["group_id"], fields["member_id"], epoch, rack=fields["rack_id"], rebalance_ms=0,
         topics=topics, owned=(), client_id=request.client_id, client_host=f"/{session.host}",
     )  # fmt: skip
+    check_topics(session, topics)
     beaten = session.broker.coordinator.beat_share(session.principal, beat)
     answer: Fields = {
         "error_code": 0, "member_id": beaten.member_id, "member_epoch": beaten.epoch,
