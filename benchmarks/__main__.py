@@ -28,6 +28,7 @@ SUITES = {
     "official-client": "benchmarks.official_client",
     "grpc": "benchmarks.grpc",
     "embedded": "benchmarks.embedded",
+    "observing": "benchmarks.observing",
     "spark": "benchmarks.spark",
 }
 # Not the system's temporary folder: that one is often memory, and the store is about disks.
