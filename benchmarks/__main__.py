@@ -31,6 +31,7 @@ SUITES = {
     "mqtt": "benchmarks.mqtt",
     "stomp": "benchmarks.stomp",
     "embedded": "benchmarks.embedded",
+    "observing": "benchmarks.observing",
     "spark": "benchmarks.spark",
 }
 # Not the system's temporary folder: that one is often memory, and the store is about disks.

@@ -309,6 +309,11 @@ class HttpConfig:
     port: int = setting(
         15672, "port of the console, REST and metrics; 0 for none, -1 for a free one", -1, 65_535
     )
+    lake: str = setting(
+        "",
+        "folder of lake tables (onelog lake sync) that the console shows; empty for none",
+        example="/data/lake",
+    )
     hosts: str = setting(
         "", "names, beside addresses and localhost, that browsers may call this machine by",
         pattern=r"[A-Za-z0-9_.,-]*", example="mq.example.com,mq", live=True,

@@ -6,7 +6,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from onelog.console.rest import audit, brokers, fates, groups, replicas, routing, topics, users
+from onelog.console.rest import (
+    audit,
+    brokers,
+    fates,
+    groups,
+    lake,
+    replicas,
+    routing,
+    topics,
+    users,
+)
 from onelog.console.rest.openapi import document
 from onelog.console.rest.operations import Operation, routes_of
 from onelog.gateways import House
@@ -19,6 +29,7 @@ OPERATIONS: Sequence[Operation] = [
     *topics.OPERATIONS,
     *groups.OPERATIONS,
     *fates.OPERATIONS,
+    *lake.OPERATIONS,
     *routing.OPERATIONS,
     *users.OPERATIONS,
 ]

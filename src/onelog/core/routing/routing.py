@@ -36,8 +36,8 @@ class Routing:
     ) -> None:
         self._access = access
         self.guarded = not access.is_open
-        self._senders = access.senders
         """Whether anybody has to be asked about; its owner keeps that true."""
+        self._senders = access.senders
         self._topology = topology
         self._publishing = publishing
         self._random = random
@@ -296,7 +296,7 @@ class Routing:
         if (who, place) not in self._senders:
             self._check(who, "publish", "exchange", vhost, exchange)
             remember(self._senders, who, place)
-        if self.guarded and not exchange:
+        if not exchange:
             found = self._topology.vhost(vhost)
             if is_topic(found, key, self._publishing.find_topic):
                 self._access.check(who, "publish", ("topic", key))
@@ -340,7 +340,8 @@ class Routing:
         body: Buffer,
     ) -> int:
         """Publish in a transaction that `Broker.begin` has begun; to how many queues it goes."""
-        self._check_publish(who, vhost, exchange, key)
+        if self.guarded:
+            self._check_publish(who, vhost, exchange, key)
         return self._publishing.stage(who, owner, name, vhost, exchange, key, properties, body)
 
     def commit(
