@@ -18,6 +18,7 @@ SUITES = {
     "store": "benchmarks.store",
     "rocketmq": "benchmarks.rocketmq_peer",
     "kafka": "benchmarks.kafka",
+    "amqp": "benchmarks.amqp",
     "kafka-growth": "benchmarks.kafka_growth",
     "replication": "benchmarks.replication",
     "growth": "benchmarks.growth",

@@ -437,6 +437,14 @@ class TlsConfig:
     key_path: str = setting(
         "", "private key (PEM) of the certificate", pattern=r"[^\0]*", live=True
     )
+    client_ca_path: str = setting(
+        "", "authority (PEM) of clients' certificates; empty: they are not asked for one",
+        pattern=r"[^\0]*", live=True,
+    )  # fmt: skip
+    client_auth: Literal["requested", "required"] = choice(
+        "requested", "with `client_ca_path`: whether TLS clients without a certificate are served",
+        live=True,
+    )  # fmt: skip
     outgoing: Literal["auto", "on", "off"] = choice(
         "auto",
         "whether a broker calls name servers with TLS; auto: if `mode` is enforcing",
@@ -475,9 +483,23 @@ class SecurityConfig:
     jwt_claim: str = setting(
         "sub", "what of a token names the user", pattern=r"\S+", example="preferred_username"
     )
+    certificate_user: Literal["common_name", "dns", "email", "uri"] = choice(
+        "common_name", "what of a client's certificate names the user: its subject's common name, "
+        "or the first alternative name of a kind", live=True,
+    )  # fmt: skip
     remote_admin: bool = setting(
         False, "let other machines delete, reset and reconfigure, too", live=True
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryConfig:
+    """What is told to OpenTelemetry."""
+
+    traces: str = setting(
+        "", "where spans of traced messages go (OTLP over HTTP); empty: nowhere",
+        pattern=r"(https?://\S+)?", example="http://127.0.0.1:4318/v1/traces",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,6 +519,7 @@ class Config:
     net: NetConfig = NetConfig()
     tls: TlsConfig = TlsConfig()
     security: SecurityConfig = SecurityConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
 
 
 class Setting(NamedTuple):
@@ -740,6 +763,9 @@ def _check_relations(config: Config, sources: Mapping[str, str]) -> None:
         refuse(reason, "net.unread_bytes_max", "broker.frame_bytes_max")
     if any(port > 65_535 for _, port in broker.nameserver_addresses):
         refuse("a port is at most 65535", "broker.nameservers")
+    if tls.client_auth == "required" and not tls.client_ca_path:
+        reason = "nobody could have a certificate; name the authority"
+        refuse(reason, "tls.client_auth", "tls.client_ca_path")
     if bool(tls.cert_path) != bool(tls.key_path):
         reason = "a certificate needs its key, and a key its certificate"
         refuse(reason, "tls.cert_path", "tls.key_path")

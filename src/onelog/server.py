@@ -59,6 +59,7 @@ GATEWAYS = [
 ]
 """Per protocol: the section of its settings, and the class that serves it, which is imported if the
 `port` of the section is not 0."""
+TRACING = "onelog.gateways.tracing:Tracing"
 ON_SLAVES = ("broker", "http")
 """What a broker serves that follows another one."""
 HTTP_ROUTES = [
@@ -247,6 +248,8 @@ class BrokerServer:
             for section, place in GATEWAYS
             if value_of(self.config, f"{section}.port") and section in self._sections
         }
+        if self.config.telemetry.traces and not self.role.is_slave:
+            self.gateways["telemetry"] = _imported(TRACING)(self.house)
         yield from self.broker.opening(ROCKETMQ, follower=self.role.is_slave)
 
     @property

@@ -146,7 +146,7 @@ def _same(ours: Side, theirs: Side, program: list[Step]) -> None:
             side.clean(QUEUES, EXCHANGES)
 
 
-def _programs(count: int) -> Any:
+def _programs(count: int) -> settings:
     return settings(
         max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), database=None
     )

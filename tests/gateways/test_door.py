@@ -40,7 +40,8 @@ from tests.gateways.remoting import live
 STRANGER = Principal("mallory", "test", "198.51.100.7:1")
 OPEN_TO_GATEWAYS = {
     "admin", "config", "access", "hooks", "coordinator", "in_place", "sharing", "branches",
-    "placements", "users", "logins", "routing", "workqueues", "sessions", "packet_ids", "retained",
+    "placements", "schemas", "users", "logins", "routing", "workqueues", "sessions", "packet_ids",
+    "retained",
     "outflows", "schedules",
 }  # fmt: skip
 """What gateways may use of a broker beside its methods and properties."""

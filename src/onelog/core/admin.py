@@ -547,6 +547,16 @@ class Admin:
         self.access.check(who, "describe", ("broker", "names"))
         self.timers.count_by_topic(on_counted)
 
+    def half_places(self, who: Principal) -> list[int]:
+        """Where the half messages are that are open, the oldest first."""
+        self.access.check(who, "describe", ("broker", "names"))
+        return list(self.checkback.places.values())
+
+    def open_halves(self, who: Principal, log_offsets: Iterable[int]) -> list[tuple[Message, int]]:
+        """These half messages, each with how often producers were asked; from the disk."""
+        self.access.check(who, "describe", ("broker", "names"))
+        return self.checkback.open_halves(log_offsets)
+
     def find_given_up(self, who: Principal, message_id: str) -> Message:
         """A transaction that was put away; it may have to be read from the disk."""
         self.access.check(who, "alter", ("broker", self.name))

@@ -194,10 +194,10 @@ class Broker(Parts):
         token: Any = None,
         *,
         group: str = "",
-    ) -> None:
-        """Take a timed message back; `RecallError` if it is not there, or due already."""
+    ) -> bool:
+        """Take a timed message back; `RecallError` if it is due, False if none is scheduled."""
         self.access.check(who, "publish", ("topic", topic))
-        self.timers.recall(topic, unique_key, on_stored, token, group=group)
+        return self.timers.recall(topic, unique_key, on_stored, token, group=group)
 
     # -- transactions --------------------------------------------------------------------------
 

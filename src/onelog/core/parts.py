@@ -20,7 +20,7 @@ from onelog.core.access import Access
 from onelog.core.admin import Admin
 from onelog.core.catalog.groups import GroupListener, Groups
 from onelog.core.catalog.names import Naming
-from onelog.core.catalog.placements import Placements
+from onelog.core.catalog.topic_texts import TopicTexts
 from onelog.core.catalog.topics import TopicListener, Topics
 from onelog.core.compaction.compactor import Compaction
 from onelog.core.cursors.fetch import Fetches
@@ -41,7 +41,7 @@ from onelog.core.durable.tables import (
     exhausted,
 )
 from onelog.core.durable.waiting import Key, Waiting
-from onelog.core.durable.writer import Writer
+from onelog.core.durable.writer import OnAccounted, Writer
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.leases.journal import LEASES_FILE
 from onelog.core.leases.leases import Leases
@@ -114,6 +114,8 @@ class Hooks(NamedTuple):
     """With the channel of a client that was silent for too long."""
     ask_producer: list[AskProducer]
     """With a client and a transaction to ask it about, until one says that it has asked."""
+    stored: list[OnAccounted]
+    """With everything that was stored, and where."""
 
 
 class Parts:
@@ -225,7 +227,9 @@ class Parts:
     def _wire_catalog(self) -> None:
         self.versions = Versions(self._clock)
         self.topics = Topics(self.tables, self.versions, self.naming, self.config)
-        self.placements = Placements(self.tables, self.topics)
+        self.placements = TopicTexts("placements", self.tables, self.topics)
+        self.schemas = TopicTexts("schemas", self.tables, self.topics)
+        """What the bodies of topics are, for who looks at them."""
         self.marked = MarkedTopics(self.tables, self.topics)
         self.groups = Groups(self.tables, self.versions, self.naming, self.config)
 
@@ -261,7 +265,7 @@ class Parts:
         )  # fmt: skip
         self.hooks = Hooks(
             self.topics.on_change, self.groups.on_change, self.offsets.on_move,
-            self.members.on_group_change, [], self.checkback.asks,
+            self.members.on_group_change, [], self.checkback.asks, self.writer.stored,
         )  # fmt: skip
 
     def _wire_fetches(
@@ -400,7 +404,8 @@ class Parts:
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
             self.batch_producers, self.coordinator, self.coordinator.notes, self.coordinator.uses,
-            self.in_place, self.starts, self.compaction, self.placements, self.branches,
+            self.in_place, self.starts, self.compaction, self.placements, self.schemas,
+            self.branches,
             *self.topology.tables, self.workqueues.declared, self.schedules, self.schedules.times,
             self.sessions, self.sessions.subscriptions, self.retained, self.outflows,
         )  # fmt: skip

@@ -6,6 +6,7 @@ import hmac
 import json
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jwt
 import pytest
@@ -251,3 +252,26 @@ def test_a_token_logs_in_whom_it_names(world: World, logins: Logins) -> None:
     answers = told(lambda then: logins.log_in_by_token(token(sub="eve"), *PLACE, then))
     world.advance(100)
     assert "there is no user 'eve'" in str(answers[0])
+
+
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [("common_name", "ann"), ("dns", "shop.example"), ("email", "ann@example"), ("uri", "urn:ann")],
+)
+def test_a_certificate_names_a_user_by_one_rule(logins: Logins, rule: Any, name: str) -> None:
+    certificate = {
+        "subject": ((("organizationName", "Shop"),), (("commonName", "ann"),)),
+        "subjectAltName": (
+            ("DNS", "shop.example"), ("DNS", "other"), ("email", "ann@example"), ("URI", "urn:ann"),
+        ),
+    }  # fmt: skip
+    logins.configure(SecurityConfig(certificate_user=rule))
+    if name != "ann":
+        assert logins.certified(certificate, *PLACE) is None
+        logins.users.create_user(SELF, name, prove("x"))
+    assert logins.certified(certificate, *PLACE) == Principal(name, *PLACE)
+    assert logins.certified({}, *PLACE) is None
+    assert logins.certified({"subject": ()}, *PLACE) is None
+    logins.users.create_user(SELF, "other admin", prove("x"), ("admin",))
+    logins.users.change_user(SELF, name, disabled=True)
+    assert logins.certified(certificate, *PLACE) is None

@@ -7,7 +7,7 @@ import pytest
 from onelog.core.access import SELF
 from onelog.message import NewMessage
 from tests.core.workqueues.yard import Yard, body_of, numbered
-from tests.core.world import entries_of
+from tests.core.world import cut, entries_of
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
@@ -72,11 +72,35 @@ def test_acknowledgements_can_be_in_the_append_of_what_is_published(yard: Yard) 
         assert error is None
         yard.crash()
 
-    yard.broker.routing.commit(
-        SELF, "me", "t", committed, records=lambda: yard.works.ack_records(acks)
-    )
+    alongside = yard.works.acks_alongside(lambda: acks, lambda: queue.ack(taker.places[:3]))
+    yard.broker.routing.commit(SELF, "me", "t", committed, alongside=alongside)
     yard.settle()
     assert yard.drain() == [b"3", b"4", b"more"]
+
+
+@pytest.mark.parametrize(("staged", "lost"), [(0, 1), *((2, lost) for lost in range(6))])
+def test_messages_and_acknowledgements_of_a_commit_that_was_cut_off_are_there_or_neither(
+    yard: Yard, staged: int, lost: int
+) -> None:
+    queue, other, _ = yard.queue(), yard.queue("other"), yard.queue("out")
+    takers = yard.consume(), yard.consume("other")
+    yard.put_all(*numbered(3))
+    yard.put_all(*numbered(2), key="other")
+    yard.record()
+    yard.broker.begin(SELF, "me", "t")
+    for body in numbered(staged):
+        yard.broker.routing.stage(SELF, "me", "t", "/", "", "out", b"\0\0", body)
+    acks = [(queue, takers[0].places[:2]), (other, takers[1].places)]
+    alongside = yard.works.acks_alongside(lambda: acks, lambda: None)
+    yard.broker.routing.commit(SELF, "me", "t", lambda *told: None, alongside=alongside)
+    # Without messages one record; with them what follows, they, the acknowledgements, the end.
+    if lost:
+        cut(yard, lost)
+    is_there = lost < (5 if staged else 1)
+    for again in (yard.crash, yard.crash, yard.restart):
+        again()
+        found = [yard.counts(name)[0] for name in ("q", "other", "out")]
+        assert found == ([1, 0, staged] if is_there else [3, 2, 0])
 
 
 def test_acknowledgements_out_of_order_are_remembered_one_by_one(yard: Yard) -> None:

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from onelog.console.rest import brokers, fates, groups, routing, topics
+from onelog.console.rest import brokers, fates, groups, replicas, routing, topics, users
 from onelog.console.rest.openapi import document
 from onelog.console.rest.operations import Operation, routes_of
 from onelog.gateways import House
@@ -14,10 +14,12 @@ from onelog.gateways.http.requests import answer
 
 OPERATIONS: Sequence[Operation] = [
     *brokers.OPERATIONS,
+    *replicas.OPERATIONS,
     *topics.OPERATIONS,
     *groups.OPERATIONS,
     *fates.OPERATIONS,
     *routing.OPERATIONS,
+    *users.OPERATIONS,
 ]
 
 

@@ -30,6 +30,7 @@ async function call(method, path, { query, body, signal } = {}) {
 
 export const get = (path, query, signal) => call("GET", path, { query, signal });
 export const post = (path, body) => call("POST", path, { body });
+export const put = (path, body) => call("PUT", path, { body });
 export const patch = (path, body) => call("PATCH", path, { body });
 export const remove = (path) => call("DELETE", path);
 

@@ -1,6 +1,6 @@
 // The broker: who is connected, the cluster around it, Spark, and its settings.
 
-import { get, part, patch, remove } from "./api.js";
+import { get, part, patch, post, remove } from "./api.js";
 import { h, replace } from "./dom.js";
 import { ask, badge, bytes, button, card, confirm, count, facts, field, head, notice, options, pager, say, span, table } from "./parts.js";
 import { later } from "./topics.js";
@@ -20,12 +20,19 @@ export async function connections(view, context) {
 }
 
 export async function cluster(view, context) {
-  const found = await get("/v1/cluster", {}, context.signal);
+  const [found, replicas] = await Promise.all([get("/v1/cluster", {}, context.signal), get("/v1/cluster/replicas", {}, context.signal)]);
+  const hand = (each) => async () => { if (await confirm(t("Are you sure?"), t("Make node {n} the master? Clients connect again.", { n: each.node }), () => post("/v1/cluster/promote", { node: each.node }), t("Make master"))) context.again(); };
+  const drain = (each) => async () => { if (await confirm(t("Are you sure?"), t("Have node {n} leave the set, so that it can be stopped?", { n: each.node }), () => post("/v1/cluster/drain", { node: each.node }), t("Drain"))) context.again(); };
   replace(view, head(t("Cluster"), { badges: [badge(found.broker_id === 0 ? t("master") : t("slave"), "good")] }),
     found.trouble ? notice(found.trouble, "warn") : null,
     h("div", { class: "grid" },
       card(t("This node"), facts([[t("Node"), found.broker_id], [t("Epoch"), found.epoch], [t("Followers connect to"), found.ha_address || "–"], [t("Replicated"), found.replicated ? t("yes") : t("no")], [t("Name servers"), found.nameservers.join(", ") || "–"]])),
       card(t("Followers"), table(t("Followers"), [[t("Node"), (each) => (each.node_id < 0 ? "–" : each.node_id)], [t("Address"), (each) => h("span", { class: "mono" }, each.address)], [t("Behind"), (each) => bytes(each.behind_bytes), "num"], [t("In time"), (each) => span(each.behind_ms), "num"], [t("State"), (each) => badge(each.in_sync ? t("in sync") : t("behind"), each.in_sync ? "good" : "warn")]], found.followers, { empty: t("Nobody follows this node.") }))),
+    replicas.total ? card(t("Replicas"), table(t("Replicas"), [
+      [t("Broker"), (each) => each.broker], [t("Node"), (each) => each.node, "num"], [t("Role"), (each) => badge(t(each.role), each.role === "master" ? "accent" : each.role === "missing" ? "bad" : "")], [t("Address"), (each) => h("span", { class: "mono" }, each.address)],
+      [t("Epoch"), (each) => each.epoch, "num"], [t("Behind"), (each) => (each.lag_bytes === null ? "–" : bytes(each.lag_bytes)), "num"], [t("In time"), (each) => (each.lag_ms === null ? "–" : span(each.lag_ms)), "num"], [t("State"), (each) => [badge(each.in_sync ? t("in sync") : t("behind"), each.in_sync ? "good" : "warn"), " ", each.remark], "wide"],
+      ["", (each) => (context.mayChange() ? h("div", { class: "does" }, each.role !== "master" && each.in_sync ? [button(t("Make master"), hand(each), "small"), " "] : null, each.role !== "missing" ? button(t("Drain"), drain(each), "small bad") : null) : null), "tight"],
+    ], replicas.items)) : null,
     card(t("Brokers"), table(t("Brokers"), [
       [t("Broker"), (each) => [each.name, " ", each.is_this ? badge(t("this one"), "accent") : null]], [t("Cluster"), (each) => each.cluster],
       [t("Nodes"), (each) => Object.entries(each.members).map(([id, address]) => h("div", { class: "mono" }, `${id === "0" ? t("master") : `${t("slave")} ${id}`}  ${address}`))],

@@ -18,7 +18,7 @@ wrong with the message is raised. Whoever is told of success has it in every que
 """
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct
@@ -43,7 +43,7 @@ from onelog.core.routing.walk import (
     walk,
 )
 from onelog.core.schedule.timers import Timers
-from onelog.core.transactions.staged import StagedTransactions
+from onelog.core.transactions.staged import Alongside, StagedTransactions
 from onelog.errors import (
     AccessRefusedError,
     MessageError,
@@ -54,7 +54,7 @@ from onelog.errors import (
     VhostNotFoundError,
     WireError,
 )
-from onelog.message import Buffer, NewMessage, encode_properties, property_value
+from onelog.message import Buffer, NewMessage, NewRun, encode_properties, property_value
 from onelog.names import OWN_PREFIX
 from onelog.record.forms import FORM_MASK, Form, amqp
 from onelog.record.forms.amqp_fields import (
@@ -170,6 +170,48 @@ class Publishing:
         )  # fmt: skip
         self._receipts.append((on_stored, token, 0))
         return len(route.targets)
+
+    def publish_all(
+        self,
+        vhost: str,
+        exchange: str,
+        key: str,
+        properties: bytes,
+        bodies: list[bytes],
+        on_stored: OnStored,
+        token: Any = None,
+    ) -> bool:
+        """Publish messages that differ in their bodies only, which have one length.
+
+        Whoever published is told once, of all. False, and nothing is done, if they have to be
+        published one by one: their way is not known, or something about them has to be looked at.
+        """
+        known = self._vhosts.get(vhost)
+        found = None if known is None else known.exchanges.get(exchange)
+        if found is None or found.internal or len(bodies[0]) > self.body_bytes_max:
+            return False
+        flags = properties[0]
+        if (
+            flags & _HAS_EXPIRATION
+            or properties[1] & _HAS_USER_ID
+            or (flags & _HAS_HEADERS and b"CC" in properties)
+        ):
+            return False
+        route = found.routes.get(key)
+        if route is None or not route.is_short:
+            return False
+        lead = b"".join((route.head, _U32.pack(len(properties)), properties))
+        records = [lead + body for body in bodies]
+        if not route.groups:
+            for target in route.memory:
+                target.put_all(records, _AMQP)
+            on_stored(token, None, None)
+            return True
+        topic, queue_id, _ = route.groups[0]
+        host, parts = self._host, [(0, record, b"") for record in records]
+        run = NewRun(topic, queue_id, parts, b"", b"", _AMQP, self._clock.now_ms(), host, host)
+        self._writer.put(run, on_stored, token)
+        return True
 
     def _refuse(self, vhost: str, exchange: str) -> None:
         """Raise why there is no such exchange."""
@@ -482,9 +524,9 @@ class Publishing:
         name: str,
         on_committed: OnStored,
         token: Any = None,
-        records: Callable[[], Sequence[NewMessage]] | None = None,
+        alongside: Alongside | None = None,
     ) -> None:
-        """Give everything to its queues. `records` tells what else is to be in that append."""
+        """Give everything to its queues, in one append with what else belongs to it."""
         held = self._held.pop((owner, name), [])
         is_partial = (owner, name) in self._refused
         self._refused.discard((owner, name))
@@ -497,7 +539,7 @@ class Publishing:
                     error = PreconditionFailedError("partial tx completion")
             on_committed(token, where, error)
 
-        self._staged.commit(owner, name, committed, token, records)
+        self._staged.commit(owner, name, committed, token, alongside)
 
     def abort(self, owner: Hashable, name: str) -> None:
         """Forget what was published."""

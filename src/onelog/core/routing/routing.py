@@ -23,7 +23,7 @@ from onelog.core.routing.publishing import Publishing
 from onelog.core.routing.targets import Letter, Target
 from onelog.core.routing.topology import Topology, Vhost
 from onelog.core.routing.walk import is_topic, walk
-from onelog.core.transactions.staged import MoreRecords
+from onelog.core.transactions.staged import Alongside
 from onelog.message import Buffer, NewMessage
 from onelog.record.forms.amqp_fields import NO_PROPERTIES, Table, Value
 
@@ -242,6 +242,24 @@ class Routing:
             if is_topic(found, key, self._publishing.find_topic):
                 self._access.check(who, "publish", ("topic", key))
 
+    def publish_all(
+        self,
+        who: Principal,
+        vhost: str,
+        exchange: str,
+        key: str,
+        properties: bytes,
+        bodies: list[bytes],
+        on_stored: OnStored,
+        token: Any = None,
+    ) -> bool:
+        """Publish messages of AMQP that are alike; see `Publishing.publish_all`."""
+        if self.guarded:
+            self._check_publish(who, vhost, exchange, key)
+        return self._publishing.publish_all(
+            vhost, exchange, key, properties, bodies, on_stored, token
+        )
+
     def publish_record(
         self,
         who: Principal,
@@ -290,10 +308,10 @@ class Routing:
         name: str,
         on_committed: OnStored,
         token: Any = None,
-        records: MoreRecords | None = None,
+        alongside: Alongside | None = None,
     ) -> None:
-        """Give what was staged to its queues, in one append with what `records` makes then."""
-        self._publishing.commit(owner, name, on_committed, token, records)
+        """Give what was staged to its queues, in one append with what else belongs to it."""
+        self._publishing.commit(owner, name, on_committed, token, alongside)
 
     def abort(self, who: Principal, owner: Hashable, name: str = "") -> None:
         """Forget what was staged."""

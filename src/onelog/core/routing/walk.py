@@ -49,6 +49,10 @@ class TopicTarget(NamedTuple):
         """Never called: it is in the log."""
         raise AssertionError("a topic is no queue in memory")
 
+    def put_all(self, bodies: Sequence[bytes], form: int) -> None:
+        """Never called, either."""
+        raise AssertionError("a topic is no queue in memory")
+
 
 class Found(NamedTuple):
     """What a walk has come to."""

@@ -15,6 +15,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from onelog.clock import Clock
 from onelog.config import SecurityConfig
@@ -59,6 +60,8 @@ class Logins:
     failed: int = 0
     """How many could not log in."""
     succeeded: int = 0
+    certificate_user: str = "common_name"
+    """What of a certificate names its user."""
     _failures: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Per name and per address: how often, and when last."""
     _known: dict[str, tuple[Proofs, bytes]] = field(default_factory=dict)
@@ -68,6 +71,7 @@ class Logins:
 
     def configure(self, config: SecurityConfig) -> None:
         """Take over what the settings say."""
+        self.certificate_user = config.certificate_user
         self.users.anonymous = config.anonymous
         self.users.forget_answers()
         self.tokens = Tokens(config)
@@ -198,6 +202,14 @@ class Logins:
 
         self._offload(check)
 
+    def certified(
+        self, certificate: Mapping[str, Any], protocol: str, address: str
+    ) -> Principal | None:
+        """The user whom a client's certificate names, whose authority TLS has checked; None if it
+        has none, or names nobody who is a user."""
+        name = certificate and _certified_name(certificate, self.certificate_user)
+        return self._let_in(name, protocol, address) if name and self._user(name) else None
+
     def vouched_for(self, name: str, protocol: str, address: str) -> Principal:
         """Somebody whom a certificate or a token names; `NotAuthenticatedError` if unknown."""
         if self._user(name) is None:
@@ -276,6 +288,17 @@ class ScramExchange:
         verifier = base64.b64encode(hmac.digest(server_key, signed, digest))
         who = self._logins.vouched_for(self.name, self._protocol, self._address)
         return b"v=" + verifier, who
+
+
+def _certified_name(certificate: Mapping[str, Any], what: str) -> str:
+    """The user's name, of a certificate as Python's `ssl` tells it; empty if it has none."""
+    if what == "common_name":
+        subject = (pair for part in certificate.get("subject", ()) for pair in part)
+        names = [value for key, value in subject if key == "commonName"]
+        # The last one is the most particular, and what others take.
+        return names[-1] if names else ""
+    alternatives = certificate.get("subjectAltName", ())
+    return next((value for key, value in alternatives if key.lower() == what), "")
 
 
 def _fields(text: str) -> Mapping[str, str]:

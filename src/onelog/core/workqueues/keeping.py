@@ -138,7 +138,7 @@ class Keeping:
         ]  # fmt: skip
         try:
             with self._writer.head_room():
-                self._writer.write_now(copies, self._shelves.records(shelf, done))
+                self._writer.write_now(copies, self._shelves.records({shelf: done}))
         except BaseException:
             shelf.give_back(found, counted=False)
             raise

@@ -35,6 +35,7 @@ from onelog.core.durable.writer import Writer
 from onelog.core.routing.names import named_for_access, topic_of
 from onelog.core.routing.routing import Routing
 from onelog.core.routing.targets import Letter
+from onelog.core.transactions.staged import Alongside
 from onelog.core.workqueues.arguments import Terms, check_same, terms_of
 from onelog.core.workqueues.consumers import Consumer, OnCancel, OnDeliver, Wants, Window
 from onelog.core.workqueues.dead_letters import Reason, letter_of
@@ -71,6 +72,8 @@ _HEAD_TICK_MS = 10
 OnGot = Callable[[Any, Delivery | None, WorkQueue, int, OnelogError | None], None]
 """Called with a token, the message, its queue, how many are left there, and what went wrong."""
 OnDeleted = Callable[[WorkQueue, str], None]
+Acks = Iterable[tuple[WorkQueue, Sequence[int]]]
+"""Queues, and the places of messages that are done."""
 
 
 @dataclass(eq=False)
@@ -647,7 +650,7 @@ class WorkQueues:
         letters = self._letters(queue, found, reason)
         records: list[NewMessage] = []
         if isinstance(shelf, LogShelf):
-            records = self.shelves.records(shelf, [each[PLACE] for each in found])
+            records = self.shelves.records({shelf: [each[PLACE] for each in found]})
         self._routing.deliver(letters, records)
         if isinstance(shelf, LogShelf):
             shelf.recorded()
@@ -709,11 +712,14 @@ class WorkQueues:
                 log.error("%s is not deleted yet: %s", queue.place_name, error)
                 self._ends.add(queue, now_ms + _TROUBLE_MS)
 
-    def ack_records(self, acks: Iterable[tuple[WorkQueue, Sequence[int]]]) -> list[NewMessage]:
-        """Records that say that messages are done, for an append with others; see `Routing.commit`.
+    def acks_alongside(self, acks: Callable[[], Acks], written: Callable[[], None]) -> Alongside:
+        """Acknowledgements for the append of a commit (`Routing.commit`).
 
-        They are still out until they are acknowledged, which has to follow.
+        `acks` tells of queues and the places that are done; `written` has to acknowledge them.
         """
+        return Alongside(lambda: self._ack_records(acks()), written)
+
+    def _ack_records(self, acks: Acks) -> list[NewMessage]:
         places: dict[LogShelf, list[int]] = {}
         for queue, some in acks:
             if not queue.is_deleted:
@@ -721,9 +727,7 @@ class WorkQueues:
                     shelf = queue.shelf_of(place)
                     if isinstance(shelf, LogShelf):
                         places.setdefault(shelf, []).append(place)
-        return [
-            record for shelf, also in places.items() for record in self.shelves.records(shelf, also)
-        ]
+        return self.shelves.records(places)
 
     # -- from time to time ---------------------------------------------------------------------
 

@@ -197,7 +197,9 @@ class GrpcSession(FramedSession):
         self.gateway = gateway
         self._reader = self._http = ServerConnection(connection.write, self)
         host, port = connection.remote
-        self.who = Principal("", "grpc", connection.remote_address)
+        place = "grpc", connection.remote_address
+        certified = gateway.broker.logins.certified(connection.certificate, *place)
+        self.who = certified or Principal("", *place)
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
         self._late: set[Stream] = set()
         """Calls that were there at the last sweep, and were not whole."""
@@ -264,7 +266,7 @@ class GrpcSession(FramedSession):
         logins, address = self.gateway.broker.logins, self.connection.remote_address
         signed = _SIGNED.fullmatch(call.header(b"authorization"))
         if signed is None:
-            if logins.is_needed:
+            if logins.is_needed and not self.who.name:
                 raise NotAuthenticatedError("requests have to be signed by a user")
             return self.who
         given = base64.b64encode(bytes.fromhex(signed[2])).decode()

@@ -97,7 +97,8 @@ def recall_message(call: Call, request: Any) -> None:
     key = handle.unique_key
 
     def recall(_: object) -> None:
-        broker.recall(who, topic, key, _recalled, (call, key), group=topic)
+        if not broker.recall(who, topic, key, _recalled, (call, key), group=topic):
+            _recalled((call, key), None, None)
 
     # What is found is looked for again in the loop, where nothing comes between; then in memory.
     call.look_up(lambda: broker.find_scheduled(who, topic, key), recall)

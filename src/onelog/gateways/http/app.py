@@ -142,10 +142,11 @@ class Guard:
             (found,) = await called(lambda done: logins.log_in(name, password, *place, done))
         elif kind.lower() == "bearer":
             (found,) = await called(lambda done: logins.log_in_by_token(given, *place, done))
-        elif logins.is_needed and scope["path"] not in OPEN:
-            return NotAuthenticatedError("log in as a user")
         else:
-            return None
+            found = logins.certified(scope["state"].get("certificate") or {}, *place)
+            if found is None:
+                is_open = scope["path"] in OPEN or not logins.is_needed
+                return None if is_open else NotAuthenticatedError("log in as a user")
         if isinstance(found, OnelogError):
             return found
         scope[PRINCIPAL] = found

@@ -27,6 +27,7 @@ class HttpTransport(asyncio.Transport):
                 "peername": connection.remote,
                 "sockname": connection.local,
                 "sslcontext": connection if connection.secure else None,
+                "peercert": connection.certificate,
             }
         )
         self._connection = connection

@@ -128,7 +128,9 @@ class KafkaSession(FramedSession):
         self.broker = gateway.broker
         host, port = connection.remote
         self.host = host
-        self.principal = Principal("", "kafka", connection.remote_address)
+        place = "kafka", connection.remote_address
+        certified = self.broker.logins.certified(connection.certificate, *place)
+        self.principal = certified or Principal("", *place)
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
         self.sasl: str | None = None
         """The mechanism by which the client logs in."""

@@ -252,8 +252,13 @@ class MqttSession(FramedSession):
         self._is_late = True  # What follows waits until it is known who that is.
         told = partial(self._logged_in, greeting, connect)
         logins, where = self._clients.broker.logins, self.connection.remote_address
-        if connect.user is None and connect.password is None and not logins.is_needed:
-            told(Principal("", "mqtt", where))
+        certified = logins.certified(self.connection.certificate, "mqtt", where)
+        if (
+            connect.user is None
+            and connect.password is None
+            and (certified is not None or not logins.is_needed)
+        ):
+            told(certified or Principal("", "mqtt", where))
         else:
             password = (connect.password or b"").decode("utf-8", "replace")
             logins.log_in(connect.user or "", password, "mqtt", where, told)

@@ -245,10 +245,13 @@ class StompSession(FramedSession):
         self.vhost = vhost if self.broker.routing.has_vhost(vhost) else DEFAULT_VHOST
         self.client_id = headers.get("client-id", "")
         self._is_logging_in = True
-        self.broker.logins.log_in(
-            headers.get("login", ""), headers.get("passcode", ""), "stomp",
-            self.connection.remote_address, partial(self._logged_in, common[-1], ours),
-        )  # fmt: skip
+        told = partial(self._logged_in, common[-1], ours)
+        logins, place = self.broker.logins, ("stomp", self.connection.remote_address)
+        certified = logins.certified(self.connection.certificate, *place)
+        if certified is not None and "login" not in headers:
+            told(certified)
+        else:
+            logins.log_in(headers.get("login", ""), headers.get("passcode", ""), *place, told)
 
     def _logged_in(self, version: str, heartbeats: str, found: Principal | OnelogError) -> None:
         """It is known who that is, or that it is nobody."""

@@ -1,8 +1,8 @@
 """Timed messages, as producers know them: they get a handle for each, and can take it back.
 
-A timed message comes like any other (`send`); the handle is in the answer. RocketMQ says yes to
-every recall with a handle in good form; here one of a message that is not scheduled any more is
-refused, and yes means that it will not be delivered.
+A timed message comes like any other (`send`); the handle is in the answer. Yes means that it will
+not be delivered. So it is also the answer where nothing is scheduled and the handle's time has not
+come: it was recalled before, or never sent.
 """
 
 from onelog.core.access import SELF
@@ -28,7 +28,8 @@ def recall_message(session: BrokerSession, command: Command) -> None:
     token = (session, command, handle.unique_key)
 
     def recall(_: object) -> None:
-        broker.recall(who, topic, handle.unique_key, _recalled, token, group=group)
+        if not broker.recall(who, topic, handle.unique_key, _recalled, token, group=group):
+            _recalled(token, None, None)
 
     # What is found is looked for again in the loop, where nothing comes between; then in memory.
     session.look_up(command, lambda: broker.find_scheduled(who, topic, handle.unique_key), recall)

@@ -45,12 +45,10 @@ from onelog.message import (
     NewRun,
     Part,
     SysFlag,
-    decode_properties,
     property_bytes,
 )
 from onelog.names import RETRY_PREFIX
 from onelog.record.inner_batch import split_batch
-from onelog.rocketmq import message_types
 from onelog.rocketmq.intents import intent_of, is_timed
 from onelog.rocketmq.priorities import LITE_NEEDLE, PRIORITY_NEEDLE, placed
 from onelog.wire.remoting import fields
@@ -99,8 +97,6 @@ def send_message(session: BrokerSession, command: Command) -> None:
         if PRIORITY_NEEDLE in properties or LITE_NEEDLE in properties:
             config = session.broker.find_topic(SELF, topic) or _create_topic(session, header)
             properties, queue_id, extra = placed(config, properties, queue_id)
-    if topic in gateway.typed_topics:
-        message_types.check(gateway.typed_topics[topic], decode_properties(properties))
     if retries_max is not None:
         intent = (intent or Intent())._replace(retries_max=retries_max)
     if queue_id < 0:
@@ -272,9 +268,6 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     if config is not None and config.attributes.get("queue.type") == "BatchCQ":
         _send_inner_batch(session, command, header, queue_id, source, len(parts))
         return
-    if header.topic in gateway.typed_topics:
-        for _, _, properties in parts:
-            message_types.check(gateway.typed_topics[header.topic], decode_properties(properties))
     run = NewRun(
         header.topic, queue_id, parts, source,
         _shared(header.properties) + gateway.added_properties, header.sys_flag & CLIENT_FLAGS,
