@@ -1,8 +1,8 @@
 """Who a client is: SASL's mechanisms PLAIN, AMQPLAIN and EXTERNAL.
 
 Where the broker has users, these log in with their passwords, or by the certificate that they have
-shown (EXTERNAL: its name is that of a user, as `security.certificate_user` says). Where it has none, everybody on its
-own machine is `guest`, with the password that RabbitMQ gives him.
+shown (EXTERNAL: it names a user, as `security.certificate_user` says). Where it has none, everybody
+on its own machine is `guest`, with the password that RabbitMQ gives him.
 """
 
 from onelog.errors import WireError
