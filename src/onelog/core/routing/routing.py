@@ -245,6 +245,10 @@ class Routing:
         targets = walk(place, found, sought, self._publishing.find_topic).targets
         return [each for each in targets if self._sees(who, "queue", vhost, each.name)]
 
+    def is_topic(self, name: str) -> bool:
+        """Whether there is a topic of that name, somebody's queue or not."""
+        return self._publishing.find_topic(name) is not None
+
     def add_queue(self, vhost: str, queue: Target) -> None:
         """Messages can be routed to this queue from now on; on each start, too."""
         if queue.topic:
