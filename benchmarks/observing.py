@@ -82,7 +82,7 @@ def _uncounted() -> Iterator[None]:
             told(messages, appended)  # type: ignore[arg-type]
 
     Writer.account = waking_only  # type: ignore[method-assign, assignment]
-    Histogram.observe = lambda *_: None  # type: ignore[method-assign, assignment]
+    Histogram.observe = lambda *_: None  # type: ignore[method-assign]
     try:
         yield
     finally:
