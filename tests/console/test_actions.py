@@ -424,6 +424,7 @@ PAGES = {
     "exchanges": "exchanges/shop", "send": "send?topic=orders", "delays": "delays",
     "dead-letters": "dead-letters/billing", "transactions": "transactions",
     "connections": "connections", "cluster": "cluster", "lake": "lake", "users": "users",
+    "audit": "audit",
     "settings": "settings",
 }  # fmt: skip
 
