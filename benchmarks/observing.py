@@ -15,7 +15,7 @@ import httpx
 import uvloop
 
 from benchmarks.table import Options, Row, under
-from onelog.config import load
+from onelog.config import Value, load
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.durable.writer import Writer
@@ -36,7 +36,7 @@ def run(options: Options) -> list[Row]:
 
 
 async def _measured(options: Options) -> list[Row]:
-    settings = {
+    settings: dict[str, Value] = {
         "broker.store_path": str(options.folder / "store"), "broker.port": 0, "broker.vip_port": 0,
         "broker.nameservers": "", "http.port": -1, "store.disk_clean_percent": 97,
         "store.disk_force_percent": 98, "store.disk_refuse_percent": 99,
@@ -81,8 +81,8 @@ def _uncounted() -> Iterator[None]:
         for told in self.stored:
             told(messages, appended)  # type: ignore[arg-type]
 
-    Writer.account = waking_only  # type: ignore[method-assign, assignment]
-    Histogram.observe = lambda *_: None  # type: ignore[method-assign, assignment]
+    Writer.account = waking_only  # type: ignore[method-assign]
+    Histogram.observe = lambda *_: None  # type: ignore[method-assign]
     try:
         yield
     finally:

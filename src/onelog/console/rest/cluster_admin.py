@@ -1,8 +1,9 @@
 """The administrator's client that the broker has for itself.
 
 Traces, delays and dead letters are of the whole cluster: what finds them asks all its brokers, over
-the network, as `onelog` does. Where there are users, it asks in the name of the one who wants to
-know, with the password that came with the request.
+the network, as `onelog` does. Where there are users, it signs in the name of the one who wants to
+know, who has logged in here: with the password that is kept for signing, or else with the one that
+came with the request.
 """
 
 import base64
@@ -10,13 +11,14 @@ import base64
 from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.credentials import Credentials
 from onelog.console.rest.operations import Ask
+from onelog.core.users.users import User
 from onelog.errors import NameserversUnreachableError, NotPermittedError
 from onelog.gateways import House
 
 TIMEOUT_MS = 5_000
 CLIENTS_MAX = 20
-_Key = tuple[tuple[tuple[str, int], ...], str]
-"""Name servers, and how who asks has logged in."""
+_Key = tuple[tuple[tuple[str, int], ...], Credentials | None]
+"""Name servers, and in whose name they are asked."""
 
 
 def admin_of(ask: Ask) -> AsyncAdmin:
@@ -28,8 +30,8 @@ def admin_of(ask: Ask) -> AsyncAdmin:
             "this asks all brokers of the cluster, and the broker knows no name server: set "
             "broker.nameservers"
         )
-    login = ask.request.headers.get("authorization", "") if ask.who.name else ""
-    key: _Key = (addresses, login)
+    credentials = _credentials(ask)
+    key: _Key = (addresses, credentials)
     known: dict[_Key, AsyncAdmin] | None = getattr(state, "cluster_admins", None)
     if known is None:
         known = state.cluster_admins = {}
@@ -43,18 +45,22 @@ def admin_of(ask: Ask) -> AsyncAdmin:
     if key not in known:
         if len(known) >= CLIENTS_MAX:
             known.clear()  # Its connections close when they have been idle for a while.
-        known[key] = _connect(ask.house, addresses, _credentials(login))
+        known[key] = _connect(ask.house, addresses, credentials)
     return known[key]
 
 
-def _credentials(login: str) -> Credentials | None:
-    if not login:
+def _credentials(ask: Ask) -> Credentials | None:
+    if not ask.who.name:
         return None
-    kind, _, given = login.partition(" ")
+    user: User | None = ask.house.broker.users.users.known.get(ask.who.name)
+    if user is not None and user.proofs.secret:
+        return Credentials(user.name, user.proofs.secret)
+    kind, _, given = ask.request.headers.get("authorization", "").partition(" ")
     if kind.lower() != "basic":
         raise NotPermittedError(
-            "this asks all brokers of the cluster, which a token cannot do: log in with name and "
-            "password"
+            "this asks all brokers of the cluster by a signature, and this broker keeps no "
+            f"password of {ask.who.name} that it could sign with; onelog user update "
+            f"{ask.who.name} --password ... --signing gives it one"
         )
     name, _, password = base64.b64decode(given).decode().partition(":")
     return Credentials(name, password)

@@ -568,11 +568,13 @@ class WorkQueues:
         for queue in some:
             queue.is_pending = False
         for queue in some:
+            before = queue.delivered
             try:
                 more = queue.run()
             except Exception:
                 log.exception("%s could not deliver", queue.place_name)
                 continue
+            self._admin.stats.totals.get_count += queue.delivered - before
             if more and not queue.is_pending:
                 self.pend(queue)
         if pending and not self._is_due:
