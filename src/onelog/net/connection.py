@@ -470,13 +470,16 @@ class Connection(asyncio.Protocol):
         if self._lost is not None:
             self._lost(self)
 
+    def warn(self, text: str, *arguments: object) -> None:
+        """Log a warning about the peer; of many in a short time, the first ones."""
+        capacity = self._limits.capacity
+        (log.warning if capacity is None else capacity.warnings.about)(text, *arguments)
+
     def _guard(self, call: Callable[..., None], *arguments: object) -> None:
         try:
             call(*arguments)
         except WireError as error:
-            capacity = self._limits.capacity
-            say = log.warning if capacity is None else capacity.garbage.about
-            say("%s sent what is no request: %s", self, error)
+            self.warn("%s sent what is no request: %s", self, error)
             self.close()
         except Exception:
             log.exception("%s is closed: its session failed", self)

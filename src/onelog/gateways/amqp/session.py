@@ -256,7 +256,7 @@ class AmqpSession(FramedSession):
         if greeting is None:
             return False
         if greeting not in (GREETING, _OLD_GREETING):
-            log.warning("%s does not speak AMQP 0-9-1", self.connection)
+            self.connection.warn("%s does not speak AMQP 0-9-1", self.connection)
             self.connection.write(GREETING)
             self.state = State.DEAF
             self.connection.close()
@@ -293,7 +293,7 @@ class AmqpSession(FramedSession):
                 self._logged_in(found)
 
     def _refuse(self, error: RefusedError) -> None:
-        log.warning("%s could not log in", self.connection)
+        self.connection.warn("%s could not log in", self.connection)
         if self.can("authentication_failure_close"):
             self.fail(error.code, str(error), _START_OK)
         else:
