@@ -301,3 +301,17 @@ class World:
 def pulled(result: Fetched) -> list[bytes]:
     """The bodies in a pull's answer."""
     return [bytes(each.body) for part in result.slices for each in decode_messages(part)]
+
+
+def cut(world: World, records: int) -> None:
+    """Cut the log off, as a crash may do: so many of its last records never reached the disk."""
+    store = world.store
+    at, places = int(store.log_min), []
+    while at < store.log_end:
+        places.append(at)
+        at += store.message_at(at).size
+    end = places[-records]
+    segment = store.log.segment_at(end)
+    with open(segment.path, "r+b") as file:
+        file.seek(end - segment.start)
+        file.write(bytes(int(store.log_end) - end))

@@ -15,10 +15,10 @@ import ipaddress
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from onelog.errors import WireError
 from onelog.net.capacity import Capacity
@@ -30,6 +30,8 @@ FLUSH_BYTES = 256 << 10
 """Bytes of one connection that are not held back until the end of the tick."""
 JOIN_BYTES_MAX = 64 << 10
 """Up to here, buffers are copied into one: that costs less than handing each to the kernel."""
+FLUSHED_AT_ONCE = 100
+"""Connections that are flushed before the clock is looked at."""
 BUSY_SECONDS = 0.005
 PAUSE_SECONDS = 0.001
 """Calls with less time between them follow one another, for all that can be seen from here."""
@@ -170,10 +172,16 @@ class Outbox:
         self._loop.call_soon(call)
 
     def flush(self) -> None:
-        """Write out everything now."""
+        """Write out what waits; of very many connections some, and the others in the next tick."""
         waiting, self._waiting = self._waiting, []
-        for connection in waiting:
-            connection.flush()
+        ends = monotonic() + BUSY_SECONDS
+        for at in range(0, len(waiting), FLUSHED_AT_ONCE):
+            if at and monotonic() > ends:
+                self._waiting[:0] = waiting[at:]
+                self._loop.call_soon(self.flush)
+                return
+            for connection in waiting[at : at + FLUSHED_AT_ONCE]:
+                connection.flush()
 
 
 class Room(asyncio.BufferedProtocol):
@@ -248,6 +256,10 @@ class Connection(asyncio.Protocol):
         self.remote: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
         self.secure = False
+        self.certificate: Mapping[str, Any] = {}
+        """The peer's own, if it was asked for one and its authority has signed it."""
+        self.user = ""
+        """Who has logged in; it is cut when they may not log in any more."""
         self._room: Room | None = None
         self.line: Line | None = None
         """A shorter way to the other side, if that is on the same event loop."""
@@ -399,6 +411,7 @@ class Connection(asyncio.Protocol):
         self.remote = self.origin or (transport.get_extra_info("peername") or ("", 0))[:2]
         self.local = (transport.get_extra_info("sockname") or ("", 0))[:2]
         self.secure = transport.get_extra_info("ssl_object") is not None
+        self.certificate = transport.get_extra_info("peercert") or {}
         self._session: Session = self._make_session(self)
 
     def data_received(self, data: bytes) -> None:

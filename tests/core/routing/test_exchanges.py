@@ -437,6 +437,7 @@ class Listed(Access):
     is_open = False
 
     def __init__(self, *allowed: tuple[str, str, str]) -> None:
+        super().__init__()
         self.allowed = set(allowed)
         self.asked: list[tuple[str, str, str]] = []
 

@@ -27,7 +27,7 @@ from onelog.errors import (
 )
 from onelog.message import NewMessage, encode_properties
 from onelog.store.message_store import MessageStore
-from tests.core.world import HELD_S_MAX, SMALL_STORE, TROUBLES, World
+from tests.core.world import HELD_S_MAX, SMALL_STORE, TROUBLES, World, cut
 
 SEVERAL = (("orders", 0, b"a"), ("payments", 1, b"b"), ("orders", 2, b"c"), ("orders", 0, b"d"))
 """Topic, queue and body of what most tests stage."""
@@ -191,20 +191,6 @@ def test_a_crash_before_the_commit_leaves_nothing(session: Session) -> None:
     assert session.seen() == []
     with pytest.raises(TransactionNotFoundError):
         session.commit()
-
-
-def cut(world: World, records: int) -> None:
-    """Cut the log off, as a crash may do: so many of its last records never reached the disk."""
-    store = world.store
-    at, places = int(store.log_min), []
-    while at < store.log_end:
-        places.append(at)
-        at += store.message_at(at).size
-    end = places[-records]
-    segment = store.log.segment_at(end)
-    with open(segment.path, "r+b") as file:
-        file.seek(end - segment.start)
-        file.write(bytes(int(store.log_end) - end))
 
 
 @pytest.mark.parametrize("lost", range(1, 7))

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from onelog.core.access import SELF
+from onelog.core.workqueues.claims import claim, read_again
+from onelog.core.workqueues.deliveries import Delivery
 from onelog.message import NewMessage
 from tests.core.workqueues.yard import Yard, body_of, numbered
-from tests.core.world import entries_of
+from tests.core.world import cut, entries_of
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
@@ -72,11 +74,35 @@ def test_acknowledgements_can_be_in_the_append_of_what_is_published(yard: Yard) 
         assert error is None
         yard.crash()
 
-    yard.broker.routing.commit(
-        SELF, "me", "t", committed, records=lambda: yard.works.ack_records(acks)
-    )
+    alongside = yard.works.acks_alongside(lambda: acks, lambda: queue.ack(taker.places[:3]))
+    yard.broker.routing.commit(SELF, "me", "t", committed, alongside=alongside)
     yard.settle()
     assert yard.drain() == [b"3", b"4", b"more"]
+
+
+@pytest.mark.parametrize(("staged", "lost"), [(0, 1), *((2, lost) for lost in range(6))])
+def test_messages_and_acknowledgements_of_a_commit_that_was_cut_off_are_there_or_neither(
+    yard: Yard, staged: int, lost: int
+) -> None:
+    queue, other, _ = yard.queue(), yard.queue("other"), yard.queue("out")
+    takers = yard.consume(), yard.consume("other")
+    yard.put_all(*numbered(3))
+    yard.put_all(*numbered(2), key="other")
+    yard.record()
+    yard.broker.begin(SELF, "me", "t")
+    for body in numbered(staged):
+        yard.broker.routing.stage(SELF, "me", "t", "/", "", "out", b"\0\0", body)
+    acks = [(queue, takers[0].places[:2]), (other, takers[1].places)]
+    alongside = yard.works.acks_alongside(lambda: acks, lambda: None)
+    yard.broker.routing.commit(SELF, "me", "t", lambda *told: None, alongside=alongside)
+    # Without messages one record; with them what follows, they, the acknowledgements, the end.
+    if lost:
+        cut(yard, lost)
+    is_there = lost < (5 if staged else 1)
+    for again in (yard.crash, yard.crash, yard.restart):
+        again()
+        found = [yard.counts(name)[0] for name in ("q", "other", "out")]
+        assert found == ([1, 0, staged] if is_there else [3, 2, 0])
 
 
 def test_acknowledgements_out_of_order_are_remembered_one_by_one(yard: Yard) -> None:
@@ -246,3 +272,31 @@ def test_what_is_on_disk_only_is_read_by_a_worker(
     assert found is not None
     assert body_of(found) == b"5"
     yard.close()
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_what_somebody_had_can_be_claimed_when_the_broker_starts_again(
+    yard: Yard, is_recorded: bool
+) -> None:
+    queue = yard.queue()
+    taker = yard.consume(prefetch=4)
+    yard.put_all(*numbered(6))
+    queue.ack(taker.places[:1])
+    if is_recorded:
+        yard.record()
+    yard.crash()
+    queue = yard.find()
+    for place in (taker.places[0], taker.places[2], 77):
+        claim(yard.works, queue, place)
+    assert queue.unacked == (1 if is_recorded else 2)
+    found: list[Delivery] = []
+    for place in (taker.places[2], taker.places[3], 77):
+        read_again(yard.works, queue, place, found.extend)
+    assert [body_of(each) for each in found] == [b"2"]
+    bodies = [b"%d" % number for number in (1, 3, 4, 5)]
+    assert yard.consume().bodies == bodies
+    assert (queue.ready_bytes, queue.unacked_bytes) == (0, 5 if is_recorded else 6)
+    queue.ack([taker.places[2]])
+    yard.record()
+    yard.crash()
+    assert yard.counts()[0] == (4 if is_recorded else 5)

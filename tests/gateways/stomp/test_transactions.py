@@ -1,9 +1,15 @@
 """Transactions of STOMP: messages and acknowledgements together, or not at all."""
 
+import shutil
 from pathlib import Path
 
+import pytest
+
 import onelog
+from onelog.core.transactions.staged import StagedParts
 from onelog.embedded_broker import EmbeddedBroker
+from onelog.errors import StoreFullError
+from onelog.gateways.stomp.transactions import Transaction
 from tests.gateways.stomp.live import connected
 
 
@@ -74,3 +80,56 @@ def test_a_transaction_that_is_not_open(onelog_stomp: EmbeddedBroker) -> None:
         with connected(onelog_stomp.stomp_address) as client:
             getattr(client.connection, command)("none")
             assert client.errors.get(timeout=30).headers["message"] == "no such transaction"
+
+
+@pytest.mark.parametrize("ack", ["client", "client-individual"])
+def test_a_kill_right_behind_the_append_of_a_commit_loses_no_acknowledgement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ack: str
+) -> None:
+    def killed(self: Transaction) -> None:
+        shutil.copytree(tmp_path / "one", tmp_path / "two")
+        finish(self)
+
+    finish = Transaction.finish
+    monkeypatch.setattr(Transaction, "finish", killed)
+    with onelog.embedded(tmp_path / "one", stomp=True) as mq, connected(mq.stomp_address) as client:
+        client.subscribe("/queue/in", ack=ack)
+        for body in "123":
+            client.send("/queue/in", body)
+        first, second, _ = [client.get() for _ in range(3)]
+        client.connection.begin("t")
+        if ack != "client":
+            client.ack(first, transaction="t")
+        client.ack(second, transaction="t")
+        client.send("/queue/out", "of both", transaction="t")
+        client.done(client.connection.commit, "t")
+    # As the files were when nothing but the log knew of it.
+    with onelog.embedded(tmp_path / "two", stomp=True) as mq, connected(mq.stomp_address) as client:
+        client.subscribe("/queue/in", "in")
+        client.subscribe("/queue/out", "out")
+        assert sorted(client.bodies(2)) == ["3", "of both"]
+        assert client.is_quiet()
+
+
+def test_a_commit_that_cannot_be_written_acknowledges_nothing(
+    onelog_stomp: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise StoreFullError("no room")
+
+    with connected(onelog_stomp.stomp_address) as client:
+        client.subscribe("/queue/in", ack="client-individual")
+        client.send("/queue/in", "1")
+        heard = client.get()
+        client.connection.begin("t")
+        client.ack(heard, transaction="t")
+        client.send("/queue/out", "of 1", transaction="t")
+        with monkeypatch.context() as patched:
+            patched.setattr(StagedParts, "append", refuse)
+            client.connection.commit("t")
+            assert "no room" in client.errors.get(timeout=30).body
+    with connected(onelog_stomp.stomp_address) as client:
+        client.subscribe("/queue/in", "in")
+        client.subscribe("/queue/out", "out")
+        assert client.get().body == "1"
+        assert client.is_quiet()

@@ -18,9 +18,11 @@ wrong with the message is raised. Whoever is told of success has it in every que
 """
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from struct import Struct
 from typing import Any
 
@@ -35,6 +37,7 @@ from onelog.core.routing.topology import Topology
 from onelog.core.routing.walk import (
     NO_HEADERS,
     ROUTES_MAX,
+    TopicTarget,
     groups_of,
     headers_reader,
     place_of,
@@ -42,7 +45,7 @@ from onelog.core.routing.walk import (
     walk,
 )
 from onelog.core.schedule.timers import Timers
-from onelog.core.transactions.staged import StagedTransactions
+from onelog.core.transactions.staged import Alongside, StagedTransactions
 from onelog.errors import (
     AccessRefusedError,
     MessageError,
@@ -53,7 +56,7 @@ from onelog.errors import (
     VhostNotFoundError,
     WireError,
 )
-from onelog.message import Buffer, NewMessage, encode_properties, property_value
+from onelog.message import Buffer, NewMessage, NewRun, encode_properties, property_value
 from onelog.names import OWN_PREFIX
 from onelog.record.forms import FORM_MASK, Form, amqp
 from onelog.record.forms.amqp_fields import (
@@ -68,6 +71,10 @@ log = logging.getLogger(__name__)
 
 ROUTED_TOPIC = OWN_PREFIX + "routed"
 """Where messages are said to go that are routed when their time has come."""
+HANDED_AT_ONCE = 1_000
+"""Queues in memory that get a message before anything else has its turn."""
+LATE_MAX = 100
+"""Messages that may wait for that."""
 EXPIRATION_MS_MAX = 315_360_000_000
 DELAY_MS_MAX = (1 << 32) - 1
 _AMQP = Form.AMQP.sys_flag
@@ -94,15 +101,19 @@ class Publishing:
     _clock: Clock
     _host: bytes
     body_bytes_max: int
+    _call_soon: Callable[[Callable[[], None]], None]
 
     def __post_init__(self) -> None:
         self._messages, self._receipts = self._writer.messages, self._writer.receipts
         self._vhosts = self._topology.vhosts
         self.find_topic = self._topics.get
+        self.late: deque[tuple[Iterator[Target], bytes, int, int]] = deque()
+        """Messages that some queues in memory have to wait for, because there are so many."""
         self._held: dict[tuple[Hashable, str], list[Held]] = {}
         self._refused: set[tuple[Hashable, str]] = set()
         """Transactions of which a queue has refused a message."""
         self._timers.becomes[ROUTED_TOPIC] = self.due
+        self._topics.on_change.append(self._topology.topic_changed)
 
     def mark(self, topic: str) -> None:
         """To be called before the first message goes to a topic; it may write a record."""
@@ -168,6 +179,48 @@ class Publishing:
         )  # fmt: skip
         self._receipts.append((on_stored, token, 0))
         return len(route.targets)
+
+    def publish_all(
+        self,
+        vhost: str,
+        exchange: str,
+        key: str,
+        properties: bytes,
+        bodies: list[bytes],
+        on_stored: OnStored,
+        token: Any = None,
+    ) -> bool:
+        """Publish messages that differ in their bodies only, which have one length.
+
+        Whoever published is told once, of all. False, and nothing is done, if they have to be
+        published one by one: their way is not known, or something about them has to be looked at.
+        """
+        known = self._vhosts.get(vhost)
+        found = None if known is None else known.exchanges.get(exchange)
+        if found is None or found.internal or len(bodies[0]) > self.body_bytes_max:
+            return False
+        flags = properties[0]
+        if (
+            flags & _HAS_EXPIRATION
+            or properties[1] & _HAS_USER_ID
+            or (flags & _HAS_HEADERS and b"CC" in properties)
+        ):
+            return False
+        route = found.routes.get(key)
+        if route is None or not route.is_short:
+            return False
+        lead = b"".join((route.head, _U32.pack(len(properties)), properties))
+        records = [lead + body for body in bodies]
+        if not route.groups:
+            for target in route.memory:
+                target.put_all(records, _AMQP)
+            on_stored(token, None, None)
+            return True
+        topic, queue_id, _ = route.groups[0]
+        host, parts = self._host, [(0, record, b"") for record in records]
+        run = NewRun(topic, queue_id, parts, b"", b"", _AMQP, self._clock.now_ms(), host, host)
+        self._writer.put(run, on_stored, token)
+        return True
 
     def _refuse(self, vhost: str, exchange: str) -> None:
         """Raise why there is no such exchange."""
@@ -236,7 +289,10 @@ class Publishing:
         """What has to wait of a message on its way, and where the rest goes."""
         vhost = self._vhosts[exchange.vhost]
         delay_ms = _delay_ms(sought)
-        found = walk(vhost, exchange, sought, self.find_topic, delayed=delay_ms > 0)
+        found = walk(vhost, exchange, sought, self.find_topic, delayed=delay_ms > 0, to_topics=True)
+        for target in found.targets:
+            if isinstance(target, TopicTarget):
+                self.mark(target.topic)
         key = sought.keys[0]
         route = route_of(exchange.name, key, found.targets)
         if found.by_key and found.targets and not found.delaying and len(sought.keys) == 1:
@@ -301,8 +357,11 @@ class Publishing:
         if not targets:
             return 0
         if not route.limited:
-            for target in route.memory:
-                target.put(record, form, 0)
+            if route.memory:
+                self._hand(route.memory, record, form, 0)
+            if not route.groups:
+                on_stored(token, None, None)
+                return len(targets)
             messages = [self._message(group, record, form) for group in route.groups]
             self._put(messages, on_stored, token)
             return len(targets)
@@ -326,17 +385,39 @@ class Publishing:
         taking = [each for each in targets if not each.is_limited or each.admits(record, form)]
         return self._handed(taking, record, form, priority)
 
-    @staticmethod
     def _handed(
-        targets: Sequence[Target], record: bytes, form: int, priority: int
+        self, targets: Sequence[Target], record: bytes, form: int, priority: int
     ) -> list[tuple[str, int]]:
-        places = []
+        self._hand([each for each in targets if not each.topic], record, form, priority)
+        return [place_of(each, priority) for each in targets if each.topic]
+
+    def _hand(self, targets: Sequence[Target], record: bytes, form: int, priority: int) -> None:
+        """Give a message to queues in memory; if they are many, some at a time, in order."""
+        if self.late or len(targets) > HANDED_AT_ONCE:
+            if len(self.late) >= LATE_MAX:  # Their publisher does not wait.
+                others, body, its_form, level = self.late.popleft()
+                for target in others:
+                    target.put(body, its_form, level)
+            if not self.late:
+                self._call_soon(self._hand_some)
+            self.late.append((iter(targets), record, form, priority))
+            return
         for target in targets:
-            if target.topic:
-                places.append(place_of(target, priority))
-            else:
+            target.put(record, form, priority)
+
+    def _hand_some(self) -> None:
+        left = HANDED_AT_ONCE
+        while self.late and left:
+            targets, record, form, priority = self.late[0]
+            count = 0
+            for target in islice(targets, left):
                 target.put(record, form, priority)
-        return places
+                count += 1
+            if count < left:
+                self.late.popleft()
+            left -= count
+        if self.late:
+            self._call_soon(self._hand_some)
 
     def _put(self, messages: list[NewMessage], on_stored: OnStored, token: Any) -> None:
         if len(messages) == 1:
@@ -477,9 +558,9 @@ class Publishing:
         name: str,
         on_committed: OnStored,
         token: Any = None,
-        records: Callable[[], Sequence[NewMessage]] | None = None,
+        alongside: Alongside | None = None,
     ) -> None:
-        """Give everything to its queues. `records` tells what else is to be in that append."""
+        """Give everything to its queues, in one append with what else belongs to it."""
         held = self._held.pop((owner, name), [])
         is_partial = (owner, name) in self._refused
         self._refused.discard((owner, name))
@@ -492,7 +573,7 @@ class Publishing:
                     error = PreconditionFailedError("partial tx completion")
             on_committed(token, where, error)
 
-        self._staged.commit(owner, name, committed, token, records)
+        self._staged.commit(owner, name, committed, token, alongside)
 
     def abort(self, owner: Hashable, name: str) -> None:
         """Forget what was published."""

@@ -14,6 +14,8 @@ broker stops, is aborted.
               the messages of these parts follow in the log, and the next message of each of their
               queues has that offset; behind them the entry is deleted, in the same append
 
+Records of the broker's own that belong to the commit, acknowledgements say, are in its parts, too.
+
 A crash may cut off an append. If its first record is there and its last one is not, the next start
 appends the rest before anything else is written (`open`). The ends of the queues tell what that is.
 So a commit whose first record survives is whole, and of any other nothing is seen.
@@ -153,17 +155,16 @@ class StagedParts:
         before: Sequence[Change],
         messages: list[NewMessage],
         after: Sequence[Change],
-        more: Sequence[NewMessage] = (),
     ) -> list[Appended]:
-        """Append messages between the records of changes, in one append, and make the changes.
-
-        Some `more` of the broker's own records are in it, too, behind the messages.
-        """
+        """Append messages between the records of changes, in one append, and make the changes."""
         first = self._tables.record(before)
-        records = [*more, *self._tables.record(after)]
-        appended = self._writer.write_now([*first, *messages], records)
+        appended = self._writer.write_now([*first, *messages], self._tables.record(after))
         self._tables.apply([*before, *after])
         return appended[len(first) :]
+
+    def write(self, records: Sequence[NewMessage]) -> None:
+        """Append records of the broker's own, and nothing else."""
+        self._writer.write_now([], records)
 
     def append_run(self, before: Sequence[Change], run: NewRun) -> None:
         """Append a run behind the records of changes, and make these."""
@@ -185,8 +186,13 @@ def told_as(reason: Exception) -> OnelogError:
     return reason if isinstance(reason, OnelogError) else StagedPartError(repr(reason))
 
 
-MoreRecords = Callable[[], Sequence[NewMessage]]
-"""Makes the broker's own records that belong into the append of a commit."""
+class Alongside(NamedTuple):
+    """What of the broker's own belongs into the append of a commit."""
+
+    records: Callable[[], Sequence[NewMessage]]
+    """Makes its records."""
+    written: Callable[[], None]
+    """Called when they are in the log, before anything else happens."""
 
 
 class _Transaction:
@@ -203,7 +209,7 @@ class _Transaction:
         self.bytes = 0
         self.begun_ms: int | None = None
         """When its first message was staged."""
-        self.ending: tuple[OnStored, Any, MoreRecords | None] | None = None
+        self.ending: tuple[OnStored, Any, Alongside | None] | None = None
         """Who waits for its commit, and what else is to be in that append."""
 
 
@@ -346,45 +352,50 @@ class StagedTransactions:
         name: str,
         on_committed: OnStored,
         token: Any = None,
-        more: MoreRecords | None = None,
+        alongside: Alongside | None = None,
     ) -> None:
         """Make the messages visible; `on_committed` learns where they are when that is durable.
 
         If it fails, the transaction is aborted.
         """
-        self._required(owner, name).ending = (on_committed, token, more)
+        self._required(owner, name).ending = (on_committed, token, alongside)
         self._commit(owner, name)
 
     def _commit(self, owner: Hashable, name: str) -> None:
         transaction = self._open.get((owner, name))
         if transaction is None or transaction.ending is None:
             return  # It was aborted while it waited.
-        on_committed, token, more = transaction.ending
+        on_committed, token, alongside = transaction.ending
         places = map(self.records.place_of, transaction.parts)
         if not self.warming.is_ready(places, partial(self._commit, owner, name)):
             return
         self._end(owner, name)
         try:
-            appended = self._append(transaction, [] if more is None else more())
+            records = [] if alongside is None else alongside.records()
+            appended = self._append(transaction, records)
         except Exception as reason:
             on_committed(token, None, told_as(reason))
         else:
+            if alongside is not None:
+                alongside.written()
             self.durability.when_safe(self.store.log_end, partial(on_committed, token, appended))
 
-    def _append(self, transaction: _Transaction, more: Sequence[NewMessage]) -> list[Appended]:
-        parts, gathered = transaction.parts, transaction.gathered
+    def _append(self, transaction: _Transaction, records: Sequence[NewMessage]) -> list[Appended]:
+        parts, gathered = transaction.parts, [*transaction.gathered, *records]
         messages = [*self._messages(parts), *gathered]
-        if not messages:
-            return self.records.append([], [], [], more)
-        queues = dict.fromkeys((each.topic, each.queue_id) for each in messages)
-        for topic in {topic for topic, _ in queues}:
+        count = len(messages) - len(records)
+        if len(messages) < 2 and not count:
+            self.records.write(records)  # One record is whole, or not there.
+            return []
+        for topic in {each.topic for each in messages[:count]}:
             if topic != TIMER_TOPIC:
                 self.topics.require(topic)  # It may have been deleted.
+        queues = dict.fromkeys((each.topic, each.queue_id) for each in messages)
         if gathered:
             parts.append(self.records.put_now(Part.of_messages(gathered)))
         begins = [[*queue, self.records.end_of(*queue)] for queue in queues]
         begun = (self.name, _COMMIT, {"parts": parts, "begins": begins})
-        return self.records.append([begun], messages, [(self.name, _COMMIT, None)], more)
+        return self.records.append([begun], messages, [(self.name, _COMMIT, None)])[:count]
 
     def abort(self, owner: Hashable, name: str = "") -> None:
         """End a transaction; nobody will see its messages."""

@@ -8,7 +8,7 @@ delivers those messages again, as redelivered.
               as often as they do
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from onelog.core.durable.deadlines import Schedule
@@ -120,12 +120,14 @@ class Shelves:
         self._hand_over()
         self._journal.end_of_tick()
 
-    def records(self, shelf: LogShelf, also: Iterable[int]) -> list[NewMessage]:
+    def records(self, places: Mapping[LogShelf, Iterable[int]]) -> list[NewMessage]:
         """What changed, and that the messages at these places are done: for others' appends.
 
-        Who has written them says so to the shelf.
+        Who has written them says so to the shelves.
         """
-        return self._tables.record([(TABLE, shelf_key(shelf), shelf.record(also))])
+        return self._tables.record(
+            [(TABLE, shelf_key(shelf), shelf.record(also)) for shelf, also in places.items()]
+        )
 
     def follow(self) -> None:
         """The log is another broker's: nothing is recorded here."""

@@ -1,7 +1,7 @@
 """The door to declared queues: declaring, consuming, getting, and what time does to them.
 
 It is a part of the door of the broker: who asks is the first argument, and whether they may is
-decided here. Queues are named to `access` as vhost@name.
+decided here. Queues are named to `access` as topics are: see `routing.names`.
 
     arguments     what a queue may be declared with
     declared      which durable ones there are
@@ -35,6 +35,7 @@ from onelog.core.durable.writer import Writer
 from onelog.core.routing.names import named_for_access, topic_of
 from onelog.core.routing.routing import Routing
 from onelog.core.routing.targets import Letter
+from onelog.core.transactions.staged import Alongside
 from onelog.core.workqueues.arguments import Terms, check_same, terms_of
 from onelog.core.workqueues.consumers import Consumer, OnCancel, OnDeliver, Wants, Window
 from onelog.core.workqueues.dead_letters import Reason, letter_of
@@ -52,10 +53,11 @@ from onelog.errors import (
     OnelogError,
     PreconditionFailedError,
     QueueNotFoundError,
+    ReadOnlyQueueError,
     ResourceLockedError,
 )
 from onelog.message import NewMessage
-from onelog.names import check_name, join_key
+from onelog.names import check_name
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -70,6 +72,8 @@ _HEAD_TICK_MS = 10
 OnGot = Callable[[Any, Delivery | None, WorkQueue, int, OnelogError | None], None]
 """Called with a token, the message, its queue, how many are left there, and what went wrong."""
 OnDeleted = Callable[[WorkQueue, str], None]
+Acks = Iterable[tuple[WorkQueue, Sequence[int]]]
+"""Queues, and the places of messages that are done."""
 
 
 @dataclass(eq=False)
@@ -215,8 +219,13 @@ class WorkQueues:
 
         An exclusive queue is its owner's, and ends with it; without a name it gets one.
         """
-        self._check(who, "create", vhost, name)
+        self._check(who, "create", vhost, name or "amq.gen-")
         arguments = arguments or {}
+        if not self._access.is_open and (beyond := arguments.get("x-dead-letter-exchange")):
+            # As in RabbitMQ: what may be read there is what may be written where it ends.
+            self._check(who, "consume", vhost, name or "amq.gen-")
+            place = named_for_access(vhost, str(beyond))
+            self._access.check(who, "publish", ("exchange", place))
         found = self._queues.get((vhost, name))
         if found is not None:
             self._check_like(found, durable, exclusive, auto_delete, arguments, owner)
@@ -309,7 +318,7 @@ class WorkQueues:
             return found
         return [
             each for each in found
-            if self._access.may(who, "describe", ("queue", join_key(each.vhost, each.name)))
+            if self._access.may(who, "describe", ("queue", named_for_access(each.vhost, each.name)))
         ]  # fmt: skip
 
     def __len__(self) -> int:
@@ -334,7 +343,7 @@ class WorkQueues:
         self.settle(queue)
         if if_unused and queue.rota.all:
             raise PreconditionFailedError(f"{queue.place_name} in use")
-        if if_empty and (queue.ready or queue.unacked):
+        if if_empty and queue.ready:
             raise PreconditionFailedError(f"{queue.place_name} not empty")
         count = queue.ready
         self._delete(queue, "deleted")
@@ -428,7 +437,7 @@ class WorkQueues:
     @staticmethod
     def _check_consumable(queue: WorkQueue) -> None:
         if queue.is_stream:
-            raise PreconditionFailedError(
+            raise ReadOnlyQueueError(
                 f"{queue.place_name} is a stream: it is read by position, and keeps its messages"
             )
 
@@ -646,7 +655,7 @@ class WorkQueues:
         letters = self._letters(queue, found, reason)
         records: list[NewMessage] = []
         if isinstance(shelf, LogShelf):
-            records = self.shelves.records(shelf, [each[PLACE] for each in found])
+            records = self.shelves.records({shelf: [each[PLACE] for each in found]})
         self._routing.deliver(letters, records)
         if isinstance(shelf, LogShelf):
             shelf.recorded()
@@ -708,11 +717,14 @@ class WorkQueues:
                 log.error("%s is not deleted yet: %s", queue.place_name, error)
                 self._ends.add(queue, now_ms + _TROUBLE_MS)
 
-    def ack_records(self, acks: Iterable[tuple[WorkQueue, Sequence[int]]]) -> list[NewMessage]:
-        """Records that say that messages are done, for an append with others; see `Routing.commit`.
+    def acks_alongside(self, acks: Callable[[], Acks], written: Callable[[], None]) -> Alongside:
+        """Acknowledgements for the append of a commit (`Routing.commit`).
 
-        They are still out until they are acknowledged, which has to follow.
+        `acks` tells of queues and the places that are done; `written` has to acknowledge them.
         """
+        return Alongside(lambda: self._ack_records(acks()), written)
+
+    def _ack_records(self, acks: Acks) -> list[NewMessage]:
         places: dict[LogShelf, list[int]] = {}
         for queue, some in acks:
             if not queue.is_deleted:
@@ -720,9 +732,7 @@ class WorkQueues:
                     shelf = queue.shelf_of(place)
                     if isinstance(shelf, LogShelf):
                         places.setdefault(shelf, []).append(place)
-        return [
-            record for shelf, also in places.items() for record in self.shelves.records(shelf, also)
-        ]
+        return self.shelves.records(places)
 
     # -- from time to time ---------------------------------------------------------------------
 

@@ -84,4 +84,4 @@ class SysTopics:
 
 
 def _letter(topic: str, value: bytes, now_ms: int, flags: int) -> Letter:
-    return Letter(mqtt.encode(flags, now_ms, b"", topic.encode(), b"", value))
+    return Letter(mqtt.Content(flags, now_ms, b"", topic.encode(), b"", value))

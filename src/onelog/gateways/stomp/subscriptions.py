@@ -10,7 +10,7 @@ the id of a message is the connection's, the subscription's and its own number.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal
 
@@ -121,18 +121,19 @@ class Subscription:
         for consumer in self.consumers:
             consumer.resume()
 
-    def taken(self, tag: int) -> "dict[WorkQueue, list[int]]":
-        """The places of the messages that an ACK of one of them is for, which are not out then."""
+    def _meant(self, tag: int) -> list[int]:
+        """The numbers of the messages that an ACK of one of them is for."""
         if tag not in self.out:
             raise InvalidRequestError(f"message {tag} of subscription {self.ident!r} is not out")
-        tags = [tag]
-        if self.mode == "client":
-            tags = [each for each in self.out if each <= tag]
-        places: dict[WorkQueue, list[int]] = {}
-        for each in tags:
-            queue, place = self.out.pop(each)
-            places.setdefault(queue, []).append(place)
-        return places
+        return [each for each in self.out if each <= tag] if self.mode == "client" else [tag]
+
+    def places(self, tag: int) -> "dict[WorkQueue, list[int]]":
+        """Where the messages are that an ACK of one of them is for."""
+        return _by_queue(self.out[each] for each in self._meant(tag))
+
+    def taken(self, tag: int) -> "dict[WorkQueue, list[int]]":
+        """The same, and they are not out then."""
+        return _by_queue([self.out.pop(each) for each in self._meant(tag)])
 
     def end(self, *, counted: bool) -> None:
         """Take no more, and give back what was not acknowledged."""
@@ -141,13 +142,18 @@ class Subscription:
             workqueues.on_declared.remove(self.watching)
         for consumer in self.consumers:
             workqueues.cancel(consumer)
-        places: dict[WorkQueue, list[int]] = {}
-        for queue, place in self.out.values():
-            places.setdefault(queue, []).append(place)
+        places = _by_queue(self.out.values())
         self.out.clear()
         for queue, back in places.items():
             queue.requeue(back, counted=counted)
         self.consumers.clear()
+
+
+def _by_queue(out: "Iterable[tuple[WorkQueue, int]]") -> "dict[WorkQueue, list[int]]":
+    places: dict[WorkQueue, list[int]] = {}
+    for queue, place in out:
+        places.setdefault(queue, []).append(place)
+    return places
 
 
 @lru_cache(maxsize=4096)

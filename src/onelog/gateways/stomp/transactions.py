@@ -1,9 +1,11 @@
 """BEGIN, COMMIT, ABORT: messages and acknowledgements that happen together, or not at all.
 
-Messages are staged in the core, and stored by one append. Acknowledgements are kept here until the
-messages are stored; a crash in between delivers again what was acknowledged, and loses nothing.
+Messages are staged in the core, and stored by one append, which says of the messages that the
+transaction acknowledges that they are done. What it refuses goes back to its queue, or to the dead
+letters, behind that: a crash in between delivers it again.
 """
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,13 +27,15 @@ SETTLED_MAX = 100_000
 class Transaction:
     """One that is open."""
 
-    __slots__ = ("_name", "_session", "settled", "staged")
+    __slots__ = ("_name", "_session", "refused", "settled", "staged")
 
     def __init__(self, session: StompSession, name: str) -> None:
         self._session = session
         self._name = name
         self.settled: list[tuple[Subscription, int, bool | None]] = []
         self.staged = 0
+        self.refused: list[WorkQueue] = []
+        """Queues that got something back: who waits for the commit waits for that, too."""
 
     def stage(self, posting: "Posting") -> None:
         """Add a message."""
@@ -49,14 +53,24 @@ class Transaction:
             raise InvalidRequestError(f"the limit is {SETTLED_MAX} acknowledgements: COMMIT them")
         self.settled.append((subscription, tag, requeue))
 
-    def finish(self) -> "list[WorkQueue]":
-        """Settle what is to be settled; the queues that this is recorded for."""
+    def acks(self) -> "Iterator[tuple[WorkQueue, list[int]]]":
+        """What is done with the commit."""
+        for subscription, tag, requeue in self._open():
+            if requeue is None:
+                yield from subscription.places(tag).items()
+
+    def finish(self) -> None:
+        """The commit is written: settle what is to be settled."""
         queues: dict[WorkQueue, None] = {}
-        for subscription, tag, requeue in self.settled:
-            # It may be acknowledged by a later one already, or its subscription over.
-            if tag in subscription.out:
-                queues |= dict.fromkeys(settle(subscription, tag, requeue))
-        return list(queues)
+        for subscription, tag, requeue in self._open():
+            settled = settle(subscription, tag, requeue)
+            if requeue is not None:
+                queues |= dict.fromkeys(settled)
+        self.refused = list(queues)
+
+    def _open(self) -> Iterator[tuple[Subscription, int, bool | None]]:
+        # One may be acknowledged by a later one already, or its subscription over.
+        return (each for each in self.settled if each[1] in each[0].out)
 
 
 def begin(session: StompSession, frame: Frame) -> None:
@@ -79,11 +93,13 @@ def commit(session: StompSession, frame: Frame) -> None:
 
     def committed(_: object, where: object, error: OnelogError | None) -> None:
         if error is None and not session.connection.closing:
-            when_recorded(session, transaction.finish(), partial(session.settled, receipt))
+            when_recorded(session, transaction.refused, partial(session.settled, receipt))
         session.settled(None if error is None else receipt, error)
 
+    broker = session.broker
+    acks = broker.workqueues.acks_alongside(transaction.acks, transaction.finish)
     try:
-        session.broker.routing.commit(session.who, session, name, committed)
+        broker.routing.commit(session.who, session, name, committed, alongside=acks)
     except OnelogError:
         session.pending -= 1
         raise
