@@ -111,10 +111,10 @@ class Gateway:
         if bool(alarm) != bool(self.alarm):
             self.alarm = alarm
             for session in tuple(self.sessions):
-                session.alarmed()
+                session.connection.guard(session.alarmed)
         now_ms = self.clock.now_ms()
         for session in tuple(self.sessions):
-            session.tick(now_ms)
+            session.connection.guard(session.tick, now_ms)
 
     def say_goodbye(self) -> None:
         """The broker goes."""
