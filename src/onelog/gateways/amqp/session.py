@@ -31,7 +31,7 @@ from onelog.gateways import House
 from onelog.gateways.amqp.channel import Channel
 from onelog.gateways.amqp.consuming import Settled
 from onelog.gateways.amqp.handlers import HANDLERS
-from onelog.gateways.amqp.logins import GUEST, MECHANISMS, credentials, refusal
+from onelog.gateways.amqp.logins import EXTERNAL, GUEST, MECHANISMS, credentials, refusal
 from onelog.gateways.amqp.refusals import RefusedError, not_allowed, reply_code
 from onelog.gateways.amqp.replies import Replies
 from onelog.gateways.amqp.streams import StreamReader
@@ -267,7 +267,9 @@ class AmqpSession(FramedSession):
             self.connection.close()
             return False
         self.state = State.STARTING
-        self._send("connection.start", 0, 9, self.gateway.properties, MECHANISMS, b"en_US")
+        # Only who has shown a certificate can be known by it.
+        mechanisms = MECHANISMS + b" EXTERNAL" * bool(self.connection.certificate)
+        self._send("connection.start", 0, 9, self.gateway.properties, mechanisms, b"en_US")
         return True
 
     def start_ok(self, client: Table, mechanism: str, response: bytes, locale: str) -> None:
@@ -276,8 +278,16 @@ class AmqpSession(FramedSession):
         capabilities = client.get("capabilities")
         if isinstance(capabilities, dict):
             self._capabilities = capabilities
-        name, password = credentials(mechanism, response)
         logins = self.broker.logins
+        if mechanism == EXTERNAL:
+            where = self.connection.remote_address
+            certified = logins.certified(self.connection.certificate, "amqp", where)
+            if certified is None:
+                self._refuse(refusal(mechanism))
+            else:
+                self._logged_in(certified)
+            return
+        name, password = credentials(mechanism, response)
         if not logins.users.is_open:
             self.state = State.CHECKING
             place = "amqp", self.connection.remote_address
