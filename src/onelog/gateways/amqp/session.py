@@ -111,10 +111,10 @@ class Gateway:
         if bool(alarm) != bool(self.alarm):
             self.alarm = alarm
             for session in tuple(self.sessions):
-                session.alarmed()
+                session.connection.guard(session.alarmed)
         now_ms = self.clock.now_ms()
         for session in tuple(self.sessions):
-            session.tick(now_ms)
+            session.connection.guard(session.tick, now_ms)
 
     def say_goodbye(self) -> None:
         """The broker goes."""
@@ -261,7 +261,7 @@ class AmqpSession(FramedSession):
         if greeting is None:
             return False
         if greeting not in (GREETING, _OLD_GREETING):
-            log.warning("%s does not speak AMQP 0-9-1", self.connection)
+            self.connection.warn("%s does not speak AMQP 0-9-1", self.connection)
             self.connection.write(GREETING)
             self.state = State.DEAF
             self.connection.close()
@@ -308,7 +308,7 @@ class AmqpSession(FramedSession):
                 self._logged_in(found)
 
     def _refuse(self, error: RefusedError) -> None:
-        log.warning("%s could not log in", self.connection)
+        self.connection.warn("%s could not log in", self.connection)
         if self.can("authentication_failure_close"):
             self.fail(error.code, str(error), _START_OK)
         else:

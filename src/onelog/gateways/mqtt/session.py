@@ -295,6 +295,12 @@ class MqttSession(FramedSession):
         if not self._clients.admits(found, greeting.client_id, greeting.will):
             self._turn_away(Reason.NOT_AUTHORIZED)
             return
+        try:
+            self._clients.check_room(greeting)
+        except OnelogError as error:
+            self.connection.warn("%s is refused: %s", self.connection, error)
+            self._refuse(reason_of(error))
+            return
         self._who = found
         self.connection.user = found.name
         try:
@@ -573,6 +579,8 @@ class MqttSession(FramedSession):
             return None, Reason.QUOTA_EXCEEDED
         handling = options >> 4 & 3
         try:
+            if client.is_durable:
+                self._clients.broker.sessions.check_room()
             client.subscribe(text, subscribed, replay=None if handling == 1 else handling == 0)
         except OnelogError as error:
             return None, reason_of(error)
