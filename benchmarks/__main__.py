@@ -18,6 +18,7 @@ SUITES = {
     "store": "benchmarks.store",
     "rocketmq": "benchmarks.rocketmq_peer",
     "kafka": "benchmarks.kafka",
+    "amqp": "benchmarks.amqp",
     "kafka-growth": "benchmarks.kafka_growth",
     "replication": "benchmarks.replication",
     "growth": "benchmarks.growth",
@@ -30,6 +31,7 @@ SUITES = {
     "mqtt": "benchmarks.mqtt",
     "stomp": "benchmarks.stomp",
     "embedded": "benchmarks.embedded",
+    "observing": "benchmarks.observing",
     "spark": "benchmarks.spark",
 }
 # Not the system's temporary folder: that one is often memory, and the store is about disks.

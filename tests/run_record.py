@@ -32,10 +32,10 @@ def result(stats: Mapping[str, Sized], seconds: float) -> str:
     return f"{', '.join(counts) or 'nothing run'} in {took}"
 
 
-def commit() -> str:
-    """The commit that was tested; what such runs leave behind does not count as a change."""
-    name = _said("git", "rev-parse", "--short", "HEAD").strip()
-    changed = _said("git", "status", "--porcelain", "--", ".", ":!benchmarks/results")
+def commit(folder: Path = RESULTS) -> str:
+    """The commit that was tested; what such runs leave in `folder` does not count as a change."""
+    name = _said("git", "rev-parse", "--short", "HEAD", folder=folder).strip()
+    changed = _said("git", "status", "--porcelain", "--", ":/", ":!.", folder=folder)
     return name + ("+" if changed else "")
 
 
@@ -50,10 +50,10 @@ def machine() -> str:
     )
 
 
-def _said(*command: str) -> str:
+def _said(*command: str, folder: Path = RESULTS) -> str:
     try:
         ended = subprocess.run(
-            command, cwd=RESULTS, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
         )
     except OSError:
         return ""

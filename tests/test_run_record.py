@@ -1,6 +1,7 @@
 """The record of the long runs has what anybody must know of one, and no more."""
 
 import socket
+import subprocess
 from pathlib import Path
 
 from tests import run_record
@@ -25,3 +26,20 @@ def test_runs_are_lines_of_one_table(tmp_path: Path) -> None:
     assert "CPython" in first
     assert socket.gethostname() not in first
     assert str(Path.home()) not in first
+
+
+def test_what_was_changed_is_marked_unless_it_is_a_result(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    for file in (tmp_path / "code.py", results / "runs.md"):
+        file.write_text("first\n")
+    author = ["-c", "user.name=A", "-c", "user.email=a@localhost"]
+    for command in (["init", "-q"], ["add", "."], [*author, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    (results / "runs.md").write_text("second\n")
+    (results / "other.json").write_text("{}")
+    name = run_record.commit(results)
+    assert name
+    assert not name.endswith("+")
+    (tmp_path / "code.py").write_text("second\n")
+    assert run_record.commit(results) == f"{name}+"

@@ -161,6 +161,9 @@ class BrokerConfig:
     memory_queue_bytes_max: int = setting(
         256 << 20, "messages in queues that live in memory", 1 << 20, 1 << 40, live=True
     )
+    routed_body_bytes_max: int = setting(
+        16 << 20, "largest message that is published to an exchange", 1, 512 << 20, live=True
+    )
     transaction_timeout_ms: int = setting(
         6_000, "age at which a producer may be asked about a transaction", 1, DAY_MS, live=True
     )
@@ -306,6 +309,11 @@ class HttpConfig:
     port: int = setting(
         15672, "port of the console, REST and metrics; 0 for none, -1 for a free one", -1, 65_535
     )
+    lake: str = setting(
+        "",
+        "folder of lake tables (onelog lake sync) that the console shows; empty for none",
+        example="/data/lake",
+    )
     hosts: str = setting(
         "", "names, beside addresses and localhost, that browsers may call this machine by",
         pattern=r"[A-Za-z0-9_.,-]*", example="mq.example.com,mq", live=True,
@@ -434,6 +442,14 @@ class TlsConfig:
     key_path: str = setting(
         "", "private key (PEM) of the certificate", pattern=r"[^\0]*", live=True
     )
+    client_ca_path: str = setting(
+        "", "authority (PEM) of clients' certificates; empty: they are not asked for one",
+        pattern=r"[^\0]*", live=True,
+    )  # fmt: skip
+    client_auth: Literal["requested", "required"] = choice(
+        "requested", "with `client_ca_path`: whether TLS clients without a certificate are served",
+        live=True,
+    )  # fmt: skip
     outgoing: Literal["auto", "on", "off"] = choice(
         "auto",
         "whether a broker calls name servers with TLS; auto: if `mode` is enforcing",
@@ -472,9 +488,23 @@ class SecurityConfig:
     jwt_claim: str = setting(
         "sub", "what of a token names the user", pattern=r"\S+", example="preferred_username"
     )
+    certificate_user: Literal["common_name", "dns", "email", "uri"] = choice(
+        "common_name", "what of a client's certificate names the user: its subject's common name, "
+        "or the first alternative name of a kind", live=True,
+    )  # fmt: skip
     remote_admin: bool = setting(
         False, "let other machines delete, reset and reconfigure, too", live=True
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryConfig:
+    """What is told to OpenTelemetry."""
+
+    traces: str = setting(
+        "", "where spans of traced messages go (OTLP over HTTP); empty: nowhere",
+        pattern=r"(https?://\S+)?", example="http://127.0.0.1:4318/v1/traces",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,6 +524,7 @@ class Config:
     net: NetConfig = NetConfig()
     tls: TlsConfig = TlsConfig()
     security: SecurityConfig = SecurityConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
 
 
 class Setting(NamedTuple):
@@ -737,6 +768,9 @@ def _check_relations(config: Config, sources: Mapping[str, str]) -> None:
         refuse(reason, "net.unread_bytes_max", "broker.frame_bytes_max")
     if any(port > 65_535 for _, port in broker.nameserver_addresses):
         refuse("a port is at most 65535", "broker.nameservers")
+    if tls.client_auth == "required" and not tls.client_ca_path:
+        reason = "nobody could have a certificate; name the authority"
+        refuse(reason, "tls.client_auth", "tls.client_ca_path")
     if bool(tls.cert_path) != bool(tls.key_path):
         reason = "a certificate needs its key, and a key its certificate"
         refuse(reason, "tls.cert_path", "tls.key_path")

@@ -39,6 +39,7 @@ PLACES = {
     "connections": "rocketmq",
     "cluster": "broker-a",
     "lake": "Spark",
+    "users": "There are no users",
     "settings": "http.port",
 }
 """Pages, and what has to be read there."""

@@ -21,7 +21,7 @@ import tarfile
 import tempfile
 import venv
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +29,7 @@ from xml.etree import ElementTree
 
 from benchmarks.kafka_peer import KafkaPeer
 from benchmarks.table import machine_facts
+from onelog.config import Value
 from tests.e2e.onelog_kafka import OnelogKafka
 
 CONFLUENT_SOURCE = "CONFLUENT_KAFKA_SOURCE"
@@ -122,6 +123,13 @@ _PEER_SETTINGS = {
 }
 
 
+_OWN_SETTINGS: dict[str, Value] = {
+    "kafka.session_min_ms": 1_000,
+    "kafka.share_lock_ms": 1_000,
+    "security.anonymous": True,
+}
+
+
 class Workplace:
     """A folder with the sources, environments and results of the suites."""
 
@@ -137,7 +145,7 @@ class Workplace:
         if not source.exists():
             with tempfile.TemporaryDirectory(dir=self.folder) as download:
                 command = [sys.executable, "-m", "pip", "--quiet", "download", "--no-deps"]
-                command += ["--no-binary", ":all:", "--dest", download, package.requirement]
+                command += ["--no-binary", package.name, "--dest", download, package.requirement]
                 subprocess.run(command, check=True)
                 (archive,) = Path(download).glob("*.tar.gz")
                 with tarfile.open(archive) as packed:
@@ -182,24 +190,31 @@ class Workplace:
                 "KAFKA_ROOT": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1",
             }  # fmt: skip
             for path in suite.files(source):
-                command = [str(python), "-m", "pytest", "--quiet", "--tb=short", "--color=no"]
-                command += [f"--timeout={CASE_SECONDS}", "-o", f"cache_dir={kept / 'cache'}"]
-                command += [str(path.relative_to(source))]
-                for attempt in ("first", "again"):
-                    again = ["--last-failed"] if attempt == "again" else []
-                    report = kept / f"{path.stem}.{attempt}.xml"
-                    with (kept / f"{path.stem}.{attempt}.log").open("w") as log:
-                        # In a session of its own: some of these tests send signals to themselves.
-                        with contextlib.suppress(subprocess.TimeoutExpired):
-                            subprocess.run(
-                                [*command, *again, f"--junitxml={report}"],
-                                cwd=source, env=environment, stdout=log, stderr=log,
-                                timeout=FILE_SECONDS, check=False, start_new_session=True,
-                            )  # fmt: skip
-                    failed = [name for name, how in outcomes(report).items() if how == "failed"]
-                    print(f"{suite.name} on {server}, {path.stem}, {attempt}: {failed or 'ok'}")
-                    if not failed:
-                        break
+                command = [str(python), "-m", "pytest", str(path.relative_to(source))]
+                run_file(f"{suite.name} on {server}", command, source, environment, kept)
+
+
+def run_file(
+    what: str, command: list[str], source: Path, environment: Mapping[str, str], kept: Path
+) -> None:
+    """Run a command of pytest, and once more what failed; reports go to `kept`."""
+    stem = Path(command[3]).stem
+    command = [*command, "--quiet", "--tb=short", "--color=no", f"--timeout={CASE_SECONDS}"]
+    for attempt in ("first", "again"):
+        again = ["--last-failed"] if attempt == "again" else []
+        report = kept / f"{stem}.{attempt}.xml"
+        with (kept / f"{stem}.{attempt}.log").open("w") as log:
+            # In a session of its own: some of these tests send signals to themselves.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(
+                    [*command, "-o", f"cache_dir={kept / 'cache'}", *again, f"--junitxml={report}"],
+                    cwd=source, env=environment, stdout=log, stderr=log, timeout=FILE_SECONDS,
+                    check=False, start_new_session=True,
+                )  # fmt: skip
+        failed = [name for name, how in outcomes(report).items() if how == "failed"]
+        print(f"{what}, {stem}, {attempt}: {failed or 'ok'}", flush=True)
+        if not failed:
+            break
 
 
 @contextlib.contextmanager
@@ -207,7 +222,7 @@ def started(server: str, folder: Path) -> Iterator[str]:
     """A server, until the block ends, and where its clients begin."""
     shutil.rmtree(folder, ignore_errors=True)
     with (
-        OnelogKafka(folder, {"kafka.session_min_ms": 1_000, "kafka.share_lock_ms": 1_000})
+        OnelogKafka(folder, _OWN_SETTINGS)
         if server == "onelog"
         else KafkaPeer(folder, settings=_PEER_SETTINGS)
     ) as peer:
@@ -241,18 +256,24 @@ def all_outcomes(folder: Path) -> dict[str, str]:
     return found
 
 
-def report(place: Workplace) -> str:
+def report(
+    place: Workplace,
+    title: str = "kafka-suites",
+    suites: Sequence[Suite] = SUITES,
+    servers: tuple[str, str] = SERVERS,
+    peer: str = "Kafka 4.3.1",
+) -> str:
     """What is known, as a page."""
-    lines = [f"# kafka-suites, {datetime.now(UTC).date().isoformat()}", ""]
+    lines = [f"# {title}, {datetime.now(UTC).date().isoformat()}", ""]
     lines += [f"- {name.replace('_', ' ')}: {value}" for name, value in machine_facts().items()]
     lines += [
         "",
-        "| suite | cases | OneLog | Kafka 4.3.1 | pass there only |",
+        f"| suite | cases | OneLog | {peer} | pass there only |",
         "|---|---|---|---|---|",
     ]
     there_only, neither = [], []
-    for suite in SUITES:
-        here, there = (all_outcomes(place.results(suite, server)) for server in SERVERS)
+    for suite in suites:
+        here, there = (all_outcomes(place.results(suite, server)) for server in servers)
         if not here and not there:
             lines.append(f"| {suite.name} | - | not run | not run | - |")
             continue
@@ -267,11 +288,8 @@ def report(place: Workplace) -> str:
         package = f"{suite.name} ({suite.package.version})"
         cells = [package, str(len(here.keys() | there.keys())), counts(here), counts(there)]
         lines.append(f"| {' | '.join(cells)} | {len(missing)} |")
-    lines += [
-        "",
-        "Cases that pass on Kafka and not on OneLog (docs/protocols/kafka.md says why):",
-        "",
-    ]
+    page = f"docs/protocols/{title.partition('-')[0]}.md"
+    lines += ["", f"Cases that pass on {peer} and not on OneLog ({page} says why):", ""]
     lines += there_only or ["none"]
     lines += ["", "Cases that fail on both:", "", *(neither or ["none"])]
     return "\n".join(lines) + "\n"

@@ -47,6 +47,7 @@ class OnelogPeer:
         may_stall: bool = False,
         kafka: bool = False,
         grpc: bool = False,
+        amqp: bool = False,
     ) -> None:
         """Unless it `may_stall`, it is an error when its event loop was held for long."""
         self.folder = folder
@@ -61,7 +62,9 @@ class OnelogPeer:
         self.bootstrap = f"127.0.0.1:{self._kafka_port}"
         self._grpc_port = self._broker_port + 3 if grpc else 0
         self.endpoints = f"127.0.0.1:{self._grpc_port}"
+        self.amqp_port = self._broker_port + 4 if amqp else 0
         self._environment = {
+            "ONELOG_AMQP_PORT": str(self.amqp_port),
             "ONELOG_GRPC_PORT": str(self._grpc_port),
             "ONELOG_STORE_FLUSH": "sync" if sync_flush else "async",
             "ONELOG_BROKER_NAME": broker_name,

@@ -1,7 +1,7 @@
 """The whole broker and name server, in processes of their own, among clients that mean no good.
 
 A short run of each is among the fast tests; `make soak` makes them long, with a seed of its own
-(printed; ONELOG_SEED repeats it).
+(printed; SEED repeats it).
 """
 
 import asyncio
@@ -58,7 +58,7 @@ LONG = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
 def seed(*, fresh: bool) -> int:
     """A number to start from, printed so that a failure shows it."""
-    given = os.environ.get("ONELOG_SEED")
+    given = os.environ.get("SEED")  # Not ONELOG_: the server would take it for a setting.
     number = int(given) if given else time.time_ns() % 1_000_000 if fresh else 7
     print(f"seed {number}")
     return number

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from onelog.config import SETTINGS, Config, load
-from onelog.gateways.http.app import OPEN
+from onelog.gateways.http.logins import OPEN
 from onelog.replication.fixed import followers_port
 from tests.commands.running import run
 from tests.gateways.http.live import http

@@ -13,7 +13,7 @@ from onelog.clock import ManualClock
 from onelog.config import TlsConfig
 from onelog.errors import WireError
 from onelog.net import connection as net_connection
-from onelog.net.capacity import Capacity
+from onelog.net.capacity import GARBAGE_LINES_MAX, Capacity
 from onelog.net.connection import FLUSH_BYTES, Connection, FramedSession, Limits, Outbox
 from onelog.net.tls import Tls, client_context
 from onelog.wire.kafka.frame import FrameReader
@@ -254,7 +254,7 @@ async def test_a_peer_that_never_reads_is_cut_off_with_one_line(
         connection.flush()
     assert wire.ended == ["aborted"]
     (record,) = caplog.records
-    assert "does not read: cut off with 1001 bytes unsent" in record.message
+    assert "does not read: cut off with 1001 bytes unsent" in record.getMessage()
 
 
 async def test_a_wire_error_closes_after_what_was_written_with_one_line(
@@ -267,7 +267,21 @@ async def test_a_wire_error_closes_after_what_was_written_with_one_line(
     connection.data_received(b"more of it")
     assert (wire.writes, wire.ended) == ([b"answer"], ["closed"])
     (record,) = caplog.records
-    assert record.message.endswith("192.0.2.7:1234> sent what is no request: a frame of 2 GiB")
+    said = record.getMessage()
+    assert said.endswith("192.0.2.7:1234> sent what is no request: a frame of 2 GiB")
+
+
+async def test_peers_that_send_garbage_cannot_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    capacity = Capacity()
+    for _ in range(3 * GARBAGE_LINES_MAX):
+        connection, _, session = connected(Limits(capacity=capacity))
+        session.fail = WireError("a frame of 2 GiB")
+        connection.data_received(b"garbage")
+    assert len(caplog.messages) == GARBAGE_LINES_MAX
+    capacity.sweep()
+    assert caplog.messages[GARBAGE_LINES_MAX:] == ["40 more connections sent what is no request"]
 
 
 async def test_a_bug_ends_only_its_own_connection(caplog: pytest.LogCaptureFixture) -> None:

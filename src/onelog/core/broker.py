@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onelog.core.access import Principal
+from onelog.core.access import Principal, remember
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits, OnFetched
@@ -25,6 +25,7 @@ from onelog.core.membership.locks import Queue
 from onelog.core.membership.members import Client, ConsumerData, LiveGroup
 from onelog.core.parts import Parts
 from onelog.core.publish import Intent
+from onelog.core.routing.names import named_for_access
 from onelog.core.transactions.in_place import Producer, Stamp
 from onelog.core.transactions.prepared_batches import OnCommitted
 from onelog.errors import (
@@ -32,6 +33,7 @@ from onelog.errors import (
     GroupPermissionError,
     InvalidGroupError,
     InvalidQueueError,
+    NotPermittedError,
     OffsetOutOfRangeError,
     SubscriptionNotFoundError,
     SubscriptionOutdatedError,
@@ -43,6 +45,7 @@ from onelog.store.reader import Fetched
 if TYPE_CHECKING:
     from onelog.core.cursors.times import Dated
     from onelog.core.transactions.transactional_ids import Transaction
+    from onelog.core.users.audit import Entry
     from onelog.core.workqueues.keeping import Pin
 
 log = logging.getLogger(__name__)
@@ -89,16 +92,21 @@ class Broker(Parts):
         intent: Intent | None = None,
     ) -> None:
         """Store a message with this tick's others; see `Publisher.publish`."""
-        if self._guarded:
-            self.access.check(who, "publish", ("topic", message.topic))
+        if self._guarded and (who, message.topic) not in self._senders:
+            self._check_sender(who, message.topic)
         self.publisher.publish(message, on_stored, token, intent)
+
+    def _check_sender(self, who: Principal, topic: str) -> None:
+        """They must be allowed to send there; that they are, is known from then on."""
+        self.access.check(who, "publish", ("topic", topic))
+        remember(self._senders, who, topic)
 
     def publish_many(
         self, who: Principal, run: NewRun, on_stored: OnStored, token: Any = None
     ) -> None:
         """Store messages of one queue side by side; see `Publisher.publish_many`."""
-        if self._guarded:
-            self.access.check(who, "publish", ("topic", run.topic))
+        if self._guarded and (who, run.topic) not in self._senders:
+            self._check_sender(who, run.topic)
         self.publisher.publish_many(run, on_stored, token)
 
     def publish_batch(
@@ -110,8 +118,8 @@ class Broker(Parts):
         token: Any = None,
     ) -> None:
         """Store a batch of another form than RocketMQ's; see `BatchProducers.publish`."""
-        if self._guarded:
-            self.access.check(who, "publish", ("topic", message.topic))
+        if self._guarded and (who, message.topic) not in self._senders:
+            self._check_sender(who, message.topic)
         self.batch_producers.publish(message, stamp, on_stored, token)
 
     def require_replicas(self, who: Principal, needed: int) -> None:
@@ -128,8 +136,8 @@ class Broker(Parts):
 
         It is to be accounted for (`account`) in the same tick.
         """
-        if self._guarded:
-            self.access.check(who, "publish", ("topic", message.topic))
+        if self._guarded and (who, message.topic) not in self._senders:
+            self._check_sender(who, message.topic)
         return self.writer.write_alone(message) if self.publisher.is_plain(message) else None
 
     def account(self, stored: Sequence[NewMessage], appended: Sequence[Appended]) -> None:
@@ -171,7 +179,7 @@ class Broker(Parts):
         """
         self.access.check(who, "consume", ("group", group))
         self.groups.require(group)
-        message = named_by(self._confirmed_message(log_offset), unique_key)
+        message = named_by(self._seen_message(who, log_offset, group), unique_key)
         sys_flag = UNIT_SUBSCRIBED_FLAG if unit_mode else 0
         again = self.retry.again(message, group, delay_level, retries_max, sys_flag)
         if again is None:
@@ -194,10 +202,10 @@ class Broker(Parts):
         token: Any = None,
         *,
         group: str = "",
-    ) -> None:
-        """Take a timed message back; `RecallError` if it is not there, or due already."""
+    ) -> bool:
+        """Take a timed message back; `RecallError` if it is due, False if none is scheduled."""
         self.access.check(who, "publish", ("topic", topic))
-        self.timers.recall(topic, unique_key, on_stored, token, group=group)
+        return self.timers.recall(topic, unique_key, on_stored, token, group=group)
 
     # -- transactions --------------------------------------------------------------------------
 
@@ -458,7 +466,7 @@ class Broker(Parts):
 
     def held(self, who: Principal, group: str, topic: str, queue_id: int) -> int:
         """How many requests of a group for a queue, or for all queues, are held."""
-        self.access.check(who, "consume", ("group", group))
+        self._check_consumer(who, group, topic)
         return self.lending.held(group, topic, queue_id)
 
     def acknowledge(
@@ -538,7 +546,7 @@ class Broker(Parts):
     ) -> None:
         """A group has consumed everything below `offset`. It must exist; a commit makes none."""
         self._require_served()
-        self.access.check(who, "consume", ("group", group))
+        self._check_consumer(who, group, topic)
         if self.groups.get(group) is None:
             raise GroupNotFoundError(f"Group {group} not exist!")
         settings = self.topics.require(topic)
@@ -558,7 +566,7 @@ class Broker(Parts):
         zero_if_missing: bool = True,
     ) -> int | None:
         """Where a starting consumer goes on; None if it has to decide that itself."""
-        self.access.check(who, "consume", ("group", group))
+        self._check_consumer(who, group, topic)
         return self.offsets.query(group, topic, queue_id, zero_if_missing=zero_if_missing)
 
     # -- clients -------------------------------------------------------------------------------
@@ -669,6 +677,11 @@ class Broker(Parts):
             self.access.check(who, "describe", ("topic", name))
         return self.topics.require(name)
 
+    def consumed_topic(self, who: Principal, group: str, topic: str) -> TopicConfig:
+        """The settings of a topic that a group consumes; its retry topic is its own."""
+        self._check_consumer(who, group, topic)
+        return self.topics.require(topic)
+
     def find_topic(self, who: Principal, name: str) -> TopicConfig | None:
         """A topic's settings, if it exists."""
         if self._guarded:
@@ -755,8 +768,19 @@ class Broker(Parts):
 
     def message_at(self, who: Principal, log_offset: int) -> Message:
         """The message whose record starts at a log offset."""
+        return self._seen_message(who, log_offset)
+
+    def _seen_message(self, who: Principal, log_offset: int, group: str | None = None) -> Message:
+        """The same, if they may consume it; they are not told which topic it would be of."""
         message = self._confirmed_message(log_offset)
-        self.access.check(who, "consume", ("topic", message.topic))
+        try:
+            self._check_consumer(who, group, message.topic)
+        except NotPermittedError as error:
+            refused = NotPermittedError(
+                f"{who.name or who.address} may not consume what is at log offset {log_offset}"
+            )
+            refused.kind = error.kind
+            raise refused from None
         return message
 
     def _confirmed_message(self, log_offset: int) -> Message:
@@ -767,10 +791,7 @@ class Broker(Parts):
 
     def message_by_id(self, who: Principal, message_id: str) -> Message:
         """The message with an offset message id."""
-        message = self.store.message_by_id(message_id)
-        self._confirmed_message(message.log_offset)
-        self.access.check(who, "consume", ("topic", message.topic))
-        return message
+        return self._seen_message(who, self.store.message_by_id(message_id).log_offset)
 
     def is_warm(self, log_offset: int) -> bool:
         """Whether the record at a log offset, if there is one, can be read without waiting."""
@@ -779,7 +800,17 @@ class Broker(Parts):
     def log_pins(self, who: Principal) -> "list[Pin]":
         """The declared queues that the log has to be kept for, however old it is."""
         self.access.check(who, "describe", ("broker", self.config.name))
-        return self.keeping.pins()
+        pins = self.keeping.pins()
+        may = self.access.may
+        return [
+            pin for pin in pins
+            if may(who, "describe", ("queue", named_for_access(pin.vhost, pin.queue)))
+        ]  # fmt: skip
+
+    def audited(self, who: Principal, count: int, user: str = "") -> "list[Entry]":
+        """What administrators did last, all or one, newest first; for a worker to ask."""
+        self.access.check(who, "describe", ("broker", "users"))
+        return self.audit.last(count, lambda entry: user in ("", entry.user))
 
     @property
     def is_follower(self) -> bool:

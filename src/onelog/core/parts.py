@@ -20,7 +20,7 @@ from onelog.core.access import Access
 from onelog.core.admin import Admin
 from onelog.core.catalog.groups import GroupListener, Groups
 from onelog.core.catalog.names import Naming
-from onelog.core.catalog.placements import Placements
+from onelog.core.catalog.topic_texts import TopicTexts
 from onelog.core.catalog.topics import TopicListener, Topics
 from onelog.core.compaction.compactor import Compaction
 from onelog.core.cursors.fetch import Fetches
@@ -41,7 +41,7 @@ from onelog.core.durable.tables import (
     exhausted,
 )
 from onelog.core.durable.waiting import Key, Waiting
-from onelog.core.durable.writer import Writer
+from onelog.core.durable.writer import OnAccounted, Writer
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.leases.journal import LEASES_FILE
 from onelog.core.leases.leases import Leases
@@ -72,6 +72,7 @@ from onelog.core.transactions.prepared_batches import PreparedBatches
 from onelog.core.transactions.producers import BatchProducers
 from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.core.transactions.transactional_ids import TransactionalIds
+from onelog.core.users.audit import Audit
 from onelog.core.users.logins import Logins
 from onelog.core.users.users import Users
 from onelog.core.workqueues.keeping import Keeping
@@ -114,6 +115,8 @@ class Hooks(NamedTuple):
     """With the channel of a client that was silent for too long."""
     ask_producer: list[AskProducer]
     """With a client and a transaction to ask it about, until one says that it has asked."""
+    stored: list[OnAccounted]
+    """With everything that was stored, and where."""
 
 
 class Parts:
@@ -159,8 +162,10 @@ class Parts:
         self.users = Users()
         self.access = access or self.users
         self._guarded = not self.access.is_open
+        self._senders = self.access.senders
         self._wire_writing(call_soon, post, offload, replicas)
         self.users.use(self.tables)
+        self.audit = self.access.audit = Audit(store.folder / "audit", clock, offload)
         self.logins = Logins(self.users, clock, self._schedule, offload, post)
         self._wire_catalog()
         self.members = Members(clock, config.client_expiry_ms)
@@ -225,7 +230,9 @@ class Parts:
     def _wire_catalog(self) -> None:
         self.versions = Versions(self._clock)
         self.topics = Topics(self.tables, self.versions, self.naming, self.config)
-        self.placements = Placements(self.tables, self.topics)
+        self.placements = TopicTexts("placements", self.tables, self.topics)
+        self.schemas = TopicTexts("schemas", self.tables, self.topics)
+        """What the bodies of topics are, for who looks at them."""
         self.marked = MarkedTopics(self.tables, self.topics)
         self.groups = Groups(self.tables, self.versions, self.naming, self.config)
 
@@ -261,7 +268,7 @@ class Parts:
         )  # fmt: skip
         self.hooks = Hooks(
             self.topics.on_change, self.groups.on_change, self.offsets.on_move,
-            self.members.on_group_change, [], self.checkback.asks,
+            self.members.on_group_change, [], self.checkback.asks, self.writer.stored,
         )  # fmt: skip
 
     def _wire_fetches(
@@ -269,7 +276,7 @@ class Parts:
     ) -> None:
         config = self.config
         self.batch_producers = BatchProducers(
-            self.tables, self.store, self.topics, self.marked, self._clock, self.when_durable
+            self.tables, self.store, self.topics, self.marked, self._clock, self.durability
         )
         self.filter_time = FilterTime(
             call_soon, seconds, self.waiting.arrived, config.filter_budget_ms
@@ -350,7 +357,7 @@ class Parts:
         )
         self.publishing = Publishing(
             self.topology, self.writer, self.topics, self.marked, self.timers, self.staged,
-            self._clock, host, self.store.config.body_bytes_max, call_soon,
+            self._clock, host, self.config.routed_body_bytes_max, call_soon,
         )  # fmt: skip
         self.routing = Routing(self.access, self.topology, self.publishing, random)
         self.schedules = Schedules(
@@ -402,7 +409,8 @@ class Parts:
             self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
             self.batch_producers, self.coordinator, self.coordinator.notes, self.coordinator.uses,
-            self.in_place, self.starts, self.compaction, self.placements, self.branches,
+            self.in_place, self.starts, self.compaction, self.placements, self.schemas,
+            self.branches,
             *self.topology.tables, self.workqueues.declared, self.schedules, self.schedules.times,
             self.sessions, self.sessions.subscriptions, self.retained, self.outflows,
         )  # fmt: skip
@@ -619,7 +627,7 @@ class Parts:
         self.filter_time.budget_ms = config.filter_budget_ms
         self.durability.timeout_ms = config.flush_timeout_ms
         self.publisher.body_bytes_max = self.store.config.body_bytes_max
-        self.publishing.body_bytes_max = self.store.config.body_bytes_max
+        self.publishing.body_bytes_max = config.routed_body_bytes_max
         self.transactions.timeout_ms = config.transaction_timeout_ms
         self.timers.delay_max_ms = config.timer_delay_max_ms
         self.checkback.checks_max = config.transaction_check_max

@@ -15,10 +15,10 @@ import ipaddress
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from onelog.errors import WireError
 from onelog.net.capacity import Capacity
@@ -256,6 +256,10 @@ class Connection(asyncio.Protocol):
         self.remote: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
         self.secure = False
+        self.certificate: Mapping[str, Any] = {}
+        """The peer's own, if it was asked for one and its authority has signed it."""
+        self.user = ""
+        """Who has logged in; it is cut when they may not log in any more."""
         self._room: Room | None = None
         self.line: Line | None = None
         """A shorter way to the other side, if that is on the same event loop."""
@@ -407,6 +411,7 @@ class Connection(asyncio.Protocol):
         self.remote = self.origin or (transport.get_extra_info("peername") or ("", 0))[:2]
         self.local = (transport.get_extra_info("sockname") or ("", 0))[:2]
         self.secure = transport.get_extra_info("ssl_object") is not None
+        self.certificate = transport.get_extra_info("peercert") or {}
         self._session: Session = self._make_session(self)
 
     def data_received(self, data: bytes) -> None:
@@ -482,7 +487,9 @@ class Connection(asyncio.Protocol):
         try:
             call(*arguments)
         except WireError as error:
-            log.warning("%s sent what is no request: %s", self, error)
+            capacity = self._limits.capacity
+            say = log.warning if capacity is None else capacity.garbage.about
+            say("%s sent what is no request: %s", self, error)
             self.close()
         except Exception:
             log.exception("%s is closed: its session failed", self)

@@ -5,6 +5,9 @@
 first client asks for TLS; it lives in memory and goes with the process. It keeps listeners on the
 wire out, but proves nobody's identity.
 
+Clients are asked for a certificate if `tls.client_ca_path` names the authority that must have
+signed it. Whose it is, is for `core.users.logins` to say.
+
 Files that are replaced are noticed at the next connection, a second after the last look. Invariant:
 a certificate that cannot be used is never put in the place of one that can; connections that exist
 keep theirs.
@@ -75,7 +78,7 @@ class Tls:
             found = await self._fresh()
             if found.server is None:
                 # Takes its time, and most servers are never asked.
-                server = await asyncio.to_thread(_self_signed_context)
+                server = await asyncio.to_thread(_self_signed_context, self._config)
                 self._contexts = found._replace(server=server)
                 return server
             return found.server
@@ -120,7 +123,8 @@ class Tls:
 
 
 def _paths(config: "TlsConfig") -> list[str]:
-    return [path for path in (config.cert_path, config.key_path, config.ca_path) if path]
+    files = (config.cert_path, config.key_path, config.ca_path, config.client_ca_path)
+    return [path for path in files if path]
 
 
 def _marks(config: "TlsConfig") -> Marks:
@@ -139,6 +143,8 @@ def _made(config: "TlsConfig") -> _Contexts:
     marks = _marks(config)
     cert_path, key_path = Path(config.cert_path), Path(config.key_path)
     server = server_context(cert_path, key_path) if config.cert_path else None
+    if server is not None:
+        _ask_clients(server, config)
     client = None
     if config.outgoing == "on" or (config.outgoing == "auto" and config.mode == "enforcing"):
         client = client_context(
@@ -150,11 +156,21 @@ def _made(config: "TlsConfig") -> _Contexts:
     return _Contexts(server, client, marks)
 
 
-def _self_signed_context() -> ssl.SSLContext:
+def _self_signed_context(config: "TlsConfig") -> ssl.SSLContext:
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="onelog-tls-") as folder:
-        return server_context(*write_self_signed(Path(folder)))
+        context = server_context(*write_self_signed(Path(folder)))
+    _ask_clients(context, config)
+    return context
+
+
+def _ask_clients(context: ssl.SSLContext, config: "TlsConfig") -> None:
+    """Have clients show a certificate, if somebody is named who signs them."""
+    if config.client_ca_path:
+        is_required = config.client_auth == "required"
+        context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
+        _load_authorities(context, Path(config.client_ca_path))
 
 
 def server_context(cert_path: Path, key_path: Path) -> ssl.SSLContext:
@@ -186,14 +202,18 @@ def client_context(
     if ca_path is None:
         context.verify_mode = ssl.CERT_NONE
     else:
-        try:
-            context.load_verify_locations(ca_path.expanduser())
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"certificates of {ca_path}: {_reason(error)}") from None
+        _load_authorities(context, ca_path)
     if cert_path is not None:
         names = f"certificate {cert_path}, key {key_path or cert_path}"
         _load_chain(context, cert_path, key_path, names)
     return context
+
+
+def _load_authorities(context: ssl.SSLContext, path: Path) -> None:
+    try:
+        context.load_verify_locations(path.expanduser())
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"certificates of {path}: {_reason(error)}") from None
 
 
 def _load_chain(

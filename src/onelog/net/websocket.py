@@ -36,7 +36,11 @@ class WebSocketTransport(asyncio.Transport):
     """Looks like a socket to a `Connection`."""
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
-        extra = {"peername": scope.get("client"), "sockname": scope.get("server")}
+        extra = {
+            "peername": scope.get("client"),
+            "sockname": scope.get("server"),
+            "peercert": scope.get("state", {}).get("certificate"),
+        }
         super().__init__(extra)
         self._is_secure = scope.get("scheme") == "wss"
         self._protocol: asyncio.BaseProtocol | None = None

@@ -159,7 +159,8 @@ def is_plain_run(run: NewRun) -> bool:
 def run_bytes_max(run: NewRun) -> int:
     """At least as many bytes as the records of a run take."""
     each = HEADS[0].size + 4 + len(topic_field(run.topic)[1]) + len(run.shared)
-    return len(run.source) + len(run.parts) * each
+    size = len(run.source) or sum([len(body) + len(rest) for _, body, rest in run.parts])
+    return size + len(run.parts) * each
 
 
 @functools.lru_cache(maxsize=4096)
@@ -186,8 +187,7 @@ def encode_run_of_queue(
         if (
             len(body) != body_bytes
             or len(properties) != properties_bytes
-            or not properties
-            or properties[-1] != last
+            or (properties and properties[-1] != last)
         ):
             body_bytes, properties_bytes = len(body), len(properties)
             last = properties[-1] if properties else -1

@@ -59,7 +59,10 @@ _STEP_BACK_MS_MAX = 60_000
 """A clock that goes back by more was wrong before."""
 _HALF = 0x4
 """The bit that half and rolled-back messages have, and committed ones do not."""
-_UNUSUAL = _HALF | FORM_MASK
+
+
+_LOOKED_AT = (SCHEDULE_TOPIC, COMPACTED_TOPIC)
+"""Topics whose entries say more than the form of a message."""
 
 
 class StoreWriter(StoreReader):
@@ -244,7 +247,7 @@ class StoreWriter(StoreReader):
         try:
             for run in runs:
                 self._check_run_properties(run)
-                if run.sys_flag & _UNUSUAL or run.topic == SCHEDULE_TOPIC or beside:
+                if run.sys_flag & _HALF or run.topic in _LOOKED_AT or beside:
                     break
                 queues.append(self.queue_table.get(run.topic, run.queue_id))
                 firsts.append(queues[-1].reserve(len(run.parts)))
@@ -264,7 +267,8 @@ class StoreWriter(StoreReader):
             codes = self._codes(run, store_ms)
             packed = b"".join(map(ENTRY.pack, places, sizes, codes))
             entries[queue] = entries[queue] + packed if queue in entries else packed
-            keys.append(pending_run(run, places, store_ms))
+            if run.source or run.shared:
+                keys.append(pending_run(run, places, store_ms))
             size = places[-1] + sizes[-1] - places[0]
             appended.append(AppendedRun(places[0], first, size, places))
         self._hold_or_enter(placed[-1][0][-1], store_ms, entries, keys)
@@ -283,6 +287,8 @@ class StoreWriter(StoreReader):
 
     def _codes(self, run: NewRun, store_ms: int) -> Iterable[int]:
         """The tags code of each message."""
+        if run.sys_flag & FORM_MASK:
+            return itertools.repeat(FORM_CODE)
         if run.source.find(TAGS_NEEDLE) < 0 and run.shared.find(TAGS_NEEDLE) < 0:
             return itertools.repeat(0)
         of = self._tags_codes.of

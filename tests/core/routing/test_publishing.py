@@ -69,7 +69,7 @@ def test_nobody_sends_in_anothers_name(routed: Routed) -> None:
 def test_a_body_that_is_too_large_is_refused(routed: Routed) -> None:
     routed.queue("q")
     with pytest.raises(MessageTooLargeError):
-        routed.publish("", "q", bytes(routed.world.store.config.body_bytes_max + 1))
+        routed.publish("", "q", bytes(routed.world.broker.config.routed_body_bytes_max + 1))
 
 
 def test_properties_that_cannot_be_read_are_refused(routed: Routed) -> None:
@@ -349,7 +349,7 @@ def test_what_is_wrong_in_a_transaction_is_said_at_once(routed: Routed) -> None:
     with pytest.raises(PreconditionFailedError):
         stage(routed, "", "a", b"x", expiration="never")
     with pytest.raises(MessageTooLargeError):
-        stage(routed, "", "a", bytes(routed.world.store.config.body_bytes_max + 1))
+        stage(routed, "", "a", bytes(routed.world.broker.config.routed_body_bytes_max + 1))
 
 
 def test_a_refused_message_of_a_transaction_is_told_with_the_commit(routed: Routed) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import stomp
+from stomp.exception import NotConnectedException
 
 from onelog.wire.stomp.frame import Frame, FrameReader
 
@@ -122,7 +123,8 @@ def connected(
     try:
         yield client
     finally:
-        if client.connection.is_connected():
+        # The broker may hang up at any time, also between a question and its answer.
+        with contextlib.suppress(NotConnectedException):
             client.connection.disconnect(receipt=None)
         client.connection.remove_listener("test")
 

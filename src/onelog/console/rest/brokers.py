@@ -350,6 +350,7 @@ async def change_config(ask: Ask) -> Listing[Value]:
     (error,) = await called(lambda done: ask.house.reconfigure(texts, done))
     if error is not None:
         raise error
+    ask.house.broker.audit.note(ask.who, "alter", f"settings {[*changes]}", "done")
     return await get_config(ask)
 
 

@@ -1,4 +1,4 @@
-"""Messages as JSON has them, and as each protocol sees them."""
+"""Messages as JSON has them."""
 
 import base64
 from typing import Annotated, Any, Literal
@@ -9,7 +9,6 @@ from onelog.client.connection.address import host_text
 from onelog.errors import CompressionError
 from onelog.message import Message, decode_properties
 from onelog.record.compression import unpacked_body
-from onelog.record.forms import rocketmq
 
 SHORT_BYTES = 1_024
 LONG_BYTES = 1 << 20
@@ -43,47 +42,6 @@ class MessageDocument(Struct):
     body_is_cut: bool
     trouble: str | None = None
     """Why the body is shown as it was sent."""
-
-
-class Header(Struct):
-    """A header of a Kafka record."""
-
-    name: str
-    value: str | None
-    encoding: Encoding
-
-
-class KafkaView(Struct):
-    """The message as a Kafka consumer gets it."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: str | None
-    key_encoding: Encoding
-    value_bytes: int | None
-    headers: list[Header]
-
-
-class RocketmqView(Struct):
-    """The message as a RocketMQ consumer gets it."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    message_id: str
-    keys: str | None
-    tags: str | None
-    reconsume_times: int
-    properties: dict[str, str]
-
-
-class Views(Struct):
-    """The same message as each protocol sees it."""
-
-    rocketmq: RocketmqView
-    kafka: KafkaView
 
 
 class OutgoingMessage(Struct, forbid_unknown_fields=True):
@@ -120,13 +78,13 @@ def document(message: Message, body_max: int = SHORT_BYTES) -> MessageDocument:
     text, encoding = shown(_cut(body, body_max) if is_cut else bytes(body))
     return MessageDocument(
         id=message.message_id,
-        unique_key=_clean(message.unique_key),
+        unique_key=clean(message.unique_key),
         topic=message.topic,
         queue=message.queue_id,
         offset=message.queue_offset,
         log_offset=message.log_offset,
-        tags=_clean(message.tags),
-        keys=[_clean(each) or "" for each in message.keys],
+        tags=clean(message.tags),
+        keys=[clean(each) or "" for each in message.keys],
         born_ms=message.born_ms,
         born_host=host_text(message.born_host),
         store_ms=message.store_ms,
@@ -144,39 +102,14 @@ def document(message: Message, body_max: int = SHORT_BYTES) -> MessageDocument:
     )
 
 
-def views(message: Message) -> Views:
-    """The message as each protocol sees it."""
-    neutral = rocketmq.to_neutral(_body(message), message.properties, message.born_ms)
-    key, key_encoding = shown(neutral.key)
-    headers = [Header(name, *shown(value)) for name, value in neutral.headers]
-    return Views(
-        RocketmqView(
-            message.topic, message.queue_id, message.queue_offset, message.message_id,
-            _clean(" ".join(message.keys)) or None, _clean(message.tags), message.reconsume_times,
-            _properties(message),
-        ),
-        KafkaView(
-            message.topic, message.queue_id, message.queue_offset, neutral.time_ms, key,
-            key_encoding, None if neutral.body is None else len(neutral.body), headers,
-        ),
-    )  # fmt: skip
-
-
-def _body(message: Message) -> bytes:
-    try:
-        return bytes(unpacked_body(message))
-    except CompressionError:
-        return bytes(message.body)
-
-
 def _properties(message: Message) -> dict[str, str]:
     return {
-        _clean(name) or "": _clean(value) or ""
+        clean(name) or "": clean(value) or ""
         for name, value in decode_properties(message.properties).items()
     }
 
 
-def _clean(text: Any) -> Any:
+def clean(text: Any) -> Any:
     """Text that JSON can have: what was no UTF-8 is replaced."""
     return None if text is None else text.encode("utf-8", "replace").decode()
 

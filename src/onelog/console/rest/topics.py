@@ -7,15 +7,15 @@ import uuid
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 
+from onelog.console.rest.cluster_admin import admin_of
 from onelog.console.rest.documents import (
     LONG_BYTES,
     MessageDocument,
     OutgoingMessage,
-    Views,
     document,
-    views,
 )
 from onelog.console.rest.operations import (
     Ask,
@@ -27,21 +27,38 @@ from onelog.console.rest.operations import (
     Operation,
     Time,
     Turns,
+    check,
     paged,
 )
 from onelog.console.rest.reading import browse, by_id, by_key
+from onelog.console.rest.views import Protocol, View, form_name, views
 from onelog.core.catalog.topics import PERM_READ, PERM_READ_WRITE, PERM_WRITE, TopicConfig
 from onelog.core.publish import Intent
 from onelog.errors import InvalidRequestError, MessageError, TopicExistsError
-from onelog.gateways.http.requests import called
-from onelog.message import KEYS, TAGS, UNIQUE_KEY, NewMessage, encode_host, encode_properties
+from onelog.gateways.http.requests import called, traced_by
+from onelog.message import (
+    KEYS,
+    TAGS,
+    UNIQUE_KEY,
+    NewMessage,
+    encode_host,
+    encode_properties,
+    message_id,
+)
 from onelog.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
-Kind = Literal["normal", "retry", "dead", "system"]
-_PERMISSIONS = {PERM_READ_WRITE: "rw", PERM_READ: "r", PERM_WRITE: "w", 0: "none"}
-_BITS = {text: bits for bits, text in _PERMISSIONS.items()}
 Permission = Literal["rw", "r", "w", "none"]
+Kind = Literal["normal", "retry", "dead", "system"]
+_PERMISSIONS: dict[int, Permission] = {
+    PERM_READ_WRITE: "rw",
+    PERM_READ: "r",
+    PERM_WRITE: "w",
+    0: "none",
+}
+_BITS = {text: bits for bits, text in _PERMISSIONS.items()}
 Queues = Annotated[int, Meta(ge=1, le=1_024)]
+SCHEMA_CHARACTERS_MAX = 64 * 1024
+SCHEMAS_MAX = 1_000
 
 
 class TopicQuery(Struct, forbid_unknown_fields=True):
@@ -124,11 +141,25 @@ class Messages(Struct):
     next_to_ms: int | None = None
 
 
+class BodySchema(Struct, forbid_unknown_fields=True):
+    """What the bodies of a topic are, for who looks at them; the broker does not check it."""
+
+    format: Literal["avro", "protobuf"]
+    schema: Annotated[str, Meta(min_length=1, max_length=SCHEMA_CHARACTERS_MAX)]
+    """An Avro schema in JSON, or a .proto file."""
+    message: Annotated[str, Meta(max_length=255)] = ""
+    """Which message of the .proto file; else the first."""
+
+
 class WholeMessage(Struct):
     """A message, and the same as each protocol sees it."""
 
     message: MessageDocument
-    views: Views
+    form: Protocol
+    """Whose form it is stored in."""
+    views: list[View]
+    schema: BodySchema | None
+    """What the bodies of its topic are, if somebody said."""
 
 
 def kind_of(ask: Ask, name: str) -> Kind:
@@ -242,13 +273,42 @@ async def list_topic_groups(ask: Ask) -> Listing[str]:
     return Listing(groups, len(groups))
 
 
+class RoutedQueues(Struct):
+    """What one broker has of a topic."""
+
+    broker: str
+    addresses: dict[str, str]
+    """By id; 0 is the master."""
+    read_queues: int
+    write_queues: int
+    permission: Permission
+
+
+async def get_route(ask: Ask) -> Listing[RoutedQueues]:
+    """Where a topic is in the cluster, as name servers tell clients."""
+    topic = ask.path["topic"]
+    check(ask, "describe", topic, "topic")
+    items = [
+        RoutedQueues(
+            each.brokers.name,
+            {str(number): str(address) for number, address in each.brokers.members},
+            each.read_queues, each.write_queues,
+            _PERMISSIONS.get(each.perm & PERM_READ_WRITE, "none"),
+        )
+        for each in (await admin_of(ask).topics.route(topic)).brokers
+    ]  # fmt: skip
+    return Listing(items, len(items))
+
+
 async def list_messages(ask: Ask) -> Messages:
     """Messages of a topic, by place, time, key or filter."""
     query: MessageQuery = ask.query
     topic = ask.house.broker.topic(ask.who, ask.path["topic"]).name
     if query.key:
         found = await by_key(ask, topic, query)
-        return Messages([document(each) for each in found], len(found))
+        if found:
+            return Messages([document(each) for each in found], len(found))
+        # The index is of RocketMQ's keys; those of other protocols are looked for one by one.
     if query.offset is not None and query.queue is None:
         raise InvalidRequestError("an offset is of a queue: name that, too")
     found, looked_at, next_offset, next_to_ms = await browse(ask, topic, query)
@@ -274,7 +334,7 @@ async def send_message(ask: Ask) -> Sent:
     if queue is None:
         queue = ask.house.random.randrange(max(1, config.write_queues))
     unique = uuid.uuid4().hex.upper()
-    properties = {**body.properties, UNIQUE_KEY: unique}
+    properties = {**traced_by(ask.request), **body.properties, UNIQUE_KEY: unique}
     if body.tags:
         properties[TAGS] = body.tags
     if body.keys:
@@ -297,8 +357,9 @@ async def send_message(ask: Ask) -> Sent:
     waits = body.deliver_at_ms is not None and body.deliver_at_ms > message.born_ms
     if waits or where is None:
         return Sent(None, unique, config.name, queue, None)
-    stored = broker.message_at(ask.who, where.log_offset)
-    return Sent(stored.message_id, unique, config.name, queue, where.queue_offset)
+    # Computed, not looked up: who may send need not be allowed to read.
+    ident = message_id(ask.house.store_host, where.log_offset)
+    return Sent(ident, unique, config.name, queue, where.queue_offset)
 
 
 def _bytes(body: OutgoingMessage) -> bytes:
@@ -310,10 +371,52 @@ def _bytes(body: OutgoingMessage) -> bytes:
         raise InvalidRequestError("the body is no base64") from None
 
 
+class PlaceQuery(Struct, forbid_unknown_fields=True):
+    """Which message of several that are stored together, and in which of its topics."""
+
+    offset: Annotated[Count, Meta(description="Its queue offset; else the first.")] | None = None
+    topic: Annotated[str, Meta(max_length=255)] = ""
+
+
 async def get_message(ask: Ask) -> WholeMessage:
-    """One message, by its id."""
-    message = await by_id(ask, ask.path["id"])
-    return WholeMessage(document(message, LONG_BYTES), views(message))
+    """One message, by its id; messages that came as a batch have the same."""
+    query: PlaceQuery = ask.query
+    record, message = await by_id(ask, ask.path["id"], query.offset, query.topic)
+    shown = document(message, LONG_BYTES)
+    schema = _schema(ask, message.topic)
+    return WholeMessage(shown, form_name(record), views(message), schema)
+
+
+# -- schemas ---------------------------------------------------------------------------------------
+
+
+class SchemaOfTopic(Struct):
+    """The schema of a topic, if somebody gave it one."""
+
+    schema: BodySchema | None
+
+
+async def get_schema(ask: Ask) -> SchemaOfTopic:
+    """Its schema, if it has one."""
+    return SchemaOfTopic(_schema(ask, ask.house.broker.topic(ask.who, ask.path["topic"]).name))
+
+
+def _schema(ask: Ask, topic: str) -> BodySchema | None:
+    text = ask.house.broker.schemas.get(topic)
+    return None if text is None else msgspec.json.decode(text, type=BodySchema)
+
+
+async def put_schema(ask: Ask) -> SchemaOfTopic:
+    """Say what its bodies are, or with null that this is not known any more."""
+    body: SchemaOfTopic = ask.body
+    broker = ask.house.broker
+    name = broker.topic(ask.who, ask.path["topic"]).name
+    check(ask, "alter", name, "topic")
+    text = None if body.schema is None else msgspec.json.encode(body.schema).decode()
+    if text and len(broker.schemas.all()) >= SCHEMAS_MAX and broker.schemas.get(name) is None:
+        raise InvalidRequestError(f"{SCHEMAS_MAX} topics have a schema, which is the limit")
+    broker.schemas.put(name, text)
+    return body
 
 
 OPERATIONS = [
@@ -339,6 +442,10 @@ OPERATIONS = [
         list_topic_groups, Listing[str],
     ),
     Operation(
+        "GET", "/v1/topics/{topic}/route", "Show where in the cluster a topic is", get_route,
+        Listing[RoutedQueues],
+    ),
+    Operation(
         "GET", "/v1/topics/{topic}/messages", "Browse and search messages", list_messages,
         Messages, MessageQuery,
         text="Nothing is consumed by that. By key, by place (queue and offset), by time, with "
@@ -353,5 +460,14 @@ OPERATIONS = [
         "DELETE", "/v1/topics/{topic}/messages", "Delete all messages of a topic", purge_topic,
         Done,
     ),
-    Operation("GET", "/v1/messages/{id}", "Show a message", get_message, WholeMessage),
+    Operation("GET", "/v1/messages/{id}", "Show a message", get_message, WholeMessage, PlaceQuery),
+    Operation(
+        "GET", "/v1/topics/{topic}/schema", "Show what the bodies of a topic are", get_schema,
+        SchemaOfTopic,
+    ),
+    Operation(
+        "PUT", "/v1/topics/{topic}/schema", "Say what the bodies of a topic are", put_schema,
+        SchemaOfTopic, body=SchemaOfTopic,
+        example={"schema": {"format": "avro", "schema": "{\"type\": \"string\"}"}},
+    ),
 ]  # fmt: skip

@@ -24,12 +24,14 @@ async function call(method, path, { query, body, signal } = {}) {
     throw new Problem(0, "The broker does not answer.", "offline");
   }
   const found = await answer.json().catch(() => ({}));
+  if (answer.status === 401) location.assign("/login");
   if (!answer.ok) throw new Problem(answer.status, found.detail || answer.statusText, found.type || "");
   return found;
 }
 
 export const get = (path, query, signal) => call("GET", path, { query, signal });
 export const post = (path, body) => call("POST", path, { body });
+export const put = (path, body) => call("PUT", path, { body });
 export const patch = (path, body) => call("PATCH", path, { body });
 export const remove = (path) => call("DELETE", path);
 

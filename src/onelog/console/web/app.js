@@ -12,12 +12,13 @@ import { messages, message, trace } from "./messages.js";
 import { delays, deadLetters, letters, transactions } from "./fates.js";
 import { exchanges, queues } from "./routing.js";
 import { connections, cluster, settings, lake } from "./broker.js";
+import { users } from "./people.js";
 
 const PAGES = [
   ["", [["overview", "Overview", overview, "o"]]],
   ["Data", [["topics", "Topics", topics, "t"], ["groups", "Consumer groups", groups, "g"], ["messages", "Messages", messages, "m"], ["queues", "Work queues", queues, "q"], ["exchanges", "Exchanges", exchanges, "a"], ["send", "Send", send, "s"]]],
   ["Fates", [["delays", "Delayed", delays, "d"], ["dead-letters", "Dead letters", deadLetters, "l"], ["transactions", "Transactions", transactions, "x"], ["trace", "Trace", trace, "r"]]],
-  ["Broker", [["connections", "Connections", connections, "c"], ["cluster", "Cluster", cluster, "u"], ["lake", "Lake and Spark", lake, "k"], ["settings", "Settings", settings, "e"]]],
+  ["Broker", [["connections", "Connections", connections, "c"], ["cluster", "Cluster", cluster, "u"], ["lake", "Lake and Spark", lake, "k"], ["users", "Users", users, "p"], ["settings", "Settings", settings, "e"]]],
 ];
 const INSIDE = { topics: topic, groups: group, messages: message, "dead-letters": letters, exchanges, trace };
 

@@ -1,12 +1,14 @@
 // Messages: searching and browsing, one message with its body decoded, and its story.
 
-import { get, part } from "./api.js";
+import { get, part, put } from "./api.js";
 import { h, replace } from "./dom.js";
-import { badge, bytes, button, card, count, facts, field, head, notice, say, table, time } from "./parts.js";
+import { badge, bytes, button, card, count, facts, field, head, notice, options, say, table, time } from "./parts.js";
 import { protobuf, json, hexdump, raw } from "./decode.js";
+import { decoded } from "./schemas.js";
 import { t } from "./words.js";
 
-const link = (each, text) => h("a", { href: `#/messages/${part(each.id)}`, class: "mono" }, text);
+const link = (each, text) => h("a", { href: `#/messages/${part(each.id)}?offset=${each.offset}&topic=${part(each.topic)}`, class: "mono" }, text);
+const PROTOCOLS = { rocketmq: "RocketMQ", kafka: "Kafka", amqp: "AMQP", stomp: "STOMP", mqtt: "MQTT", http: "HTTP" };
 const short = (each) => h("span", { class: "one", title: each.body.slice(0, 200) }, each.body_encoding === "text" ? each.body.slice(0, 140) || t("(empty)") : t("{size}, no text", { size: bytes(each.body_bytes) }));
 const when = (text) => (text ? new Date(text).getTime() : undefined);
 
@@ -60,46 +62,61 @@ export async function results(place, context, topic) {
 
 export async function message(view, context) {
   const [id] = context.rest;
-  const { message: found, views } = await get(`/v1/messages/${part(id)}`, {}, context.signal);
+  const { message: found, form, views, schema } = await get(`/v1/messages/${part(id)}`, { offset: context.query.offset, topic: context.query.topic }, context.signal);
   replace(view, head(found.keys[0] || found.unique_key || id, {
     crumbs: [h("a", { href: "#/topics" }, t("Topics")), " / ", h("a", { href: `#/topics/${part(found.topic)}` }, found.topic)],
-    badges: [badge(`${t("Queue")} ${found.queue} @ ${found.offset}`), found.tags ? badge(found.tags, "accent") : null],
+    badges: [badge(`${t("Queue")} ${found.queue} @ ${found.offset}`), badge(t("stored as {protocol}", { protocol: PROTOCOLS[form] })), found.tags ? badge(found.tags, "accent") : null],
     does: [h("a", { class: "button", href: `#/trace/${part(id)}?topic=${part(found.topic)}` }, t("Trace")),
-      h("a", { class: "button", href: `#/send?topic=${part(found.topic)}&message=${part(id)}` }, t("Send again…"))] }),
+      h("a", { class: "button", href: `#/send?topic=${part(found.topic)}&message=${part(id)}&offset=${found.offset}` }, t("Send again…"))] }),
   h("div", { class: "grid" },
-    card(t("Body"), body(found)),
+    card(t("Body"), body(found, schema, context)),
     card(t("About"), facts([
       [t("Id"), h("span", { class: "mono" }, found.id)], [t("Unique key"), h("span", { class: "mono" }, found.unique_key || "–")], [t("Keys"), found.keys.join(" ") || "–"],
       [t("Born"), [time(found.born_ms), " ", h("span", { class: "mono" }, found.born_host)]], [t("Stored"), [time(found.store_ms), " ", h("span", { class: "mono" }, found.store_host)]],
       [t("Log offset"), h("span", { class: "mono" }, found.log_offset)], [t("Size"), `${bytes(found.size)}, ${t("Body")} ${bytes(found.body_bytes)}`], [t("Tried again"), found.reconsume_times], [t("Flags"), h("span", { class: "mono" }, `${found.flag} / ${found.sys_flag}`)]]))),
   card(t("Properties"), table(t("Properties"), [[t("Name"), (each) => h("code", null, each[0])], [t("Value"), (each) => h("code", null, each[1]), "wide"]], Object.entries(found.properties))),
-  card(t("As each protocol sees it"), protocols(views)));
+  card(t("As each protocol sees it"), h("div", { class: "grid" }, views.map((each) => h("div", null, h("h3", null, PROTOCOLS[each.protocol], each.protocol === form ? [" ", badge(t("as it came"), "accent")] : null),
+    facts(each.fields.map(({ name, value, encoding }) => [name, value === null ? "null" : h("code", null, encoding === "base64" ? `base64 ${value}` : value || "\u2014")])))))));
 }
 
-function body(found) {
+function body(found, kept, context) {
   const data = raw(found);
-  const ways = [["json", "JSON", () => json(data)], ["text", t("Text"), () => new TextDecoder().decode(data)], ["hex", "Hex", () => hexdump(data)], ["protobuf", "Protobuf", () => protobuf(data)], ["base64", "base64", () => btoa(Array.from(data.slice(0, 65536), (each) => String.fromCharCode(each)).join(""))]];
-  const shown = h("pre", { class: "body", tabindex: 0, "aria-label": t("Body") });
-  const buttons = ways.map(([name, text, make]) => h("button", { type: "button", role: "tab", "aria-selected": "false", on: { click: () => pick(name, make) } }, text));
-  function pick(name, make) {
+  const asked = schemaForm(found, kept, context, () => pick("schema"));
+  const ways = { json: ["JSON", () => json(data)], text: [t("Text"), () => new TextDecoder().decode(data)], hex: ["Hex", () => hexdump(data)], protobuf: ["Protobuf", () => protobuf(data)],
+    schema: [t("By schema"), () => bySchema(data, asked.schema())], base64: ["base64", () => btoa(Array.from(data.slice(0, 65536), (each) => String.fromCharCode(each)).join(""))] };
+  const shown = h("pre", { class: "body", id: "body", role: "tabpanel", tabindex: 0, "aria-label": t("Body") });
+  const buttons = Object.fromEntries(Object.entries(ways).map(([name, [text]]) => [name, h("button", { type: "button", role: "tab", "aria-controls": "body", "aria-selected": "false", on: { click: () => pick(name) } }, text)]));
+  function pick(name) {
     let text;
-    try { text = make(); } catch (error) { text = `(${error.message})`; }
+    try { text = ways[name][1](); } catch (error) { text = `(${error.message})`; }
     shown.className = name === "hex" ? "body hex" : "body";
+    asked.place.hidden = name !== "schema";
     replace(shown, text);
-    ways.forEach(([each], number) => buttons[number].setAttribute("aria-selected", String(each === name)));
+    for (const [each, made] of Object.entries(buttons)) made.setAttribute("aria-selected", String(each === name));
   }
-  const first = found.body_encoding === "base64" ? "hex" : (() => { try { json(data); return "json"; } catch { return "text"; } })();
-  pick(first, ways.find(([name]) => name === first)[2]);
-  return [found.trouble ? notice(found.trouble, "warn") : null, found.body_is_cut ? notice(t("Only the beginning is shown."), "warn") : null, h("div", { class: "tabs", role: "tablist", "aria-label": t("How the body is shown") }, buttons), shown];
+  const fits = (name) => { try { ways[name][1](); return true; } catch { return false; } };
+  pick(kept && fits("schema") ? "schema" : fits("json") ? "json" : found.body_encoding === "base64" ? "hex" : "text");
+  return [found.trouble ? notice(found.trouble, "warn") : null, found.body_is_cut ? notice(t("Only the beginning is shown."), "warn") : null, h("div", { class: "tabs", role: "tablist", "aria-label": t("How the body is shown") }, Object.values(buttons)), shown, asked.place];
 }
 
-function protocols(views) {
-  const write = (name, value) => (value === null || value === undefined ? null : [name, typeof value === "object" ? h("code", null, JSON.stringify(value)) : String(value)]);
-  const { kafka, rocketmq } = views;
-  return h("div", { class: "grid" },
-    h("div", null, h("h2", null, "RocketMQ"), facts([write("topic", rocketmq.topic), write("queueId", rocketmq.queue_id), write("queueOffset", rocketmq.queue_offset), write("msgId", rocketmq.message_id), write("KEYS", rocketmq.keys), write("TAGS", rocketmq.tags), write("reconsumeTimes", rocketmq.reconsume_times)])),
-    h("div", null, h("h2", null, "Kafka"), facts([write("topic", kafka.topic), write("partition", kafka.partition), write("offset", kafka.offset), write("timestamp", kafka.timestamp_ms), write("key", kafka.key), write("value", kafka.value_bytes === null ? "null" : bytes(kafka.value_bytes)),
-      ...kafka.headers.map((each) => write(`header ${each.name}`, each.value))])));
+function bySchema(data, schema) {
+  if (!schema.schema.trim()) throw new Error(t("Give a schema below."));
+  const { value, schemaId } = decoded(data, schema);
+  const text = JSON.stringify(value, null, 2);
+  return schemaId === null ? text : `${t("Schema number {n}", { n: schemaId })}\n${text}`;
+}
+
+/** A schema for this body, and for all bodies of the topic if that is wanted. */
+function schemaForm(found, kept, context, decode) {
+  const format = h("select", null, options(kept?.format || "avro", [["avro", "Avro"], ["protobuf", "Protobuf"]]));
+  const name = h("input", { value: kept?.message || "", placeholder: t("the first") });
+  const schema = h("textarea", { rows: 6, spellcheck: "false" }, kept?.schema || "");
+  const given = () => ({ format: format.value, schema: schema.value, message: name.value.trim() });
+  const keep = async (what, said) => { await put(`/v1/topics/${part(found.topic)}/schema`, { schema: what }); say(said); };
+  const place = h("div", { class: "fields below" }, field(t("Format"), format), field(t("Message of the .proto file"), name), field(t("Schema"), schema, { full: true, hint: t("an Avro schema in JSON, or a .proto file") }),
+    h("div", { class: "full does" }, button(t("Decode"), async () => decode(), "main"),
+      context.mayChange() ? [button(t("Keep for the topic"), () => keep(given(), t("It is kept."))), button(t("Forget it"), () => keep(null, t("It is forgotten.")))] : null));
+  return { place, schema: given };
 }
 
 export async function trace(view, context) {

@@ -109,7 +109,7 @@ export async function send(view, context) {
   const from = context.query;
   let first = { body: from.body || "", keys: from.keys || "", tags: from.tags || "", properties: "" };
   if (from.message) {
-    const { message } = await get(`/v1/messages/${part(from.message)}`, {}, context.signal);
+    const { message } = await get(`/v1/messages/${part(from.message)}`, { offset: from.offset }, context.signal);
     const kept = Object.entries(message.properties).filter(([name]) => !/^(UNIQ_KEY|KEYS|TAGS|WAIT|CLUSTER|MSG_REGION|TRACE_ON|REAL_|RETRY_|DLQ_|ORIGIN_|RECONSUME|MAX_OFFSET|MIN_OFFSET|CONSUME_|TIMER_|DELAY|PGROUP|TRAN_MSG|INNER_|POP_)/.test(name));
     first = { body: message.body, encoding: message.body_encoding, keys: message.keys.join(" "), tags: message.tags || "", properties: kept.map(([name, value]) => `${name}=${value}`).join("\n") };
   }

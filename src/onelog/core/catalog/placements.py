@@ -5,23 +5,17 @@ their order, so a placement says which broker is next, in runs that go round som
 
     runs [[5, [0, 1]], [2, [2]]]    partitions 0 to 4 are on 0 1 0 1 0, partitions 5 and 6 on 2 2
 
-A placement is agreed on elsewhere; this broker keeps what it knows of it.
-
-    table     "placements": {topic: placement}
+A placement is agreed on elsewhere; this broker keeps what it knows of it (`topic_texts`).
 
 Invariant: a placement only grows, for as long as its topic lives.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
 
 import msgspec
-
-from onelog.core.catalog.topics import TopicConfig, Topics
-from onelog.core.durable.tables import Tables, in_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,42 +73,3 @@ class Placed:
             counts[node] += 1
             if node == node_id:
                 self.partitions.append(partition)
-
-
-class Placements:
-    """What this broker knows of placements."""
-
-    name = "placements"
-
-    def __init__(self, tables: Tables, topics: Topics) -> None:
-        self._tables = tables
-        self._known: dict[str, str] = {}
-        topics.on_change.append(self._topic_changed)
-
-    def apply(self, key: str, value: Any) -> None:
-        """Make one change."""
-        if value is None:
-            self._known.pop(key, None)
-        else:
-            self._known[key] = value
-
-    def parts(self) -> Iterator[dict[str, Any]]:
-        """Every placement; some at a time."""
-        return map(dict, in_parts(self._known))
-
-    def get(self, topic: str) -> str | None:
-        """The placement of a topic, if one is known."""
-        return self._known.get(topic)
-
-    def all(self) -> dict[str, str]:
-        """Every placement, by topic."""
-        return dict(self._known)
-
-    def put(self, topic: str, text: str) -> None:
-        """Know a topic's placement."""
-        if self._known.get(topic) != text:
-            self._tables.write([(self.name, topic, text)])
-
-    def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
-        if config is None and name in self._known:
-            self._tables.write([(self.name, name, None)])

@@ -47,11 +47,13 @@ OnStored = Callable[[Any, Any, OnelogError | None], None]
 `AppendedRun`), and what went wrong. With an error of UNCONFIRMED both are given: the message is
 stored, but not confirmed."""
 OnWritten = Callable[[OnelogError | None], None]
-OnEntered = Callable[[Sequence[NewMessage], int], None]
-"""Called with messages that were appended to a queue, and the offset of the first there."""
+OnEntered = Callable[[Sequence[NewMessage | NewRun], int], None]
+"""Called with what was appended to a queue, and the offset of the first message there."""
 Receipt = tuple[OnStored, Any, int]
 """Whom to tell, their token, and how many messages it is about; 0 for one message or one run."""
 Places = Sequence[Appended | AppendedRun]
+OnAccounted = Callable[[Sequence[NewMessage | NewRun], Places], None]
+"""Called with what was stored, and where that is."""
 Written = tuple[list[Receipt], Sequence[NewMessage | NewRun], Places | OnelogError]
 """Whom to tell at the tick's end of what, and where that is, or why it is nowhere."""
 
@@ -71,15 +73,29 @@ MEASURED_EVERY = 8
 """Messages between two measurements, which would cost too much if each were one."""
 
 
+OnPlaced = Callable[[Any, Any], None]
+"""Called with the token and where the message is, which may not be safe there yet."""
+
+
 @dataclass(frozen=True, slots=True)
-class StoredHere:
-    """An `OnStored` that is called when a message is safe here, whatever replicas have."""
+class Placed:
+    """An `OnStored` for who also has to know where a message is as soon as it is written.
+
+    Who is told at once that it is safe is told only that.
+    """
 
     on_stored: OnStored
+    on_placed: OnPlaced | None = None
 
     def __call__(self, token: Any, where: Any, error: OnelogError | None) -> None:
         """Be told."""
         self.on_stored(token, where, error)
+
+
+class StoredHere(Placed):
+    """An `OnStored` that is called when a message is safe here, whatever replicas have."""
+
+    __slots__ = ()
 
 
 class _Refusal:
@@ -118,6 +134,8 @@ class Writer:
     def __post_init__(self) -> None:
         self.before_append: list[Callable[[], None]] = []
         """Called when a tick ends, for those who have something to put into it."""
+        self.stored: list[OnAccounted] = []
+        """Who is told of all that is stored; with them, every tick costs more."""
         self.watched: dict[Key, OnEntered] = {}
         """Who is told of each message that a queue gets; see `watch`."""
         self._watched_of: dict[tuple[str, int, tuple[str, ...]], tuple[Key, ...]] = {}
@@ -386,11 +404,13 @@ class Writer:
                     else:
                         found[key] = [message]
         for key, mine in found.items():
-            count = sum(map(_COPIES, mine))
-            try:
-                self.watched[key](mine, self._store.next_offset(*key) - count)
-            except Exception:
-                log.exception("what came to %s could not be told", key[0])
+            self._tell_watcher(key, mine, sum(map(_COPIES, mine)))
+
+    def _tell_watcher(self, key: Key, mine: Sequence[NewMessage | NewRun], count: int) -> None:
+        try:
+            self.watched[key](mine, self._store.next_offset(*key) - count)
+        except Exception:
+            log.exception("what came to %s could not be told", key[0])
 
     def _find_watched(self, topic: str, queue_id: int, extra: tuple[str, ...]) -> tuple[Key, ...]:
         """Those queues of a message of which somebody wants to be told."""
@@ -402,9 +422,13 @@ class Writer:
         return found
 
     def _tell_watchers_of_runs(self, runs: Sequence[NewRun]) -> None:
-        watched = [run for run in runs if (run.topic, run.queue_id) in self.watched]
-        if watched:
-            self._tell_watchers([message for run in watched for message in run.messages()])
+        found: dict[Key, list[NewRun]] = {}
+        for run in runs:
+            key = run.topic, run.queue_id
+            if key in self.watched:
+                found.setdefault(key, []).append(run)
+        for key, mine in found.items():
+            self._tell_watcher(key, mine, _count(mine))
 
     def _tell_written(self, on_written: OnWritten, error: OnelogError | None) -> None:
         try:
@@ -435,6 +459,12 @@ class Writer:
 
     def _answer_when_safe(self, receipts: list[Receipt], places: Places, count: int) -> None:
         here: list[Receipt] = []
+        if any(isinstance(receipt[0], Placed) for receipt in receipts):
+            for (on_stored, token, _), mine in zip(
+                receipts, _places_of(receipts, places), strict=True
+            ):
+                if isinstance(on_stored, Placed) and on_stored.on_placed is not None:
+                    on_stored.on_placed(token, mine[0])
         if self._durability.replicates:
             here = [receipt for receipt in receipts if isinstance(receipt[0], StoredHere)]
         if here:
@@ -490,6 +520,8 @@ class Writer:
             for message in messages:
                 for topic in message.extra_queues:
                     self._waiting.arrived(topic, queue_id_of(topic, message.queue_id))
+        for told in self.stored:
+            told(messages, appended)
 
     def _account_runs(self, runs: Sequence[NewRun], appended: Sequence[AppendedRun]) -> None:
         totals, bucket = self._stats.totals, self._stats.topic_put.newest
@@ -500,6 +532,8 @@ class Writer:
             _add(bucket, run.topic, count, where.size, count)
             if self._waiting.keys and not self._store.gated:
                 self._waiting.arrived(run.topic, run.queue_id)
+        for told in self.stored:
+            told(runs, appended)
 
 
 def _count(messages: Sequence[NewMessage | NewRun]) -> int:

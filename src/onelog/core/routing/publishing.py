@@ -37,6 +37,7 @@ from onelog.core.routing.topology import Topology
 from onelog.core.routing.walk import (
     NO_HEADERS,
     ROUTES_MAX,
+    TopicTarget,
     groups_of,
     headers_reader,
     place_of,
@@ -55,7 +56,7 @@ from onelog.errors import (
     VhostNotFoundError,
     WireError,
 )
-from onelog.message import Buffer, NewMessage, encode_properties, property_value
+from onelog.message import Buffer, NewMessage, NewRun, encode_properties, property_value
 from onelog.names import OWN_PREFIX
 from onelog.record.forms import FORM_MASK, Form, amqp
 from onelog.record.forms.amqp_fields import (
@@ -112,6 +113,7 @@ class Publishing:
         self._refused: set[tuple[Hashable, str]] = set()
         """Transactions of which a queue has refused a message."""
         self._timers.becomes[ROUTED_TOPIC] = self.due
+        self._topics.on_change.append(self._topology.topic_changed)
 
     def mark(self, topic: str) -> None:
         """To be called before the first message goes to a topic; it may write a record."""
@@ -177,6 +179,48 @@ class Publishing:
         )  # fmt: skip
         self._receipts.append((on_stored, token, 0))
         return len(route.targets)
+
+    def publish_all(
+        self,
+        vhost: str,
+        exchange: str,
+        key: str,
+        properties: bytes,
+        bodies: list[bytes],
+        on_stored: OnStored,
+        token: Any = None,
+    ) -> bool:
+        """Publish messages that differ in their bodies only, which have one length.
+
+        Whoever published is told once, of all. False, and nothing is done, if they have to be
+        published one by one: their way is not known, or something about them has to be looked at.
+        """
+        known = self._vhosts.get(vhost)
+        found = None if known is None else known.exchanges.get(exchange)
+        if found is None or found.internal or len(bodies[0]) > self.body_bytes_max:
+            return False
+        flags = properties[0]
+        if (
+            flags & _HAS_EXPIRATION
+            or properties[1] & _HAS_USER_ID
+            or (flags & _HAS_HEADERS and b"CC" in properties)
+        ):
+            return False
+        route = found.routes.get(key)
+        if route is None or not route.is_short:
+            return False
+        lead = b"".join((route.head, _U32.pack(len(properties)), properties))
+        records = [lead + body for body in bodies]
+        if not route.groups:
+            for target in route.memory:
+                target.put_all(records, _AMQP)
+            on_stored(token, None, None)
+            return True
+        topic, queue_id, _ = route.groups[0]
+        host, parts = self._host, [(0, record, b"") for record in records]
+        run = NewRun(topic, queue_id, parts, b"", b"", _AMQP, self._clock.now_ms(), host, host)
+        self._writer.put(run, on_stored, token)
+        return True
 
     def _refuse(self, vhost: str, exchange: str) -> None:
         """Raise why there is no such exchange."""
@@ -245,7 +289,10 @@ class Publishing:
         """What has to wait of a message on its way, and where the rest goes."""
         vhost = self._vhosts[exchange.vhost]
         delay_ms = _delay_ms(sought)
-        found = walk(vhost, exchange, sought, self.find_topic, delayed=delay_ms > 0)
+        found = walk(vhost, exchange, sought, self.find_topic, delayed=delay_ms > 0, to_topics=True)
+        for target in found.targets:
+            if isinstance(target, TopicTarget):
+                self.mark(target.topic)
         key = sought.keys[0]
         route = route_of(exchange.name, key, found.targets)
         if found.by_key and found.targets and not found.delaying and len(sought.keys) == 1:

@@ -47,6 +47,9 @@ class Target(Protocol):
     def put(self, body: bytes, form: int, priority: int) -> None:
         """Of a queue in memory: take a message."""
 
+    def put_all(self, bodies: Sequence[bytes], form: int) -> None:
+        """The same for messages that are alike but for their payload, which has one length."""
+
 
 class Letter(NamedTuple):
     """A message that the broker itself sends on: a dead letter."""
@@ -64,7 +67,7 @@ class Letter(NamedTuple):
 class Route:
     """All targets of a key, and how a message is appended for them."""
 
-    __slots__ = ("groups", "head", "is_plain", "limited", "memory", "targets")
+    __slots__ = ("groups", "head", "is_plain", "is_short", "limited", "memory", "targets")
 
     def __init__(self, head: bytes, targets: Sequence[Target], groups: Sequence[Group]) -> None:
         self.head = head
@@ -75,3 +78,6 @@ class Route:
         self.memory = tuple(target for target in targets if not target.topic)
         self.limited = any(target.is_limited or target.levels for target in targets)
         self.is_plain = len(groups) == 1 and not self.memory and not self.limited
+        is_alone = self.is_plain and not groups[0][2]
+        self.is_short = is_alone or bool(self.memory and not groups and not self.limited)
+        """Whether messages can take it many at a time: to one queue in the log, or to memory."""

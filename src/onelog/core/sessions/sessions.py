@@ -1,10 +1,11 @@
 """Durable sessions: clients that come back, and find their subscriptions as they left them.
 
-    table     "sessions": {client: {"expiry_s": n, "gone_ms": n, "will": text}}
+    table     "sessions": {client: {"expiry_s": n, "gone_ms": n, "will": text, "user": text}}
               "subscriptions": {client NUL filter: [options, identifier]}
 
 `gone_ms` is when the client left; 0 while it is connected, or was when the broker stopped: then it
-left when the broker started. The will is a text that its gateway wrote.
+left when the broker started. The will is a text that its gateway wrote. A session is the user's who
+began it, if there were users then.
 
 Invariant: whoever has subscriptions has a session.
 """
@@ -29,6 +30,7 @@ class Kept:
     expiry_s: int
     gone_ms: int
     will: str = ""
+    user: str = ""
     subscriptions: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Options and identifier (0 for none) by filter."""
 
@@ -58,11 +60,12 @@ class Sessions:
         elif key in self.kept:
             kept = self.kept[key]
             kept.expiry_s, kept.gone_ms = int(value["expiry_s"]), int(value["gone_ms"])
-            kept.will = str(value["will"])
+            kept.will, kept.user = str(value["will"]), str(value.get("user", ""))
         else:
             self.kept[key] = Kept(
-                key, int(value["expiry_s"]), int(value["gone_ms"]), str(value["will"])
-            )
+                key, int(value["expiry_s"]), int(value["gone_ms"]), str(value["will"]),
+                str(value.get("user", "")),
+            )  # fmt: skip
 
     def parts(self) -> Iterator[dict[str, Any]]:
         """Every session; some at a time."""
@@ -81,9 +84,13 @@ class Sessions:
         """A client's session."""
         return self.kept.get(client)
 
-    def keep(self, client: str, expiry_s: int, gone_ms: int, will: str = "") -> Kept:
-        """Write down a session, new or not."""
-        row = {"expiry_s": expiry_s, "gone_ms": gone_ms, "will": will}
+    def keep(
+        self, client: str, expiry_s: int, gone_ms: int, will: str = "", user: str | None = None
+    ) -> Kept:
+        """Write down a session, new or not; it stays the user's, if that is not said."""
+        known = self.kept.get(client)
+        whose = user if user is not None else known.user if known is not None else ""
+        row = {"expiry_s": expiry_s, "gone_ms": gone_ms, "will": will, "user": whose}
         self._tables.write([(self.name, client, row)])
         return self.kept[client]
 
@@ -108,7 +115,9 @@ class Sessions:
 
 
 def _row(kept: Kept) -> dict[str, Any]:
-    return {"expiry_s": kept.expiry_s, "gone_ms": kept.gone_ms, "will": kept.will}
+    return {
+        "expiry_s": kept.expiry_s, "gone_ms": kept.gone_ms, "will": kept.will, "user": kept.user,
+    }  # fmt: skip
 
 
 class _Subscriptions:

@@ -15,6 +15,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from onelog.clock import Clock
 from onelog.config import SecurityConfig
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 OnLoggedIn = Callable[[Principal | OnelogError], None]
 CHECKS_MAX = 64
 """Passwords that wait to be checked; more are refused at once."""
+HOST_CHECKS_MAX = 32
+"""Of one address, so that others can log in while somebody there guesses."""
 SLOW_MS, SLOWEST_MS = 100, 5_000
 """What the first failure costs, and the most that one costs."""
 FAILURES_MAX = 10_000
@@ -59,15 +62,19 @@ class Logins:
     failed: int = 0
     """How many could not log in."""
     succeeded: int = 0
+    certificate_user: str = "common_name"
+    """What of a certificate names its user."""
     _failures: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Per name and per address: how often, and when last."""
     _known: dict[str, tuple[Proofs, bytes]] = field(default_factory=dict)
-    _checking: int = 0
+    _checking: dict[str, int] = field(default_factory=dict)
+    """How many passwords and tokens of each host are being checked."""
     _token_lock: threading.Lock = field(default_factory=threading.Lock)
     _key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     def configure(self, config: SecurityConfig) -> None:
         """Take over what the settings say."""
+        self.certificate_user = config.certificate_user
         self.users.anonymous = config.anonymous
         self.users.forget_answers()
         self.tokens = Tokens(config)
@@ -100,10 +107,9 @@ class Logins:
         if user and known and known[0] is proofs and hmac.compare_digest(known[1], digest):
             then(self._let_in(name, protocol, address))
             return
-        if self._checking >= CHECKS_MAX:
-            then(NotAuthenticatedError("too many log in at this moment: try again later"))
+        host = address.rpartition(":")[0]
+        if not self._begin_check(host, then):
             return
-        self._checking += 1
         right: list[bool] = []
 
         def check() -> None:
@@ -113,7 +119,7 @@ class Logins:
                 self._post(checked)
 
         def checked() -> None:
-            self._checking -= 1
+            self._end_check(host)
             if user is not None and right == [True] and self._user(name) == user:
                 self._known[name] = (self._user(name) or user).proofs, digest
                 then(self._let_in(name, protocol, address))
@@ -121,6 +127,21 @@ class Logins:
                 self.fail(name, protocol, address, then)
 
         self._offload(check)
+
+    def _begin_check(self, host: str, then: OnLoggedIn) -> bool:
+        """Take a place for a check; False if there is none, all or those of one host."""
+        own = self._checking.get(host, 0)
+        if own >= HOST_CHECKS_MAX or sum(self._checking.values()) >= CHECKS_MAX:
+            self.failed += 1
+            then(NotAuthenticatedError("too many log in at this moment: try again later"))
+            return False
+        self._checking[host] = own + 1
+        return True
+
+    def _end_check(self, host: str) -> None:
+        self._checking[host] -= 1
+        if not self._checking[host]:
+            del self._checking[host]
 
     def _user(self, name: str) -> User | None:
         user: User | None = self.users.users.known.get(name)
@@ -151,28 +172,28 @@ class Logins:
 
     # -- signatures ----------------------------------------------------------------------------
 
-    def signed(
-        self, name: str, given: str, content: Callable[[], bytes], protocol: str, address: str
-    ) -> Principal:
-        """Who has signed a request; `NotAuthenticatedError` if it was not they."""
+    def signed(self, name: str, given: str, content: bytes, who: Principal) -> Principal:
+        """Who has signed a request; `NotAuthenticatedError` if it was not they.
+
+        `who` is known so far: the same again, if it is still that one.
+        """
         user = self._user(name)
         secret = user.proofs.secret if user else ""
-        right = signature(secret or "nobody", content())
+        right = signature(secret or "nobody", content)
         if not secret or not hmac.compare_digest(right, given):
             self.failed += 1
             raise NotAuthenticatedError(
                 f"[10015:signature-failed] wrong access key or signature (access key {name!r})"
             )
-        return Principal(name, protocol, address)
+        return who if who.name == name else who._replace(name=name)
 
     # -- tokens and certificates ---------------------------------------------------------------
 
     def log_in_by_token(self, token: str, protocol: str, address: str, then: OnLoggedIn) -> None:
         """Whom does that token name? Told when a worker knows."""
-        if self._checking >= CHECKS_MAX:
-            then(NotAuthenticatedError("too many log in at this moment: try again later"))
+        host = address.rpartition(":")[0]
+        if not self._begin_check(host, then):
             return
-        self._checking += 1
         found: list[str | OnelogError] = []
 
         def check() -> None:
@@ -185,7 +206,7 @@ class Logins:
                 self._post(checked)
 
         def checked() -> None:
-            self._checking -= 1
+            self._end_check(host)
             answer = found[0] if found else NotAuthenticatedError("the token cannot be checked")
             try:
                 if isinstance(answer, OnelogError):
@@ -197,6 +218,14 @@ class Logins:
                 then(who)
 
         self._offload(check)
+
+    def certified(
+        self, certificate: Mapping[str, Any], protocol: str, address: str
+    ) -> Principal | None:
+        """The user whom a client's certificate names, whose authority TLS has checked; None if it
+        has none, or names nobody who is a user."""
+        name = certificate and _certified_name(certificate, self.certificate_user)
+        return self._let_in(name, protocol, address) if name and self._user(name) else None
 
     def vouched_for(self, name: str, protocol: str, address: str) -> Principal:
         """Somebody whom a certificate or a token names; `NotAuthenticatedError` if unknown."""
@@ -276,6 +305,17 @@ class ScramExchange:
         verifier = base64.b64encode(hmac.digest(server_key, signed, digest))
         who = self._logins.vouched_for(self.name, self._protocol, self._address)
         return b"v=" + verifier, who
+
+
+def _certified_name(certificate: Mapping[str, Any], what: str) -> str:
+    """The user's name, of a certificate as Python's `ssl` tells it; empty if it has none."""
+    if what == "common_name":
+        subject = (pair for part in certificate.get("subject", ()) for pair in part)
+        names = [value for key, value in subject if key == "commonName"]
+        # The last one is the most particular, and what others take.
+        return names[-1] if names else ""
+    alternatives = certificate.get("subjectAltName", ())
+    return next((value for key, value in alternatives if key.lower() == what), "")
 
 
 def _fields(text: str) -> Mapping[str, str]:

@@ -17,14 +17,14 @@ Invariant: every offset before `next` is in `out` or in `returned`, or is done.
 """
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from onelog.core.workqueues.deliveries import BODY, PLACE, SIZE, Delivery
-from onelog.core.workqueues.memory_shelf import Handover
+from onelog.core.workqueues.memory_shelf import Handover, taken_from
 from onelog.core.workqueues.supply import LogSupply, Stretch
-from onelog.message import NewMessage
+from onelog.message import NewMessage, NewRun
 from onelog.names import join_key, split_key
 
 TABLE = "shelves"
@@ -134,7 +134,9 @@ class LogShelf:
         first = min(self.out, default=self.next)
         return min(first, self.returned[0]) if self.returned else first
 
-    def entered(self, messages: Sequence[NewMessage], offset: int, now_ms: int) -> tuple[int, bool]:
+    def entered(
+        self, messages: Sequence[NewMessage | NewRun], offset: int, now_ms: int
+    ) -> tuple[int, bool]:
         """Messages were stored, with their entries from `offset` on.
 
         How many that are, and whether one of them says itself when it expires.
@@ -223,15 +225,7 @@ class LogShelf:
             return []
         if not self.hot:
             self._read_ahead(cold_ok)
-        hot = self.hot
-        found: list[Delivery] = []
-        size = 0
-        while hot and len(found) < count:
-            size += hot[0][SIZE]
-            if size > bytes_max and found:
-                size -= hot[0][SIZE]
-                break
-            found.append(hot.popleft())
+        found, size = taken_from(self.hot, count, bytes_max)
         if found:
             begin = self._offset(found[0][PLACE])
             after = self._offset(found[-1][PLACE]) + 1
@@ -303,18 +297,11 @@ class LogShelf:
                 ]
         return []
 
-    def hold(self, found: Iterable[Delivery], handover: Handover) -> None:
+    def hold(self, found: Sequence[Delivery], handover: Handover) -> None:
         """Messages that were taken are out."""
-        out, size = self.out, 0
-        if self._bits:
-            for each in found:
-                out[self._offset(each[0])] = (each[5], handover)
-                size += each[5]
-        else:
-            for each in found:
-                out[each[0]] = (each[5], handover)
-                size += each[5]
-        self.unacked_bytes += size
+        bits = self._bits
+        self.out.update({each[0] >> bits: (each[5], handover) for each in found})
+        self.unacked_bytes += sum([each[5] for each in found])
 
     def claim(self, place: int, handover: Handover) -> None:
         """A message that was out when the broker stopped is out again, unless it is done."""
@@ -338,26 +325,25 @@ class LogShelf:
 
     def release(self, places: Iterable[int]) -> dict[Handover, int]:
         """Messages are out no more, and are done; how many of which hand-over were."""
-        found: dict[Handover, int] = {}
-        pop, bits, done, times, size = self.out.pop, self._bits, self._done, self.times, 0
-        last = done[-1] if done else [-1, -1]
-        for place in places:
-            offset = place >> bits
-            held = pop(offset, None)
-            if held is None:
-                continue
-            payload, handover = held
-            size += payload
-            if last[1] == offset:
-                last[1] = offset + 1
-            else:
-                last = [offset, offset + 1]
-                done.append(last)
-            if times:
-                times.pop(offset, None)
-            found[handover] = found.get(handover, 0) + 1
-        self.unacked_bytes -= size
-        return found
+        bits, pop = self._bits, self.out.pop
+        offsets = [place >> bits for place in places]
+        popped = [pop(offset, None) for offset in offsets]
+        if None in popped:
+            offsets = [each for each, held in zip(offsets, popped, strict=True) if held]
+        found = [held for held in popped if held]
+        if not found:
+            return {}
+        first, end = offsets[0], offsets[-1] + 1
+        if end - first == len(offsets) and offsets == list(range(first, end)):
+            self._mark_done(first, end)
+        else:
+            for offset in offsets:
+                self._mark_done(offset, offset + 1)
+        if self.times:
+            for offset in offsets:
+                self.times.pop(offset, None)
+        self.unacked_bytes -= sum([size for size, _ in found])
+        return Counter([handover for _, handover in found])
 
     def held(self, places: Iterable[int], *, cold_ok: bool = False) -> list[Delivery]:
         """Messages that are out, read once more; `ColdError` if they have to be waited for."""

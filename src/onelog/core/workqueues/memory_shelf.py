@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from onelog.core.workqueues.consumers import Consumer
-from onelog.core.workqueues.deliveries import PLACE, SIZE, TIMES, Delivery
+from onelog.core.workqueues.deliveries import SIZE, TIMES, Delivery
 
 
 class Handover:
@@ -21,6 +21,22 @@ class Handover:
     def __init__(self, consumer: Consumer | None, given_ms: int) -> None:
         self.consumer = consumer
         self.given_ms = given_ms
+
+
+def taken_from(waiting: deque[Delivery], count: int, bytes_max: int) -> tuple[list[Delivery], int]:
+    """The first messages that wait, up to so many, and so many bytes, but one at least; and their
+    bytes."""
+    if count >= len(waiting):
+        found = list(waiting)
+        waiting.clear()
+    else:
+        found = [waiting.popleft() for _ in range(count)]
+    size = sum([each[SIZE] for each in found])
+    while size > bytes_max and len(found) > 1:
+        last = found.pop()
+        waiting.appendleft(last)
+        size -= last[SIZE]
+    return found, size
 
 
 class MemoryShelf:
@@ -50,43 +66,18 @@ class MemoryShelf:
 
     def take(self, count: int, bytes_max: int, *, cold_ok: bool = False) -> list[Delivery]:
         """The next messages, up to so many, and so many bytes, but one at least."""
-        fresh = self.fresh
-        found: list[Delivery] = []
         if self.returned:
-            while self.returned and len(found) < count:
-                found.append(heapq.heappop(self.returned))
-            count -= len(found)
-        if count >= len(fresh):
-            found += fresh
-            fresh.clear()
-        else:
-            found += [fresh.popleft() for _ in range(count)]
-        size = sum([each[SIZE] for each in found])
-        if size > bytes_max:
-            size -= self._put_back_beyond(found, bytes_max)
+            # What came back stands before all that did not.
+            some = min(count, len(self.returned))
+            self.fresh.extendleft(reversed([heapq.heappop(self.returned) for _ in range(some)]))
+        found, size = taken_from(self.fresh, count, bytes_max)
         self.ready_bytes -= size
         return found
 
-    def _put_back_beyond(self, found: list[Delivery], bytes_max: int) -> int:
-        """Keep the first ones that are not too many bytes; how many bytes were too many."""
-        size, too_many = 0, 0
-        for number, each in enumerate(found):
-            size += each[SIZE]
-            if size > bytes_max and number:
-                rest = found[number:]
-                del found[number:]
-                for late in reversed(rest):
-                    self.fresh.appendleft(late)  # What came back stands before all that did not.
-                    too_many += late[SIZE]
-                break
-        return too_many
-
-    def hold(self, found: Iterable[Delivery], handover: Handover) -> None:
+    def hold(self, found: Sequence[Delivery], handover: Handover) -> None:
         """Messages that were taken are out."""
-        out = self.out
-        for each in found:
-            out[each[PLACE]] = (each, handover)
-            self.unacked_bytes += each[SIZE]
+        self.out.update({each[0]: (each, handover) for each in found})
+        self.unacked_bytes += sum([each[5] for each in found])
 
     def release(self, places: Iterable[int]) -> dict[Handover, int]:
         """Messages are out no more, and are done; how many of which hand-over were."""

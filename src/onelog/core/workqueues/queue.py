@@ -30,7 +30,7 @@ from onelog.core.workqueues.memory_shelf import Handover, MemoryShelf
 from onelog.core.workqueues.selecting import Passed, PassedOver, wants
 from onelog.core.workqueues.supply import ColdError
 from onelog.errors import NotMasterError, StoreError
-from onelog.message import NewMessage
+from onelog.message import NewMessage, NewRun
 
 if TYPE_CHECKING:
     from onelog.clock import Clock
@@ -289,7 +289,30 @@ class WorkQueue:
         shelf.ready_bytes += size
         self.published += 1
 
-    def entered(self, shelf: LogShelf, messages: Sequence[NewMessage], offset: int) -> None:
+    def put_all(self, bodies: Sequence[bytes], form: int) -> None:
+        """`put` for messages that are alike but for their payload, which has one length."""
+        if self._only is None or not isinstance(self._only, MemoryShelf):
+            for body in bodies:
+                self.put(body, form, 0)
+            return
+        size, expires = facts_of(bodies[0], form)
+        if expires:
+            self._may_expire = True
+        if not self.is_pending:
+            self._turn_ms = self._surroundings.clock.now_ms()
+            self._surroundings.pend(self)
+        place, turn_ms, count = self._next_place, self._turn_ms, len(bodies)
+        self._next_place = place + count
+        shelf = self._only
+        shelf.fresh.extend(
+            [(at, 0, body, form, turn_ms, size) for at, body in enumerate(bodies, place)]
+        )
+        shelf.ready_bytes += size * count
+        self.published += count
+
+    def entered(
+        self, shelf: LogShelf, messages: Sequence[NewMessage | NewRun], offset: int
+    ) -> None:
         """Of a queue in the log: messages were appended, with their entries from `offset` on."""
         if not self.is_pending:
             self._turn_ms = self._surroundings.clock.now_ms()

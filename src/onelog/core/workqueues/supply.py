@@ -17,7 +17,7 @@ from onelog.core.cursors.reading import QueueReader
 from onelog.core.routing.names import queue_of
 from onelog.core.workqueues.deliveries import AMQP_FLAG, BODY, FORM, Delivery, facts_of
 from onelog.errors import WireError
-from onelog.message import LOOPBACK, LogOffset, Message, NewMessage, QueueOffset
+from onelog.message import LOOPBACK, LogOffset, Message, NewMessage, NewRun, QueueOffset
 from onelog.record.decode import decode_message
 from onelog.record.forms import FORM_MASK, amqp
 from onelog.store.message_store import MessageStore
@@ -30,7 +30,8 @@ AS_STORED = frozenset((AMQP_FLAG, MQTT_FLAG))
 """Forms whose messages gateways of declared queues read themselves."""
 _HEAD = Struct(">i32xi16xq20xi")
 """Of a record with addresses of 4 bytes: its size, sysFlag, store time and length of the body."""
-_LONG_HOSTS = 0x30
+_UNUSUAL = 0x30 | 0x80
+"""Flags of records that have longer addresses, or are inner batches."""
 _ENDED = frozenset(
     (
         FetchStatus.NO_MATCHED_LOGIC_QUEUE,
@@ -71,12 +72,25 @@ class Entries(NamedTuple):
     """How many messages that are."""
 
 
-def entries_of(messages: Sequence[NewMessage]) -> Entries:
-    """What there is to know of messages."""
+def entries_of(messages: Sequence[NewMessage | NewRun]) -> Entries:
+    """What there is to know of messages; those of a run in AMQP's form differ in payload only."""
     parts: list[tuple[bytes, int, int]] = []
     count = size = body_bytes = 0
     any_expires, are_plain = False, True
     for message in messages:
+        if isinstance(message, NewRun):
+            form = message.sys_flag & FORM_MASK
+            _, first, _ = message.parts[0]
+            payload, expires = facts_of(first, form)
+            before = len(first) - payload if form == AMQP_FLAG else 0
+            parts += [(body, form, len(body) - before) for _, body, _ in message.parts]
+            run_bytes = sum([len(body) for _, body, _ in message.parts])
+            count += len(message.parts)
+            size += run_bytes - before * len(message.parts)
+            body_bytes += run_bytes
+            any_expires |= expires
+            are_plain = are_plain and form in AS_STORED
+            continue
         body, form = message[2], message[5] & FORM_MASK
         if type(body) is not bytes:
             body = bytes(body)
@@ -98,9 +112,9 @@ class LogSupply:
         self._reader = reader
         self.hot_bytes = 0
         """What all shelves keep at hand together."""
-        self._last: tuple[Sequence[NewMessage], Entries] = ((), entries_of(()))
+        self._last: tuple[Sequence[NewMessage | NewRun], Entries] = ((), entries_of(()))
 
-    def entries(self, messages: Sequence[NewMessage]) -> Entries:
+    def entries(self, messages: Sequence[NewMessage | NewRun]) -> Entries:
         """`entries_of`, but once for all queues that got the same messages."""
         if messages != self._last[0]:  # These are the same objects, or others from the start.
             self._last = messages, entries_of(messages)
@@ -136,17 +150,26 @@ class LogSupply:
         found: list[Delivery] = []
         offset = begin
         unpack = _HEAD.unpack_from
+        lead, lead_bytes = b"\0", 0
         for view in slices:
             at, length = 0, len(view)
             while at < length:
                 size, flags, stored_ms, body_bytes = unpack(view, at)
                 form = flags & FORM_MASK
-                if flags & _LONG_HOSTS or form not in AS_STORED or flags & 0x80:
+                if flags & _UNUSUAL or form not in AS_STORED:
                     return self._any_form(topic, queue_id, begin, end, slices)
                 body = bytes(view[at + 88 : at + 88 + body_bytes])
-                found.append((offset, 0, body, form, stored_ms, facts_of(body, form)[0]))
-                offset += 1
                 at += size
+                if form != AMQP_FLAG:
+                    payload = body_bytes
+                elif lead_bytes and body.startswith(lead):
+                    payload = body_bytes - lead_bytes
+                else:
+                    payload = facts_of(body, form)[0]
+                    lead_bytes = body_bytes - payload
+                    lead = body[:lead_bytes]
+                found.append((offset, 0, body, form, stored_ms, payload))
+                offset += 1
         if offset != end:  # A record less than entries: something there is damaged or deleted.
             return self._any_form(topic, queue_id, begin, end, slices)
         return found

@@ -96,6 +96,20 @@ class Channel:
         except OnelogError as error:
             self.fail(error, _PUBLISH)
 
+    def publish_all(self, event: Event, more: list[bytes]) -> None:
+        """The same for a message and others that differ from it in their bodies only."""
+        bodies = [event[4] or b"", *more]
+        try:
+            if not (self.is_closing or self.waiting is not None) and self.publishing.publish_all(
+                event[2], event[3] or b"", bodies
+            ):
+                return
+        except OnelogError as error:
+            self.fail(error, _PUBLISH)
+            return
+        for body in bodies:
+            self.publish((*event[:4], body))
+
     def wait(self) -> None:
         """What follows is to wait until `resume`."""
         if self.waiting is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from onelog.core.workqueues.consumers import Consumer, Window
 from onelog.core.workqueues.deliveries import AMQP_FLAG, in_amqp_form
 from onelog.core.workqueues.queue import WorkQueue
-from onelog.errors import OnelogError
+from onelog.errors import OnelogError, QueueNotFoundError
 from onelog.gateways.amqp.refusals import (
     not_allowed,
     not_found,
@@ -22,7 +22,7 @@ from onelog.gateways.amqp.refusals import (
     unmet,
 )
 from onelog.gateways.amqp.replies import REPLY_TO
-from onelog.gateways.amqp.streams import StreamReader
+from onelog.gateways.amqp.streams import Stream, StreamReader, find_stream
 from onelog.message import Buffer
 from onelog.record.forms.amqp_fields import Table, with_headers
 from onelog.wire.amqp.frame import DeliveryWriter, content_frames
@@ -96,9 +96,9 @@ class Consuming:
         priority = arguments.get("x-priority", 0)
         if not isinstance(priority, int):
             raise unmet(f"invalid arg 'x-priority' for queue '{name}': {priority!r}")
-        queue = self.queues.find(channel.who, channel.vhost, name, self.session)
-        if queue.is_stream:
-            self._read_stream(queue, tag, no_ack, nowait, arguments)
+        stream = self.stream(name)
+        if stream is not None:
+            self._read_stream(stream, tag, no_ack, nowait, arguments)
             return
         consumer = self.queues.consume(
             channel.who,
@@ -119,8 +119,20 @@ class Consuming:
         self.consumers[tag] = consumer
         channel.answer(nowait, "basic.consume-ok", tag)
 
+    def stream(self, name: str) -> Stream | None:
+        """What a queue is that is read and not emptied; None if it is no such queue."""
+        channel = self.channel
+        try:
+            queue = self.queues.find(channel.who, channel.vhost, name, self.session)
+        except QueueNotFoundError:
+            found = find_stream(channel, name)
+            if found is None:
+                raise
+            return found
+        return Stream(name, queue.topic, 1, True) if queue.is_stream else None
+
     def _read_stream(
-        self, queue: WorkQueue, tag: str, no_ack: bool, nowait: bool, arguments: Table
+        self, queue: Stream, tag: str, no_ack: bool, nowait: bool, arguments: Table
     ) -> None:
         channel = self.channel
         limit = self.prefetch or self.window.limit
@@ -209,14 +221,18 @@ class Consuming:
     def _deliver(self, consumer: Consumer, deliveries: list[Any]) -> None:
         """basic.deliver, for each of these."""
         out: list[Buffer] = []
-        put = consumer.data.put
+        writer: DeliveryWriter = consumer.data
         queue = consumer.queue
-        tag = self._tag
-        unacked = None if consumer.no_ack else self.unacked
+        first = tag = self._tag + 1
         is_counted = queue.kind == "quorum"
         unpack = _U32.unpack_from
-        for place, times, body, form, _, _ in deliveries:
-            tag += 1
+        add = out.append
+        lead, size, like = writer.like
+        for _, times, body, form, _, _ in deliveries:
+            if len(body) == size and not times and form == AMQP_FLAG and body.startswith(lead):
+                add(like(tag, body[len(lead) :]))
+                tag += 1
+                continue
             if form != AMQP_FLAG:
                 body = in_amqp_form(body, form)
             # See record/forms/amqp: exchange and key are as they are delivered.
@@ -227,10 +243,15 @@ class Consuming:
             properties = body[begin:end]
             if times and is_counted:
                 properties = with_headers(bytes(properties), {"x-delivery-count": times})
-            put(out, tag, times > 0, body[:at], properties, body[end:])
-            if unacked is not None:
-                unacked[tag] = (queue, place)
-        self._tag = tag
+            writer.put(out, tag, times > 0, body[:at], properties, body[end:])
+            if not times and form == AMQP_FLAG:
+                writer.expect(body[:end], body[:at], properties, len(body))
+                lead, size, like = writer.like
+            tag += 1
+        self._tag = tag - 1
+        if not consumer.no_ack:
+            entries = [(queue, each[0]) for each in deliveries]
+            self.unacked.update(zip(range(first, tag), entries, strict=True))
         connection = self.session.connection
         connection.send(out)
         if connection.congested:
@@ -309,14 +330,22 @@ class Consuming:
 
     def ack(self, tag: int, multiple: bool) -> None:
         """basic.ack."""
-        if multiple or self.channel.publishing.mode == "tx":
+        if self.channel.publishing.mode == "tx":
             self._settle("ack", self._taken(tag, multiple))
+            return
+        acknowledged = self.session.acknowledged
+        if multiple:
+            for queue, place in self._ended(tag):
+                if queue in acknowledged:
+                    acknowledged[queue].append(place)
+                else:
+                    acknowledged[queue] = [place]
             return
         try:
             queue, place = self.unacked.pop(tag)
         except KeyError:
             raise unmet(f"unknown delivery tag {tag}") from None
-        self.session.acknowledged.setdefault(queue, []).append(place)
+        acknowledged.setdefault(queue, []).append(place)
 
     def nack(self, tag: int, multiple: bool, requeue: bool) -> None:
         """basic.nack."""
@@ -354,6 +383,20 @@ class Consuming:
         for queue, numbers in by_queue.items():
             getattr(queue, how)(numbers)
         return by_queue
+
+    def _ended(self, tag: int) -> list[tuple[Settled, int]]:
+        """Everything up to a tag, 0 for all, is not unacknowledged any more."""
+        unacked = self.unacked
+        if not tag:
+            ended = list(unacked.values())
+            unacked.clear()
+            self._oldest = self._tag + 1
+            return ended
+        if tag not in unacked:
+            raise unmet(f"unknown delivery tag {tag}")
+        tags = range(self._oldest, tag + 1)
+        self._oldest = tag + 1
+        return [unacked.pop(each) for each in tags if each in unacked]
 
     def _taken(self, tag: int, multiple: bool) -> list[Taken]:
         """Deliveries that are not unacknowledged any more."""

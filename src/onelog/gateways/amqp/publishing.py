@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from onelog.errors import OnelogError
 from onelog.gateways.amqp.refusals import not_implemented, reply_code, unmet
 from onelog.gateways.amqp.replies import REPLY_TO, REPLY_TO_BYTES, REPLY_TO_PREFIX
-from onelog.message import Appended
+from onelog.message import Appended, AppendedRun
 from onelog.record.forms.amqp_fields import places, property_of, with_properties
 from onelog.wire.amqp.codes import ReplyCode
 from onelog.wire.amqp.frame import content_frames
@@ -43,6 +43,7 @@ class Publishing:
         self.session = channel.session
         self.mode: Literal["plain", "confirm", "tx"] = "plain"
         self._publish = channel.broker.routing.publish
+        self._publish_all = channel.broker.routing.publish_all
         self._who, self._vhost = channel.who, channel.vhost
         self._seen = b""
         """The last properties; most messages have the same as the one before."""
@@ -103,6 +104,24 @@ class Publishing:
         if mode == "confirm":
             self._stored(self._number, None, None)
 
+    def publish_all(self, arguments: Arguments, properties: bytes, bodies: list[bytes]) -> bool:
+        """basic.publish, for messages that differ in bodies of one length; False: not that way."""
+        exchange, key, _, immediate = arguments
+        if immediate or self.mode == "tx" or (not exchange and key.startswith(REPLY_TO_PREFIX)):
+            return False
+        if properties is not self._seen:
+            self._look_at(properties)
+        if self._wants_reply:
+            return False
+        place = self._who, self._vhost, exchange, key, properties
+        if self.mode == "plain":
+            return self._publish_all(*place, bodies, _nobody)
+        first, last = self._number + 1, self._number + len(bodies)
+        if not self._publish_all(*place, bodies, self._all_stored, (first, last)):
+            return False
+        self._number = last
+        return True
+
     def _look_at(self, properties: bytes) -> None:
         places(properties)  # Whoever is delivered this must be able to read it.
         self._seen = properties
@@ -148,6 +167,18 @@ class Publishing:
         if not self._is_telling:
             self._is_telling = True
             self.channel.gateway.call_soon(self._tell)
+
+    def _all_stored(
+        self, numbers: tuple[int, int], _: AppendedRun | None, error: OnelogError | None
+    ) -> None:
+        """The same for messages that came together."""
+        first, last = numbers
+        if error is None and first == self._done + 1:
+            self._done = last - 1
+            self._stored(last, None, None)
+        else:
+            for number in range(first, last + 1):
+                self._stored(number, None, error)
 
     def _tell(self) -> None:
         self._is_telling = False

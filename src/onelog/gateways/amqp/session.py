@@ -26,12 +26,12 @@ from typing import Any
 from onelog import __version__
 from onelog.core.access import Principal
 from onelog.core.workqueues.consumers import Consumer
-from onelog.errors import OnelogError
+from onelog.errors import NotPermittedError, OnelogError
 from onelog.gateways import House
 from onelog.gateways.amqp.channel import Channel
 from onelog.gateways.amqp.consuming import Settled
 from onelog.gateways.amqp.handlers import HANDLERS
-from onelog.gateways.amqp.logins import GUEST, MECHANISMS, credentials, refusal
+from onelog.gateways.amqp.logins import EXTERNAL, GUEST, MECHANISMS, credentials, refusal
 from onelog.gateways.amqp.refusals import RefusedError, not_allowed, reply_code
 from onelog.gateways.amqp.replies import Replies
 from onelog.gateways.amqp.streams import StreamReader
@@ -135,7 +135,7 @@ class AmqpSession(FramedSession):
         self._config = gateway.house.loaded.config.amqp
         self.frame_max = self._config.frame_bytes_max
         self.channel_max = self._config.channel_max
-        self.body_bytes_max = gateway.house.loaded.config.store.body_bytes_max
+        self.body_bytes_max = gateway.broker.config.routed_body_bytes_max
         self._reader = EventReader(self.frame_max, self.body_bytes_max)
         self.state = State.GREETING
         self.who = Principal("", "amqp", connection.remote_address)
@@ -195,15 +195,20 @@ class AmqpSession(FramedSession):
         if self.state == State.GREETING and not self._greet():
             return
         channels = self.channels
+        reader = self._reader
         try:
-            for event in self._reader.events():
+            for event in reader.events():
                 number = event[0]
                 channel = channels.get(number)
                 if channel is not None and self.state == State.OPEN:
                     if event[1] == _PUBLISH:
                         if not self._has_published:
                             self._published()
-                        channel.publish(event)
+                        bodies = reader.alike(event)
+                        if bodies:
+                            channel.publish_all(event, bodies)
+                        else:
+                            channel.publish(event)
                     else:
                         channel.handle(event)
                 else:
@@ -262,7 +267,9 @@ class AmqpSession(FramedSession):
             self.connection.close()
             return False
         self.state = State.STARTING
-        self._send("connection.start", 0, 9, self.gateway.properties, MECHANISMS, b"en_US")
+        # Only who has shown a certificate can be known by it.
+        mechanisms = MECHANISMS + b" EXTERNAL" * bool(self.connection.certificate)
+        self._send("connection.start", 0, 9, self.gateway.properties, mechanisms, b"en_US")
         return True
 
     def start_ok(self, client: Table, mechanism: str, response: bytes, locale: str) -> None:
@@ -271,8 +278,16 @@ class AmqpSession(FramedSession):
         capabilities = client.get("capabilities")
         if isinstance(capabilities, dict):
             self._capabilities = capabilities
-        name, password = credentials(mechanism, response)
         logins = self.broker.logins
+        if mechanism == EXTERNAL:
+            where = self.connection.remote_address
+            certified = logins.certified(self.connection.certificate, "amqp", where)
+            if certified is None:
+                self._refuse(refusal(mechanism))
+            else:
+                self._logged_in(certified)
+            return
+        name, password = credentials(mechanism, response)
         if not logins.users.is_open:
             self.state = State.CHECKING
             place = "amqp", self.connection.remote_address
@@ -302,6 +317,7 @@ class AmqpSession(FramedSession):
 
     def _logged_in(self, who: Principal) -> None:
         self.who = who
+        self.connection.user = who.name
         self.state = State.TUNING
         heartbeat = self.gateway.house.loaded.config.amqp.heartbeat_seconds
         self._send("connection.tune", self.channel_max, self.frame_max, heartbeat)
@@ -328,7 +344,13 @@ class AmqpSession(FramedSession):
 
     def open(self, vhost: str) -> None:
         """connection.open."""
-        if not self.broker.routing.has_vhost(vhost):
+        try:
+            is_there = self.broker.routing.enter(self.who, vhost)
+        except NotPermittedError:
+            raise not_allowed(
+                f"access to vhost '{vhost}' refused for user '{self.who.name}'"
+            ) from None
+        if not is_there:
             raise not_allowed(f"vhost {vhost} not found")
         self.vhost = vhost
         self.state = State.OPEN

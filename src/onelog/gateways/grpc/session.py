@@ -197,7 +197,9 @@ class GrpcSession(FramedSession):
         self.gateway = gateway
         self._reader = self._http = ServerConnection(connection.write, self)
         host, port = connection.remote
-        self.who = Principal("", "grpc", connection.remote_address)
+        place = "grpc", connection.remote_address
+        certified = gateway.broker.logins.certified(connection.certificate, *place)
+        self.who = certified or Principal("", *place)
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
         self._late: set[Stream] = set()
         """Calls that were there at the last sweep, and were not whole."""
@@ -254,6 +256,7 @@ class GrpcSession(FramedSession):
         if not self.gateway.broker.users.is_open:
             try:
                 call.who = self._signer(call)
+                self.connection.user = call.who.name
             except NotAuthenticatedError as error:
                 call.fail(error)
                 return
@@ -261,15 +264,15 @@ class GrpcSession(FramedSession):
 
     def _signer(self, call: Call) -> Principal:
         """Who has signed the call; `NotAuthenticatedError` if somebody must, and nobody has."""
-        logins, address = self.gateway.broker.logins, self.connection.remote_address
+        logins = self.gateway.broker.logins
         signed = _SIGNED.fullmatch(call.header(b"authorization"))
         if signed is None:
-            if logins.is_needed:
+            if logins.is_needed and not self.who.name:
                 raise NotAuthenticatedError("requests have to be signed by a user")
             return self.who
         given = base64.b64encode(bytes.fromhex(signed[2])).decode()
         content = call.header(b"x-mq-date-time").encode()
-        return logins.signed(signed[1], given, lambda: content, "grpc", address)
+        return logins.signed(signed[1], given, content, self.who)
 
     def ended(self, stream: Stream) -> None:
         """A call is over, however."""

@@ -21,7 +21,14 @@ from onelog.core.publish import Intent
 from onelog.errors import InvalidRequestError
 from onelog.gateways import House
 from onelog.gateways.http.messages import HEADER, KEY, number
-from onelog.gateways.http.requests import answer, body_of, called, json_of, principal_of
+from onelog.gateways.http.requests import (
+    answer,
+    body_of,
+    called,
+    json_of,
+    principal_of,
+    traced_by,
+)
 from onelog.message import NewMessage, message_id
 from onelog.record.forms import rocketmq
 from onelog.record.forms.neutral import Header, Neutral
@@ -63,6 +70,7 @@ def routes(house: House) -> list[BaseRoute]:
             for name, value in request.headers.items()
             if name.startswith(HEADER)
         ]
+        headers += [(name, value.encode("latin-1")) for name, value in traced_by(request).items()]
         if (kind := request.headers.get("content-type")) and not _is_curls(kind):
             headers.append(("content-type", kind.encode("latin-1")))
         delay_ms = number(parameters, "delay_ms", 0, 0, _DELAY_MAX_MS)

@@ -16,6 +16,7 @@ from onelog.net.connection import is_here
 ANSWER_SECONDS_MAX = 60.0
 """How long an answer of the core is waited for; all of them have shorter limits of their own."""
 
+TRACE_CHARACTERS_MAX = 512
 PRINCIPAL = "onelog.principal"
 """Where a request's scope has who has logged in."""
 SLASH = "\ue02f"
@@ -41,6 +42,20 @@ def address_of(request: HTTPConnection) -> Principal:
     host, port = request.client or ("", 0)
     shown = f"[{host}]" if ":" in host else host
     return Principal("", "http", f"{shown}:{port}")
+
+
+def traced_by(request: HTTPConnection) -> dict[str, str]:
+    """The trace that a request belongs to (W3C Trace Context): a message that it sends does, too.
+
+    Only what is of its form: these become properties, which are parted by control characters.
+    """
+    names = ("traceparent", "tracestate")
+    given = {name: request.headers.get(name, "") for name in names}
+    return {
+        name: text
+        for name, text in given.items()
+        if text.isascii() and text.isprintable() and text and len(text) <= TRACE_CHARACTERS_MAX
+    }
 
 
 def is_near(request: HTTPConnection) -> bool:

@@ -27,6 +27,8 @@ class HttpTransport(asyncio.Transport):
                 "peername": connection.remote,
                 "sockname": connection.local,
                 "sslcontext": connection if connection.secure else None,
+                "peercert": connection.certificate,
+                "onelog": connection,
             }
         )
         self._connection = connection

@@ -9,7 +9,7 @@ shared filter is a queue with all who have it as its consumers.
 Invariant: a message reaches a client once, however many of its filters match.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -66,6 +66,7 @@ class Live:
         self.name = name
         self._client = client
         self.put = client.put
+        self.put_all = client.put_all
 
     def admits(self, body: bytes, form: int) -> bool:
         """Whatever comes."""
@@ -262,6 +263,11 @@ class Client:
         # What the session's queue gets as well comes from there.
         if grant is not None and not (self.is_durable and grant.qos):
             self.outgoing.offer(letter, grant, 0 if letter.is_plain else self._clients.now_ms())
+
+    def put_all(self, bodies: Sequence[bytes], form: int) -> None:
+        """The same for several."""
+        for body in bodies:
+            self.put(body, form, 0)
 
     def _delivered(self, consumer: Consumer, deliveries: list[tuple[Any, ...]]) -> None:
         clients = self._clients

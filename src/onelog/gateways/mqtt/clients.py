@@ -152,6 +152,19 @@ class Clients:
 
     # -- sessions ------------------------------------------------------------------------------
 
+    def admits(self, who: Principal, client_id: str, will: Testament | None) -> bool:
+        """Whether somebody may have that client id, and leave that will.
+
+        A session is its user's: whoever takes it over gets what was sent to him.
+        """
+        access = self.broker.access
+        if access.is_open:
+            return True
+        before, kept = self.connected.get(client_id), self.broker.sessions.find(client_id)
+        owners = {before.user if before is not None else "", kept.user if kept is not None else ""}
+        is_own = not owners - {"", who.name}
+        return is_own and (will is None or access.may(who, "publish", ("exchange", EXCHANGE)))
+
     def come(self, session: "MqttSession", client_id: str, *, clean: bool) -> Kept | None:
         """A client has connected: who was there before goes. Its session, if it has one."""
         before = self.connected.get(client_id)

@@ -269,8 +269,13 @@ class MqttSession(FramedSession):
         self._is_late = True  # What follows waits until it is known who that is.
         told = partial(self._logged_in, greeting, connect)
         logins, where = self._clients.broker.logins, self.connection.remote_address
-        if connect.user is None and connect.password is None and not logins.is_needed:
-            told(Principal("", "mqtt", where))
+        certified = logins.certified(self.connection.certificate, "mqtt", where)
+        if (
+            connect.user is None
+            and connect.password is None
+            and (certified is not None or not logins.is_needed)
+        ):
+            told(certified or Principal("", "mqtt", where))
         else:
             password = (connect.password or b"").decode("utf-8", "replace")
             logins.log_in(connect.user or "", password, "mqtt", where, told)
@@ -284,10 +289,13 @@ class MqttSession(FramedSession):
             return
         if isinstance(found, OnelogError):
             reason = Reason.BAD_USER_OR_PASSWORD
-            self.connection.write(packets.encode_connack(self._level, False, reason, {}))
-            self.connection.end()
+            self._turn_away(reason)
+            return
+        if not self._clients.admits(found, greeting.client_id, greeting.will):
+            self._turn_away(Reason.NOT_AUTHORIZED)
             return
         self._who = found
+        self.connection.user = found.name
         try:
             self._welcome(greeting, connect)
         except Exception:
@@ -297,6 +305,15 @@ class MqttSession(FramedSession):
         if self._is_held:
             self._is_held = False
             self._next_turn()
+
+    def _turn_away(self, reason: Reason) -> None:
+        self.connection.write(packets.encode_connack(self._level, False, reason, {}))
+        self.connection.end()
+
+    @property
+    def user(self) -> str:
+        """Who has logged in; empty for nobody."""
+        return self._who.name
 
     def _welcome(self, greeting: Greeting, connect: packets.Connect) -> None:
         clients, config = self._clients, self._clients.config
@@ -324,7 +341,9 @@ class MqttSession(FramedSession):
         self.connection.write(answer)
         if is_durable:
             will = "" if greeting.will is None else greeting.will.written()
-            known = clients.broker.sessions.keep(self.client_id, greeting.expiry_s, 0, will)
+            known = clients.broker.sessions.keep(
+                self.client_id, greeting.expiry_s, 0, will, self.user
+            )
             client.resume(dict(known.subscriptions))
         elif kept is not None:
             # It goes on with its session for as long as it is connected.

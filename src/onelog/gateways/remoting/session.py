@@ -11,69 +11,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from onelog import errors
 from onelog.config import Loaded
 from onelog.core.access import SELF, Principal
-from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.offsets import machine_memory_bytes
-from onelog.errors import (
-    BatchFencedError,
-    BrokerBusyError,
-    ConfigError,
-    ConsumersOfflineError,
-    FilterDisabledError,
-    FilterSyntaxError,
-    FlushTimeoutError,
-    GroupNotFoundError,
-    GroupPermissionError,
-    InvalidGroupError,
-    InvalidLeaseTimeError,
-    InvalidQueueError,
-    InvalidReceiptError,
-    InvalidRequestError,
-    InvalidTopicError,
-    KeyNotFoundError,
-    LeaseNotFoundError,
-    MembershipError,
-    MessageError,
-    NotAuthenticatedError,
-    NotMasterError,
-    NotPermittedError,
-    NotSavedError,
-    OffsetOutOfRangeError,
-    OnelogError,
-    PeerClosedError,
-    PeerTimeoutError,
-    ProducerStateError,
-    RecallError,
-    ReplicasMissingError,
-    ReplicaTimeoutError,
-    RoleNotFoundError,
-    RoutingError,
-    StagedPartError,
-    StatisticNotFoundError,
-    StoreCorruptError,
-    StoreError,
-    StoreFullError,
-    SubscriptionNotFoundError,
-    SubscriptionOutdatedError,
-    SystemTopicError,
-    TooManyLeasesError,
-    TopicNotFoundError,
-    TopicPermissionError,
-    TransactionForeignError,
-    TransactionLateError,
-    TransactionNotFoundError,
-    UserExistsError,
-    UserNotFoundError,
-    WireError,
-)
 from onelog.gateways import House, code_of
 from onelog.gateways.remoting.nameservers.cluster_routes import Routes
 from onelog.gateways.remoting.sending.plain_forms import PlainForms
 from onelog.message import Appended, encode_host
 from onelog.net.connection import Buffer, Connection, is_here
 from onelog.net.remoting import ServerSession
-from onelog.rocketmq import message_types
 from onelog.rocketmq.profile import added_properties
 from onelog.wire.remoting.administration import from_afar
 from onelog.wire.remoting.codes import ResponseCode
@@ -84,60 +31,60 @@ from onelog.wire.remoting.signature import ACCESS_KEY, SIGNATURE, signed_content
 
 log = logging.getLogger(__name__)
 
-ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
-    WireError: ResponseCode.SYSTEM_ERROR,
-    ConfigError: ResponseCode.SYSTEM_ERROR,
-    MessageError: ResponseCode.MESSAGE_ILLEGAL,
-    InvalidTopicError: ResponseCode.INVALID_PARAMETER,
-    InvalidQueueError: ResponseCode.INVALID_PARAMETER,
-    OffsetOutOfRangeError: ResponseCode.SYSTEM_ERROR,
-    StoreError: ResponseCode.SERVICE_NOT_AVAILABLE,
-    StoreFullError: ResponseCode.SERVICE_NOT_AVAILABLE,
-    StoreCorruptError: ResponseCode.SYSTEM_ERROR,
-    TopicNotFoundError: ResponseCode.TOPIC_NOT_EXIST,
-    TopicPermissionError: ResponseCode.NO_PERMISSION,
-    SystemTopicError: ResponseCode.INVALID_PARAMETER,
-    GroupNotFoundError: ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-    GroupPermissionError: ResponseCode.NO_PERMISSION,
-    InvalidGroupError: ResponseCode.INVALID_PARAMETER,
-    SubscriptionNotFoundError: ResponseCode.SUBSCRIPTION_NOT_EXIST,
-    SubscriptionOutdatedError: ResponseCode.SUBSCRIPTION_NOT_LATEST,
-    FilterDisabledError: ResponseCode.SYSTEM_ERROR,
-    FilterSyntaxError: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-    ConsumersOfflineError: ResponseCode.CONSUMER_NOT_ONLINE,
-    FlushTimeoutError: ResponseCode.FLUSH_DISK_TIMEOUT,
-    ReplicaTimeoutError: ResponseCode.FLUSH_SLAVE_TIMEOUT,
-    ReplicasMissingError: ResponseCode.SLAVE_NOT_AVAILABLE,
-    NotMasterError: ResponseCode.SERVICE_NOT_AVAILABLE,
-    BrokerBusyError: ResponseCode.SYSTEM_BUSY,
-    StatisticNotFoundError: ResponseCode.SYSTEM_ERROR,
-    InvalidRequestError: ResponseCode.SYSTEM_ERROR,
-    PeerClosedError: ResponseCode.CONSUMER_NOT_ONLINE,
-    PeerTimeoutError: ResponseCode.CONSUME_MSG_TIMEOUT,
-    NotPermittedError: ResponseCode.NO_PERMISSION,
-    KeyNotFoundError: ResponseCode.QUERY_NOT_FOUND,
-    NotSavedError: ResponseCode.SYSTEM_ERROR,
-    LeaseNotFoundError: ResponseCode.NO_MESSAGE,
-    InvalidReceiptError: ResponseCode.MESSAGE_ILLEGAL,
-    InvalidLeaseTimeError: ResponseCode.INVALID_PARAMETER,
-    TooManyLeasesError: ResponseCode.SYSTEM_BUSY,
-    TransactionNotFoundError: ResponseCode.SYSTEM_ERROR,
-    TransactionForeignError: ResponseCode.SYSTEM_ERROR,
-    TransactionLateError: ResponseCode.ILLEGAL_OPERATION,
-    RecallError: ResponseCode.ILLEGAL_OPERATION,
-    StagedPartError: ResponseCode.ILLEGAL_OPERATION,
-    BatchFencedError: ResponseCode.ILLEGAL_OPERATION,
-    MembershipError: ResponseCode.ILLEGAL_OPERATION,
-    ProducerStateError: ResponseCode.ILLEGAL_OPERATION,
-    UserNotFoundError: ResponseCode.USER_NOT_EXIST,
-    UserExistsError: ResponseCode.INVALID_PARAMETER,
-    RoleNotFoundError: ResponseCode.POLICY_NOT_EXIST,
-    RoutingError: ResponseCode.ILLEGAL_OPERATION,
+ERROR_CODES: dict[type[errors.OnelogError], ResponseCode] = {
+    errors.WireError: ResponseCode.SYSTEM_ERROR,
+    errors.ConfigError: ResponseCode.SYSTEM_ERROR,
+    errors.MessageError: ResponseCode.MESSAGE_ILLEGAL,
+    errors.InvalidTopicError: ResponseCode.INVALID_PARAMETER,
+    errors.InvalidQueueError: ResponseCode.INVALID_PARAMETER,
+    errors.OffsetOutOfRangeError: ResponseCode.SYSTEM_ERROR,
+    errors.StoreError: ResponseCode.SERVICE_NOT_AVAILABLE,
+    errors.StoreFullError: ResponseCode.SERVICE_NOT_AVAILABLE,
+    errors.StoreCorruptError: ResponseCode.SYSTEM_ERROR,
+    errors.TopicNotFoundError: ResponseCode.TOPIC_NOT_EXIST,
+    errors.TopicPermissionError: ResponseCode.NO_PERMISSION,
+    errors.SystemTopicError: ResponseCode.INVALID_PARAMETER,
+    errors.GroupNotFoundError: ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    errors.GroupPermissionError: ResponseCode.NO_PERMISSION,
+    errors.InvalidGroupError: ResponseCode.INVALID_PARAMETER,
+    errors.SubscriptionNotFoundError: ResponseCode.SUBSCRIPTION_NOT_EXIST,
+    errors.SubscriptionOutdatedError: ResponseCode.SUBSCRIPTION_NOT_LATEST,
+    errors.FilterDisabledError: ResponseCode.SYSTEM_ERROR,
+    errors.FilterSyntaxError: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    errors.ConsumersOfflineError: ResponseCode.CONSUMER_NOT_ONLINE,
+    errors.FlushTimeoutError: ResponseCode.FLUSH_DISK_TIMEOUT,
+    errors.ReplicaTimeoutError: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    errors.ReplicasMissingError: ResponseCode.SLAVE_NOT_AVAILABLE,
+    errors.NotMasterError: ResponseCode.SERVICE_NOT_AVAILABLE,
+    errors.BrokerBusyError: ResponseCode.SYSTEM_BUSY,
+    errors.StatisticNotFoundError: ResponseCode.SYSTEM_ERROR,
+    errors.InvalidRequestError: ResponseCode.SYSTEM_ERROR,
+    errors.PeerClosedError: ResponseCode.CONSUMER_NOT_ONLINE,
+    errors.PeerTimeoutError: ResponseCode.CONSUME_MSG_TIMEOUT,
+    errors.NotPermittedError: ResponseCode.NO_PERMISSION,
+    errors.KeyNotFoundError: ResponseCode.QUERY_NOT_FOUND,
+    errors.NotSavedError: ResponseCode.SYSTEM_ERROR,
+    errors.LeaseNotFoundError: ResponseCode.NO_MESSAGE,
+    errors.InvalidReceiptError: ResponseCode.MESSAGE_ILLEGAL,
+    errors.InvalidLeaseTimeError: ResponseCode.INVALID_PARAMETER,
+    errors.TooManyLeasesError: ResponseCode.SYSTEM_BUSY,
+    errors.TransactionNotFoundError: ResponseCode.SYSTEM_ERROR,
+    errors.TransactionForeignError: ResponseCode.SYSTEM_ERROR,
+    errors.TransactionLateError: ResponseCode.ILLEGAL_OPERATION,
+    errors.RecallError: ResponseCode.ILLEGAL_OPERATION,
+    errors.StagedPartError: ResponseCode.ILLEGAL_OPERATION,
+    errors.BatchFencedError: ResponseCode.ILLEGAL_OPERATION,
+    errors.MembershipError: ResponseCode.ILLEGAL_OPERATION,
+    errors.ProducerStateError: ResponseCode.ILLEGAL_OPERATION,
+    errors.UserNotFoundError: ResponseCode.USER_NOT_EXIST,
+    errors.UserExistsError: ResponseCode.INVALID_PARAMETER,
+    errors.RoleNotFoundError: ResponseCode.POLICY_NOT_EXIST,
+    errors.RoutingError: ResponseCode.ILLEGAL_OPERATION,
 }
 """Every error that the core can raise. One that is not here is looked up by its nearest parent."""
 
 
-def response_code(error: OnelogError) -> ResponseCode:
+def response_code(error: errors.OnelogError) -> ResponseCode:
     """The code that tells a client of this error."""
     return code_of(error, ERROR_CODES, ResponseCode.SYSTEM_ERROR)
 
@@ -176,9 +123,6 @@ class Gateway:
         self.plain_forms = PlainForms()
         """What properties of plain messages look like."""
         self.pop = house.pop
-        self.typed_topics: dict[str, TopicConfig] = {}
-        """Topics that take messages of one type only."""
-        house.broker.hooks.topic_changed.append(self.topic_changed)
         self.id_prefix = house.store_host.hex().upper()
         """How the ids of messages stored here begin."""
         self.refresh(house.loaded)
@@ -195,14 +139,6 @@ class Gateway:
             near = signed
         self.near_handlers.update(near)
         self.far_handlers.update(far)
-
-    def topic_changed(self, name: str, config: TopicConfig | None) -> None:
-        """Remember topics that take messages of one type only."""
-        kind = None if config is None or not config.attributes else message_types.of_topic(config)
-        if config is not None and kind not in (None, message_types.MIXED):
-            self.typed_topics[name] = config
-        else:
-            self.typed_topics.pop(name, None)
 
     def refresh(self, loaded: Loaded) -> None:
         """Take over what follows from the configuration."""
@@ -235,44 +171,44 @@ class BrokerSession(ServerSession[Answer]):
         # Chosen once for all requests: those in a hurry need not ask who they are from.
         self.handlers = gateway.near_handlers if self.is_local else gateway.far_handlers
         host, port = connection.remote
-        self.principal = Principal("", "remoting", connection.remote_address)
+        place = "remoting", connection.remote_address
+        certified = self.broker.logins.certified(connection.certificate, *place)
+        self.principal = self._unsigned = certified or Principal("", *place)
+        connection.user = self.principal.name
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
 
     def authenticate(self, command: Command) -> None:
         """Who has signed the request? `NotAuthenticatedError` if somebody must, and nobody has."""
         ext = command.ext
         name = ext.get(ACCESS_KEY)
-        address = self.connection.remote_address
-        if name is None:
-            if self.broker.logins.is_needed:
-                raise NotAuthenticatedError(
-                    "No accessKey is configured: requests have to be signed by a user"
-                )
-            name = ""
-            who = Principal(name, "remoting", address)
-        else:
+        who = self._unsigned
+        if name is not None:
             who = self.broker.logins.signed(
-                name, ext.get(SIGNATURE) or "", lambda: signed_content(ext, command.body),
-                "remoting", address,
-            )  # fmt: skip
-        if name != self.principal.name:
+                name, ext.get(SIGNATURE) or "", signed_content(ext, command.body), self.principal
+            )
+        elif not who.name and self.broker.logins.is_needed:
+            raise errors.NotAuthenticatedError(
+                "No accessKey is configured: requests have to be signed by a user"
+            )
+        if who is not self.principal:
             self.principal = who
+            self.connection.user = who.name
 
     def answer(self, command: Command, answer: Answer) -> None:
         """Send a successful answer."""
         self.reply(command, answer.code, answer.ext, answer.remark, answer.body)
 
-    def fail(self, command: Command, error: OnelogError) -> None:
+    def fail(self, command: Command, error: errors.OnelogError) -> None:
         """Answer a request that went wrong."""
         self.reply(command, response_code(error), remark=str(error))
 
-    def conclude(self, command: Command, answer: Answer, error: OnelogError | None) -> None:
+    def conclude(self, command: Command, answer: Answer, error: errors.OnelogError | None) -> None:
         """Answer a request whose change was recorded, or was not.
 
         A slow disk takes nothing back: it is done, as after a send that was too late. Replicas that
         do not have it may: another of them may become master.
         """
-        if error is None or type(error) is FlushTimeoutError:
+        if error is None or type(error) is errors.FlushTimeoutError:
             self.answer(command, answer)
         else:
             self.fail(command, error)
@@ -281,7 +217,7 @@ class BrokerSession(ServerSession[Answer]):
         """Answer with what comes of an act, later than the request came."""
         try:
             answer = act()
-        except OnelogError as error:
+        except errors.OnelogError as error:
             self.fail(command, error)
         except Exception as error:
             log.exception("request %d of %s failed", command.code, self.connection)
@@ -354,7 +290,7 @@ def by_worker(answer: Callable[[BrokerSession, Command], Answer]) -> Handler:
 
 
 def answer_stored(
-    token: tuple[BrokerSession, Command], _: Appended | None, error: OnelogError | None
+    token: tuple[BrokerSession, Command], _: Appended | None, error: errors.OnelogError | None
 ) -> None:
     """What a request wanted is stored, or not; for those to which that is all there is to say."""
     session, command = token

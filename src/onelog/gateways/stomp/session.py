@@ -240,15 +240,16 @@ class StompSession(FramedSession):
             self.fail(error, version=",".join(VERSIONS))
             return
         ours = self._agree_on_heartbeats(headers.get("heart-beat", "0,0"))
-        vhost = headers.get("host", DEFAULT_VHOST)
-        # Clients put the name of the machine there, if they know of nothing better.
-        self.vhost = vhost if self.broker.routing.has_vhost(vhost) else DEFAULT_VHOST
+        self.vhost = headers.get("host", DEFAULT_VHOST)
         self.client_id = headers.get("client-id", "")
         self._is_logging_in = True
-        self.broker.logins.log_in(
-            headers.get("login", ""), headers.get("passcode", ""), "stomp",
-            self.connection.remote_address, partial(self._logged_in, common[-1], ours),
-        )  # fmt: skip
+        told = partial(self._logged_in, common[-1], ours)
+        logins, place = self.broker.logins, ("stomp", self.connection.remote_address)
+        certified = logins.certified(self.connection.certificate, *place)
+        if certified is not None and "login" not in headers:
+            told(certified)
+        else:
+            logins.log_in(headers.get("login", ""), headers.get("passcode", ""), *place, told)
 
     def _logged_in(self, version: str, heartbeats: str, found: Principal | OnelogError) -> None:
         """It is known who that is, or that it is nobody."""
@@ -259,6 +260,10 @@ class StompSession(FramedSession):
             self.fail(found)
             return
         self.who = found
+        self.connection.user = found.name
+        # Clients put the name of the machine there, if they know of nothing better.
+        if not self.broker.routing.is_open_to(found, self.vhost):
+            self.vhost = DEFAULT_VHOST
         self.version = self._reader.version = version
         # Who wants to know that the other side is alive, says so by heart-beats.
         self.connection.idle_ms = 0

@@ -502,9 +502,12 @@ class LogFiles:
                     f"log offset {log_offset} is in no file of {self._folder} any more"
                 )
             path = self._folder / file_name(start)
-            if not path.exists():
-                raise DataLossError(f"{path} was deleted while it was to be read")
-            held = self._open = Segment(path, start, self._sizes[start], writable=False)
+            try:
+                held = self._open = Segment(path, start, self._sizes[start], writable=False)
+            except StoreError as error:
+                if isinstance(error.__cause__, FileNotFoundError):
+                    raise DataLossError(f"{path} was deleted while it was to be read") from None
+                raise
         return held
 
     def next_start(self, log_offset: int) -> int | None:

@@ -14,13 +14,14 @@ their body (None if it was longer than allowed, and was read over).
 
 A publish whose frames lie side by side, which nearly all do, is read without looking at frames one
 by one; what a publisher says of each of its messages, exchange and key, is looked up by its bytes.
-One that is as long as the last, and differs in its body only, is not looked at but for that.
+One that is as long as the last, and differs in its body only, is not looked at but for that, and
+can be had with all that follow and are like it (`alike`).
 
 Invariants: however the bytes of a connection are cut into pieces, the events are the same; bytes
 that are no frames raise `FaultError`, which is a `WireError`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
 
 from onelog.errors import WireError
@@ -178,6 +179,25 @@ class EventReader:
             self._wanted = FRAME_OVERHEAD
             if event is not None:
                 yield event
+
+    def alike(self, event: Event) -> list[bytes]:
+        """The bodies of what follows a publish, is whole, and differs from it in nothing else.
+
+        What is handed out here is no event any more.
+        """
+        prefix, data, begin = self._prefix, self._data, self._at
+        if event[3] is not self._alike[3] or self._contents or not data.startswith(prefix, begin):
+            return []
+        lead, step = len(prefix), len(prefix) + self._body_bytes + 1
+        bodies: list[bytes] = []
+        for at in range(begin, begin + (len(data) - begin) // step * step, step):
+            end = at + step - 1
+            if data[end] != _END or not data.startswith(prefix, at):
+                break
+            bodies.append(data[at + lead : end])
+        self._at += step * len(bodies)
+        self._filled -= step * len(bodies)
+        return bodies
 
     def _frame(
         self, data: bytes, at: int, kind: int, channel: int, end: int
@@ -347,10 +367,14 @@ def _put_content(
     out.append(_END_BYTE)
 
 
+def _never(tag: int, body: bytes) -> bytes:
+    raise AssertionError("nothing is like nothing")
+
+
 class DeliveryWriter:
     """Writes what one consumer is delivered."""
 
-    __slots__ = ("_channel", "_fixed", "_form", "_head", "_size_max")
+    __slots__ = ("_channel", "_fixed", "_form", "_head", "_size_max", "like")
 
     def __init__(self, channel: int, consumer_tag: str, frame_max: int) -> None:
         self._channel = channel
@@ -358,6 +382,23 @@ class DeliveryWriter:
         self._form = Struct(f">BHI{len(self._head)}sQB")
         self._fixed = len(self._head) + 9
         self._size_max = frame_max - FRAME_OVERHEAD
+        self.like: tuple[bytes, int, Callable[[int, bytes], bytes]] = (b"", -1, _never)
+        """How the record of a delivery like the last begins, its length, and what writes it."""
+
+    def expect(self, lead: bytes, place: bytes, properties: bytes, size: int) -> None:
+        """The last delivery's record began with `lead`, which has `place` and `properties`, and was
+        so long: others like it come."""
+        channel, body_bytes = self._channel, size - len(lead)
+        if not 0 < body_bytes <= self._size_max:
+            return
+        begin = _FRAME.pack(METHOD, channel, self._fixed + len(place)) + self._head
+        header = _HEADER_AFTER.pack(
+            _END, HEADER, channel, 12 + len(properties), BASIC << 16, body_bytes
+        )
+        body_head = _BODY_AFTER.pack(_END, BODY, channel, body_bytes)
+        middle = b"".join((b"\0", place, header, properties, body_head))
+        pack = Struct(f">{len(begin)}sQ{len(middle)}s{body_bytes}sB").pack
+        self.like = lead, size, lambda tag, body: pack(begin, tag, middle, body, _END)
 
     def put(
         self,
