@@ -206,7 +206,8 @@ class Routing:
         """The queues that a message with this key and these headers would go to."""
         found = self.exchange(who, vhost, exchange)
         sought = Sought((key,), NO_PROPERTIES, lambda: headers or {})
-        return walk(self._topology.vhost(vhost), found, sought, self._publishing.find_topic).targets
+        place, find_topic = self._topology.vhost(vhost), self._publishing.find_topic
+        return walk(place, found, sought, find_topic, to_topics=True).targets
 
     def add_queue(self, vhost: str, queue: Target) -> None:
         """Messages can be routed to this queue from now on; on each start, too."""
