@@ -242,7 +242,8 @@ class Routing:
         found = self.exchange(who, vhost, exchange)
         sought = Sought((key,), NO_PROPERTIES, lambda: headers or {})
         place = self._topology.vhost(vhost)
-        targets = walk(place, found, sought, self._publishing.find_topic).targets
+        find_topic = self._publishing.find_topic
+        targets = walk(place, found, sought, find_topic, to_topics=True).targets
         return [each for each in targets if self._sees(who, "queue", vhost, each.name)]
 
     def is_topic(self, name: str) -> bool:
