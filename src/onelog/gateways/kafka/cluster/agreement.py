@@ -40,8 +40,8 @@ from onelog.gateways.kafka.cluster.view import (
 )
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.names import is_visible, visible_topics
-from onelog.gateways.register import Register
 from onelog.jobs import Job
+from onelog.net.register import Register
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
 
