@@ -299,7 +299,7 @@ class MqttSession(FramedSession):
             self._clients.check_room(greeting)
         except OnelogError as error:
             self.connection.warn("%s is refused: %s", self.connection, error)
-            self._refuse(reason_of(error))
+            self._turn_away(reason_of(error))
             return
         self._who = found
         self.connection.user = found.name
