@@ -63,6 +63,8 @@ GATEWAYS = [
 TRACING = "onelog.gateways.tracing:Tracing"
 ON_SLAVES = ("broker", "http")
 """What a broker serves that follows another one."""
+CUT_SECONDS = 1.0
+"""How long who is cut off may take to say goodbye: TLS would wait for that for half a minute."""
 PUSHING = ("amqp", "stomp", "mqtt")
 """Whose clients get messages without asking for each."""
 HTTP_ROUTES = [
@@ -326,6 +328,7 @@ class BrokerServer:
             if is_old or (connection.user and is_gone(connection.user)):
                 log.info("%s is cut off: %r is no user", connection, connection.user)
                 connection.close()
+                self._loop.call_later(CUT_SECONDS, connection.abort)
 
     async def _listen(self, port: int, make_session: MakeSession) -> None:
         config = self.config.broker

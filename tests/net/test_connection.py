@@ -13,7 +13,7 @@ from onelog.clock import ManualClock
 from onelog.config import TlsConfig
 from onelog.errors import WireError
 from onelog.net import connection as net_connection
-from onelog.net.capacity import GARBAGE_LINES_MAX, Capacity
+from onelog.net.capacity import WARNINGS_MAX, Capacity
 from onelog.net.connection import FLUSH_BYTES, Connection, FramedSession, Limits, Outbox
 from onelog.net.tls import Tls, client_context
 from onelog.wire.kafka.frame import FrameReader
@@ -275,13 +275,13 @@ async def test_peers_that_send_garbage_cannot_fill_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     capacity = Capacity()
-    for _ in range(3 * GARBAGE_LINES_MAX):
+    for _ in range(3 * WARNINGS_MAX):
         connection, _, session = connected(Limits(capacity=capacity))
         session.fail = WireError("a frame of 2 GiB")
         connection.data_received(b"garbage")
-    assert len(caplog.messages) == GARBAGE_LINES_MAX
+    assert len(caplog.messages) == WARNINGS_MAX
     capacity.sweep()
-    assert caplog.messages[GARBAGE_LINES_MAX:] == ["40 more connections sent what is no request"]
+    assert caplog.messages[WARNINGS_MAX:] == ["40 more warnings about connections, not shown"]
 
 
 async def test_a_bug_ends_only_its_own_connection(caplog: pytest.LogCaptureFixture) -> None:

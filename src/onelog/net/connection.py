@@ -425,14 +425,14 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
             outbox.put_off(self, data)
             return
-        self._guard(self._session.data_received, data)
+        self.guard(self._session.data_received, data)
         outbox.idle_since = monotonic()
 
     def handle_late(self, data: bytes) -> None:
         """These bytes arrived before."""
         self._late -= 1
         if not self.closing:
-            self._guard(self._session.data_received, data)
+            self.guard(self._session.data_received, data)
             self._read_on()
 
     def _read_on(self) -> None:
@@ -460,7 +460,7 @@ class Connection(asyncio.Protocol):
         self._keep_unsent(0)
         if self.closing:
             return
-        self._guard(self._session.writable)
+        self.guard(self._session.writable)
         self._read_on()  # Unless what the session had put off has congested the connection again.
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -483,13 +483,17 @@ class Connection(asyncio.Protocol):
         if self._lost is not None:
             self._lost(self)
 
-    def _guard(self, call: Callable[..., None], *arguments: object) -> None:
+    def warn(self, text: str, *arguments: object) -> None:
+        """Log a warning about the peer; of many in a short time, the first ones."""
+        capacity = self._limits.capacity
+        (log.warning if capacity is None else capacity.warnings.about)(text, *arguments)
+
+    def guard(self, call: Callable[..., None], *arguments: object) -> None:
+        """Call what may fail: if it does, this connection ends, and nobody else notices."""
         try:
             call(*arguments)
         except WireError as error:
-            capacity = self._limits.capacity
-            say = log.warning if capacity is None else capacity.garbage.about
-            say("%s sent what is no request: %s", self, error)
+            self.warn("%s sent what is no request: %s", self, error)
             self.close()
         except Exception:
             log.exception("%s is closed: its session failed", self)

@@ -448,7 +448,9 @@ class Listed(Access):
 
 def test_every_verb_is_asked_about(routed: Routed) -> None:
     routed.memory_queue("q")
-    access = Listed(("publish", "exchange", "amq.topic"), ("describe", "vhost", "/"))
+    access = Listed(
+        ("publish", "exchange", "amq.topic"), ("describe", "vhost", "/"), ("describe", "queue", "q")
+    )
     routing = Routing(
         access, routed.world.broker.topology, routed.world.broker.publishing, Random()
     )

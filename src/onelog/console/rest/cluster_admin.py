@@ -1,24 +1,20 @@
 """The administrator's client that the broker has for itself.
 
 Traces, delays and dead letters are of the whole cluster: what finds them asks all its brokers, over
-the network, as `onelog` does. Where there are users, it signs in the name of the one who wants to
-know, who has logged in here: with the password that is kept for signing, or else with the one that
-came with the request.
+the network, as `onelog` does. Where there are users, it asks in the name of the one who wants to
+know, however they have logged in: the broker knows what its users sign with.
 """
-
-import base64
 
 from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.credentials import Credentials
 from onelog.console.rest.operations import Ask
-from onelog.core.users.users import User
 from onelog.errors import NameserversUnreachableError, NotPermittedError
 from onelog.gateways import House
 
 TIMEOUT_MS = 5_000
 CLIENTS_MAX = 20
 _Key = tuple[tuple[tuple[str, int], ...], Credentials | None]
-"""Name servers, and in whose name they are asked."""
+"""Name servers, and who asks."""
 
 
 def admin_of(ask: Ask) -> AsyncAdmin:
@@ -30,7 +26,7 @@ def admin_of(ask: Ask) -> AsyncAdmin:
             "this asks all brokers of the cluster, and the broker knows no name server: set "
             "broker.nameservers"
         )
-    credentials = _credentials(ask)
+    credentials = _credentials(ask) if ask.who.name else None
     key: _Key = (addresses, credentials)
     known: dict[_Key, AsyncAdmin] | None = getattr(state, "cluster_admins", None)
     if known is None:
@@ -49,21 +45,14 @@ def admin_of(ask: Ask) -> AsyncAdmin:
     return known[key]
 
 
-def _credentials(ask: Ask) -> Credentials | None:
-    if not ask.who.name:
-        return None
-    user: User | None = ask.house.broker.users.users.known.get(ask.who.name)
-    if user is not None and user.proofs.secret:
-        return Credentials(user.name, user.proofs.secret)
-    kind, _, given = ask.request.headers.get("authorization", "").partition(" ")
-    if kind.lower() != "basic":
+def _credentials(ask: Ask) -> Credentials:
+    secret = ask.house.broker.logins.signing_secret(ask.who)
+    if not secret:
         raise NotPermittedError(
-            "this asks all brokers of the cluster by a signature, and this broker keeps no "
-            f"password of {ask.who.name} that it could sign with; onelog user update "
-            f"{ask.who.name} --password ... --signing gives it one"
+            f"this asks all brokers of the cluster in the name of {ask.who.name}, who cannot sign: "
+            "onelog user update --signing"
         )
-    name, _, password = base64.b64decode(given).decode().partition(":")
-    return Credentials(name, password)
+    return Credentials(ask.who.name, secret)
 
 
 def _connect(

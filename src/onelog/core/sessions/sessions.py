@@ -16,8 +16,12 @@ from typing import Any
 
 from onelog.clock import Clock
 from onelog.core.durable.tables import Change, Tables, in_parts
+from onelog.errors import BrokerBusyError
 
 FOREVER_S = 0xFFFFFFFF
+BYTES_MAX = 1 << 30
+"""Of the clients' names, wills and filters together, and what each takes besides."""
+_ROW_BYTES = 500
 SEPARATOR = "\0"
 """Between a client and what is its own: no text of MQTT has this character."""
 
@@ -45,9 +49,11 @@ class Sessions:
 
     name = "sessions"
 
-    def __init__(self, tables: Tables, clock: Clock) -> None:
+    def __init__(self, tables: Tables, clock: Clock, bytes_max: int = BYTES_MAX) -> None:
         self._tables = tables
         self._clock = clock
+        self._bytes_max = bytes_max
+        self.bytes = 0
         self.kept: dict[str, Kept] = {}
         self.subscriptions = _Subscriptions(self)
 
@@ -55,17 +61,18 @@ class Sessions:
 
     def apply(self, key: str, value: Any) -> None:
         """Make one change."""
+        kept = self.kept.pop(key, None) if value is None else self.kept.get(key)
+        if kept is not None:
+            self.bytes -= _ROW_BYTES + len(key) + len(kept.will)
+            if value is None:
+                self.bytes -= sum(_ROW_BYTES + len(each) for each in kept.subscriptions)
         if value is None:
-            self.kept.pop(key, None)
-        elif key in self.kept:
-            kept = self.kept[key]
-            kept.expiry_s, kept.gone_ms = int(value["expiry_s"]), int(value["gone_ms"])
-            kept.will, kept.user = str(value["will"]), str(value.get("user", ""))
-        else:
-            self.kept[key] = Kept(
-                key, int(value["expiry_s"]), int(value["gone_ms"]), str(value["will"]),
-                str(value.get("user", "")),
-            )  # fmt: skip
+            return
+        if kept is None:
+            kept = self.kept[key] = Kept(key, 0, 0)
+        kept.expiry_s, kept.gone_ms = int(value["expiry_s"]), int(value["gone_ms"])
+        kept.will, kept.user = str(value["will"]), str(value.get("user", ""))
+        self.bytes += _ROW_BYTES + len(key) + len(kept.will)
 
     def parts(self) -> Iterator[dict[str, Any]]:
         """Every session; some at a time."""
@@ -79,6 +86,14 @@ class Sessions:
         now_ms = self._clock.now_ms()
         for kept in self.kept.values():
             kept.gone_ms = kept.gone_ms or now_ms
+
+    def check_room(self) -> None:
+        """`BrokerBusyError` if there is no room for another session, will or subscription."""
+        if self.bytes >= self._bytes_max:
+            raise BrokerBusyError(
+                f"{len(self.kept)} sessions are kept, and take {self.bytes} bytes: end those whose "
+                "clients will not come back, or let them expire"
+            )
 
     def find(self, client: str) -> Kept | None:
         """A client's session."""
@@ -133,10 +148,11 @@ class _Subscriptions:
         kept = self._sessions.kept.get(client)
         if kept is None:
             return
-        if value is None:
-            kept.subscriptions.pop(text, None)
-        else:
+        if kept.subscriptions.pop(text, None) is not None:
+            self._sessions.bytes -= _ROW_BYTES + len(text)
+        if value is not None:
             kept.subscriptions[text] = int(value[0]), int(value[1])
+            self._sessions.bytes += _ROW_BYTES + len(text)
 
     def parts(self) -> Iterator[dict[str, Any]]:
         for part in in_parts(self._sessions.kept):

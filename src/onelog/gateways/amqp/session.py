@@ -31,7 +31,7 @@ from onelog.gateways import House
 from onelog.gateways.amqp.channel import Channel
 from onelog.gateways.amqp.consuming import Settled
 from onelog.gateways.amqp.handlers import HANDLERS
-from onelog.gateways.amqp.logins import GUEST, MECHANISMS, credentials, refusal
+from onelog.gateways.amqp.logins import EXTERNAL, GUEST, MECHANISMS, credentials, refusal
 from onelog.gateways.amqp.refusals import RefusedError, not_allowed, reply_code
 from onelog.gateways.amqp.replies import Replies
 from onelog.gateways.amqp.streams import StreamReader
@@ -111,10 +111,10 @@ class Gateway:
         if bool(alarm) != bool(self.alarm):
             self.alarm = alarm
             for session in tuple(self.sessions):
-                session.alarmed()
+                session.connection.guard(session.alarmed)
         now_ms = self.clock.now_ms()
         for session in tuple(self.sessions):
-            session.tick(now_ms)
+            session.connection.guard(session.tick, now_ms)
 
     def say_goodbye(self) -> None:
         """The broker goes."""
@@ -261,13 +261,15 @@ class AmqpSession(FramedSession):
         if greeting is None:
             return False
         if greeting not in (GREETING, _OLD_GREETING):
-            log.warning("%s does not speak AMQP 0-9-1", self.connection)
+            self.connection.warn("%s does not speak AMQP 0-9-1", self.connection)
             self.connection.write(GREETING)
             self.state = State.DEAF
             self.connection.close()
             return False
         self.state = State.STARTING
-        self._send("connection.start", 0, 9, self.gateway.properties, MECHANISMS, b"en_US")
+        # Only who has shown a certificate can be known by it.
+        mechanisms = MECHANISMS + b" EXTERNAL" * bool(self.connection.certificate)
+        self._send("connection.start", 0, 9, self.gateway.properties, mechanisms, b"en_US")
         return True
 
     def start_ok(self, client: Table, mechanism: str, response: bytes, locale: str) -> None:
@@ -276,8 +278,16 @@ class AmqpSession(FramedSession):
         capabilities = client.get("capabilities")
         if isinstance(capabilities, dict):
             self._capabilities = capabilities
-        name, password = credentials(mechanism, response)
         logins = self.broker.logins
+        if mechanism == EXTERNAL:
+            where = self.connection.remote_address
+            certified = logins.certified(self.connection.certificate, "amqp", where)
+            if certified is None:
+                self._refuse(refusal(mechanism))
+            else:
+                self._logged_in(certified)
+            return
+        name, password = credentials(mechanism, response)
         if not logins.users.is_open:
             self.state = State.CHECKING
             place = "amqp", self.connection.remote_address
@@ -298,7 +308,7 @@ class AmqpSession(FramedSession):
                 self._logged_in(found)
 
     def _refuse(self, error: RefusedError) -> None:
-        log.warning("%s could not log in", self.connection)
+        self.connection.warn("%s could not log in", self.connection)
         if self.can("authentication_failure_close"):
             self.fail(error.code, str(error), _START_OK)
         else:
@@ -438,9 +448,11 @@ class AmqpSession(FramedSession):
         self._end_channels()
         self.broker.channel_closed(self)
         self._send("connection.close-ok")
-        # Some clients would take the end of the socket for an error: it is for them to close it.
+        # As RabbitMQ does, whose clients know that nothing follows. What they have sent before is
+        # not left unread: that would cost them the answer.
         self.state = State.DEAF
         self._deadline_ms = self.gateway.clock.now_ms() + CLOSE_MS_MAX
+        self.connection.end()
 
     def _end_channels(self) -> None:
         channels, self.channels = self.channels, {}

@@ -189,7 +189,9 @@ def page(status: int, wrong: str = "") -> Response:
     """The form, with what was wrong."""
     shown = f'<p role="alert">{html.escape(wrong)}</p>' if wrong else ""
     text = _PAGE.replace("@WRONG@", shown)
-    return Response(text, status, {"content-security-policy": POLICY}, "text/html; charset=utf-8")
+    # With no referrer, a browser would not say where the form comes from, either.
+    headers = {"content-security-policy": POLICY, "referrer-policy": "same-origin"}
+    return Response(text, status, headers, "text/html; charset=utf-8")
 
 
 def is_page(headers: Headers) -> bool:

@@ -17,16 +17,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from onelog.core.access import SELF, Principal
 from onelog.core.durable.writer import OnStored
-from onelog.core.routing.names import DEFAULT_VHOST, swapped
+from onelog.core.routing.names import DEFAULT_VHOST
 from onelog.core.sessions.sessions import FOREVER_S, Kept
 from onelog.core.workqueues.claims import claim
 from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import OnelogError, QueueNotFoundError
 from onelog.gateways import House
 from onelog.gateways.mqtt.client import EXCHANGE, queue_name, shared_name
-from onelog.gateways.mqtt.filters import read_filter
+from onelog.gateways.mqtt.connecting import Greeting
+from onelog.gateways.mqtt.filters import Topic, read_filter
 from onelog.gateways.mqtt.letters import Letters
 from onelog.gateways.mqtt.sys_topics import SysTopics
+from onelog.jobs import Job
 from onelog.message import NewMessage
 from onelog.record.forms import Form, mqtt
 
@@ -130,20 +132,17 @@ class Clients:
         asyncio.get_running_loop().call_soon(call)
 
     async def _watch(self) -> None:
+        job = Job("looking after MQTT's sessions")
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            try:
+            with job:
                 self.tick()
-            except OnelogError as error:
-                log.warning("MQTT's sessions were not looked after: %s", error)
-            except Exception:
-                log.exception("MQTT's sessions were not looked after")
 
     def tick(self) -> None:
         """What time brings."""
         now_ms = self.now_ms()
         for session in list(self.sessions):
-            session.check_time(now_ms)
+            session.connection.guard(session.check_time, now_ms)
         while self._ends and self._ends[0][0] <= now_ms:
             client_id = heapq.heappop(self._ends)[2]
             if client_id not in self.connected:
@@ -164,6 +163,14 @@ class Clients:
         owners = {before.user if before is not None else "", kept.user if kept is not None else ""}
         is_own = not owners - {"", who.name}
         return is_own and (will is None or access.may(who, "publish", ("exchange", EXCHANGE)))
+
+    def check_room(self, greeting: Greeting) -> None:
+        """Raise what is wrong if there is no room for what a client wants to be kept."""
+        if greeting.expiry_s:
+            kept = self.broker.sessions.find(greeting.client_id)
+            will = "" if greeting.will is None else greeting.will.written()
+            if kept is None or len(will) > len(kept.will):
+                self.broker.sessions.check_room()
 
     def come(self, session: "MqttSession", client_id: str, *, clean: bool) -> Kept | None:
         """A client has connected: who was there before goes. Its session, if it has one."""
@@ -284,7 +291,7 @@ class Clients:
         self,
         who: Principal,
         client_id: bytes,
-        topic: str,
+        topic: Topic,
         raw_topic: bytes,
         flags: int,
         properties: bytes,
@@ -301,13 +308,13 @@ class Clients:
         body = mqtt.encode(*content)
         self.letters.made(body, content)
         if flags & 1:
-            told = partial(_retained, topic)
-            self.broker.retained.retain(topic, body if payload else None, told)
+            told = partial(_retained, topic.text)
+            self.broker.retained.retain(topic.text, body if payload else None, told)
         return self.broker.routing.publish_record(
             who,
             DEFAULT_VHOST,
             EXCHANGE,
-            swapped(topic),
+            topic.key,
             body,
             _FORM,
             on_stored,
@@ -320,8 +327,8 @@ class Clients:
         flags = will.qos << 1 | will.retain
         try:
             self.publish(
-                SELF, client_id.encode(), will.topic, will.topic.encode(), flags, will.properties,
-                will.payload, _stored_will,
+                SELF, client_id.encode(), Topic.of(will.topic), will.topic.encode(), flags,
+                will.properties, will.payload, _stored_will,
             )  # fmt: skip
         except OnelogError as error:
             log.warning("the will of MQTT client %s was not published: %s", client_id, error)

@@ -97,7 +97,7 @@ class Gateway:
         """Send heart-beats that are due, and end connections whose own are missing."""
         now_ms = self.clock.now_ms()
         for session in list(self.sessions):
-            session.beat(now_ms)
+            session.connection.guard(session.beat, now_ms)
 
 
 class StompSession(FramedSession):
