@@ -63,6 +63,7 @@ class Live:
         self.name = name
         self._client = client
         self.put = client.put
+        self.put_all = client.put_all
 
     def admits(self, body: bytes, form: int) -> bool:
         """Whatever comes."""
