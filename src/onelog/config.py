@@ -161,6 +161,9 @@ class BrokerConfig:
     memory_queue_bytes_max: int = setting(
         256 << 20, "messages in queues that live in memory", 1 << 20, 1 << 40, live=True
     )
+    routed_body_bytes_max: int = setting(
+        16 << 20, "largest message that is published to an exchange", 1, 512 << 20, live=True
+    )
     transaction_timeout_ms: int = setting(
         6_000, "age at which a producer may be asked about a transaction", 1, DAY_MS, live=True
     )
@@ -277,7 +280,7 @@ class MqttConfig:
         1, 65_535, live=True,
     )  # fmt: skip
     in_flight_max: int = setting(
-        1_000, "messages of QoS 1 and 2 that a client gets before it answers", 1, 65_535, live=True
+        1_000, "messages of QoS 1 and 2 that a client gets before it answers", 1, 32_767, live=True
     )
     topic_alias_maximum: int = setting(
         100, "aliases of topics that a connection has, either way; 0 for none", 0, 65_535
@@ -305,6 +308,11 @@ class HttpConfig:
 
     port: int = setting(
         15672, "port of the console, REST and metrics; 0 for none, -1 for a free one", -1, 65_535
+    )
+    lake: str = setting(
+        "",
+        "folder of lake tables (onelog lake sync) that the console shows; empty for none",
+        example="/data/lake",
     )
     hosts: str = setting(
         "", "names, beside addresses and localhost, that browsers may call this machine by",

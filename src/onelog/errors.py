@@ -471,5 +471,9 @@ class PreconditionFailedError(RoutingError):
     """What is asked for does not fit what is there: other settings, still in use, a bad value."""
 
 
+class ReadOnlyQueueError(PreconditionFailedError):
+    """A stream is read by position: messages cannot be taken out of it."""
+
+
 class QueueFullError(RoutingError):
     """A queue has as much as it may have, and is told to refuse what comes."""

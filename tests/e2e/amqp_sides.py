@@ -37,6 +37,10 @@ class Side:
         self._observers = [connection.channel() for connection in self._connections]
         self._tags: list[list[int]] = [[] for _ in range(CLIENTS)]
         """Deliveries that each client has not settled."""
+        self._heard: list[list[object]] = [[] for _ in range(CLIENTS)]
+        """What each client was delivered and nobody has asked for."""
+        self._consumers: dict[str, tuple[int, bool]] = {}
+        """The consumer of each queue: whose it is, and whether it is exclusive."""
         self._prefix = ""
 
     def close(self) -> None:
@@ -95,6 +99,18 @@ class Side:
                     break
         return found
 
+    def heard(self) -> list[list[object]]:
+        """What was delivered to each client since it was asked last.
+
+        `counts` has asked every queue: what these had to say before is on its way to the channels.
+        """
+        for client in {client for client, _ in self._consumers.values()}:
+            self._channels[client].basic_qos()
+        for connection in self._connections:
+            connection.process_data_events(0)
+        heard, self._heard = self._heard, [[] for _ in range(CLIENTS)]
+        return heard
+
     def do(self, step: Step) -> object:
         """What the broker says to a step."""
         name, arguments = step
@@ -119,10 +135,15 @@ class Side:
             self._channels[client].close()
         self._channels[client] = self._opened(client)
         self._tags[client] = []
+        self._consumers = {
+            queue: each for queue, each in self._consumers.items() if each[0] != client
+        }
 
     # -- steps ---------------------------------------------------------------------------------
 
-    def _named(self, name: str) -> str:
+    def _named(self, name: Any) -> Any:
+        if not isinstance(name, str):
+            return name
         return name if not name or name.startswith("amq.") else self._prefix + name
 
     def _declare_queue(self, client: int, queue: str, **how: Any) -> object:
@@ -192,18 +213,48 @@ class Side:
             return "refused"
         return "ok"
 
+    def _consume(
+        self, client: int, queue: str, prefetch: int, auto_ack: bool, exclusive: bool
+    ) -> object:
+        """A queue has one consumer: who of several gets a message is for each broker to choose."""
+        other = self._consumers.get(queue)
+        if other is not None and not (exclusive or other[1]):
+            return "skipped"
+        channel = self._channels[client]
+        channel.basic_qos(prefetch_count=prefetch)
+
+        def deliver(_: object, method: Any, properties: Any, body: bytes) -> None:
+            if not auto_ack:
+                self._tags[client].append(method.delivery_tag)
+            self._heard[client].append(self._delivery(method, properties, body))
+
+        channel.basic_consume(
+            self._named(queue), deliver, auto_ack=auto_ack, exclusive=exclusive, consumer_tag=queue
+        )  # fmt: skip
+        self._consumers[queue] = client, exclusive
+        return "ok"
+
+    def _cancel(self, client: int, queue: str) -> object:
+        found = self._consumers.pop(queue, None)
+        if found is not None:
+            # What is on its way is not lost: pika gives it to the callback first.
+            self._channels[found[0]].basic_cancel(queue)
+        return "ok"
+
     def _get(self, client: int, queue: str, auto_ack: bool) -> object:
         method, properties, body = self._channels[client].basic_get(self._named(queue), auto_ack)
         if method is None:
             return "empty"
         if not auto_ack:
             self._tags[client].append(method.delivery_tag)
-        said = dict(vars(properties))
+        return method.message_count, self._delivery(method, properties, body)
+
+    def _delivery(self, method: Any, properties: Any, body: bytes) -> object:
+        said = {name: value for name, value in vars(properties).items() if value is not None}
         said["headers"] = self._comparable(said.get("headers"))
-        tag = method.delivery_tag
         return (
             body, method.redelivered, self._bare(method.exchange), self._bare(method.routing_key),
-            method.message_count, tag, said,
+            method.delivery_tag, said,
         )  # fmt: skip
 
     def _bare(self, name: str) -> str:

@@ -22,10 +22,10 @@ class Authority:
         self.ca_path = folder / "ca.pem"
         self.ca_path.write_bytes(ca.public_bytes(serialization.Encoding.PEM))
 
-    def write(self, cert_path: Path, key_path: Path) -> None:
+    def write(self, cert_path: Path, key_path: Path, name: str = "broker") -> None:
         """Make a certificate and its key, each put in its place at once."""
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = self._signed(subject, key.public_key(), is_authority=False)
         _replace(key_path, _pem(key))
         _replace(cert_path, certificate.public_bytes(serialization.Encoding.PEM))

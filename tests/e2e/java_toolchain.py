@@ -38,10 +38,11 @@ class JavaProgram:
     main: str
     classpath: str
     home: Path
+    options: tuple[str, ...] = ()
 
     def command(self, *arguments: str | int | Path, heap_mib: int = 512) -> list[str]:
         """The command line, for whoever wants to talk to the program while it runs."""
-        flags = [f"-Xmx{heap_mib}m", f"-Duser.home={self.home}", *_JVM_FLAGS]
+        flags = [f"-Xmx{heap_mib}m", f"-Duser.home={self.home}", *_JVM_FLAGS, *self.options]
         return ["java", *flags, "-cp", self.classpath, self.main, *map(str, arguments)]
 
     def run(

@@ -29,6 +29,7 @@ from xml.etree import ElementTree
 
 from benchmarks.kafka_peer import KafkaPeer
 from benchmarks.table import machine_facts
+from onelog.config import Value
 from tests.e2e.onelog_kafka import OnelogKafka
 
 CONFLUENT_SOURCE = "CONFLUENT_KAFKA_SOURCE"
@@ -122,6 +123,13 @@ _PEER_SETTINGS = {
 }
 
 
+_OWN_SETTINGS: dict[str, Value] = {
+    "kafka.session_min_ms": 1_000,
+    "kafka.share_lock_ms": 1_000,
+    "security.anonymous": True,
+}
+
+
 class Workplace:
     """A folder with the sources, environments and results of the suites."""
 
@@ -137,7 +145,7 @@ class Workplace:
         if not source.exists():
             with tempfile.TemporaryDirectory(dir=self.folder) as download:
                 command = [sys.executable, "-m", "pip", "--quiet", "download", "--no-deps"]
-                command += ["--no-binary", ":all:", "--dest", download, package.requirement]
+                command += ["--no-binary", package.name, "--dest", download, package.requirement]
                 subprocess.run(command, check=True)
                 (archive,) = Path(download).glob("*.tar.gz")
                 with tarfile.open(archive) as packed:
@@ -214,7 +222,7 @@ def started(server: str, folder: Path) -> Iterator[str]:
     """A server, until the block ends, and where its clients begin."""
     shutil.rmtree(folder, ignore_errors=True)
     with (
-        OnelogKafka(folder, {"kafka.session_min_ms": 1_000, "kafka.share_lock_ms": 1_000})
+        OnelogKafka(folder, _OWN_SETTINGS)
         if server == "onelog"
         else KafkaPeer(folder, settings=_PEER_SETTINGS)
     ) as peer:

@@ -95,13 +95,24 @@ steps = st.one_of(
     _step("bind", to=queues, exchange=exchanges, key=keys),
     _step("unbind", to=st.sampled_from([*QUEUES, *EXCHANGES]), exchange=any_exchange, key=keys,
           arguments=binding_arguments),
+    _step("consume", queue=queues, prefetch=st.sampled_from([0, 1, 3]), auto_ack=seldom,
+          exclusive=seldom),
+    _step("cancel", queue=queues),
     _step("purge", queue=queues),
     _step("delete_queue", queue=queues, if_unused=seldom, if_empty=st.booleans()),
     _step("delete_exchange", exchange=exchanges, if_unused=st.booleans()),
     _step("recover"),
     _step("close"),
 )  # fmt: skip
-programs = st.lists(steps, min_size=PROGRAM_STEPS, max_size=PROGRAM_STEPS)
+BEGINNING: list[Step] = [
+    ("declare_queue", {"queue": "q0", "durable": True}),
+    ("declare_exchange", {"exchange": "e0", "exchange_type": "topic", "durable": True}),
+    ("bind", {"to": "q0", "exchange": "e0", "key": "#"}),
+]
+"""Without it many steps would do nothing."""
+programs = st.lists(
+    steps, min_size=PROGRAM_STEPS - len(BEGINNING), max_size=PROGRAM_STEPS - len(BEGINNING)
+).map(lambda program: BEGINNING + program)
 
 
 @pytest.fixture(scope="module")
@@ -129,12 +140,13 @@ def _same(ours: Side, theirs: Side, program: list[Step]) -> None:
             assert here == there, f"step {number}, {step}"
             counts = ours.counts(QUEUES), theirs.counts(QUEUES)
             assert counts[0] == counts[1], f"after step {number}, {step}"
+            assert ours.heard() == theirs.heard(), f"delivered after step {number}, {step}"
     finally:
         for side in (ours, theirs):
             side.clean(QUEUES, EXCHANGES)
 
 
-def _programs(count: int) -> Any:
+def _programs(count: int) -> settings:
     return settings(
         max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), database=None
     )

@@ -40,8 +40,9 @@ from tests.gateways.remoting import live
 STRANGER = Principal("mallory", "test", "198.51.100.7:1")
 OPEN_TO_GATEWAYS = {
     "admin", "config", "access", "hooks", "coordinator", "in_place", "sharing", "branches",
-    "placements", "schemas", "users", "logins", "routing", "workqueues", "sessions", "packet_ids", "retained",
-    "outflows", "schedules",
+    "placements", "schemas", "users", "logins", "routing", "workqueues", "sessions", "packet_ids",
+    "retained",
+    "outflows", "schedules", "audit",
 }  # fmt: skip
 """What gateways may use of a broker beside its methods and properties."""
 FOR_ITS_OWNER = {
@@ -248,6 +249,7 @@ class Noting(Access):
     is_open = False
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked: set[tuple[Action, Resource]] = set()
 
     def may(self, who: Principal, action: Action, resource: Resource) -> bool:

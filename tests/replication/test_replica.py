@@ -11,7 +11,7 @@ from onelog.config import ReplicationConfig
 from onelog.errors import NotMasterError, OnelogError, StoreFullError
 from onelog.replication.election import InSync, Role
 from onelog.replication.epochs import Epochs
-from onelog.replication.leader import Leader
+from onelog.replication.leader import NEW_SHARE, Leader
 from onelog.replication.link import Touched
 from onelog.replication.replica import AGAIN_MS, HAND_OVER_MS, Replica
 from onelog.store.message_store import MessageStore
@@ -57,13 +57,14 @@ class World:
         self.dialed = ""
         self.later: list[tuple[int, Callable[[], None]]] = []
         self.rebuilds: list[Callable[[], None]] = []
+        self.proposed: list[frozenset[int]] = []
         self.slow = False
         self.trouble: OnelogError | None = None
         self.replica = Replica(
             node_id, self.store, Epochs(folder), config, self, clock=self.clock,
             schedule=self.schedule, post=lambda call: call(),
             offload=_at_once,
-            propose_in_sync=lambda ids: None,
+            propose_in_sync=self.proposed.append,
         )  # fmt: skip
         self.replica.start()
 
@@ -287,6 +288,30 @@ def test_nobody_waits_for_a_hand_over_to_one_that_has_not_been_heard_of_for_long
     world.replica.prepare_hand_over(1, said.append)
     assert said == ["node 1 does not keep up"]
     assert "refuse" not in world.core.told
+
+
+def test_a_new_master_with_enough_followers_does_not_wait_long_for_the_one_that_led_before(
+    make: Make,
+) -> None:
+    """Which is in the in-sync set, and the follower that is there is not."""
+    one, two = make(1), make(2)
+    one.replica.become(master_of(1), in_sync(0, 1))
+    two.replica.become(follower_of(1, 1), in_sync(0, 1))
+    connect(one, two)
+    one.run(100)
+    assert one.proposed == [{0, 1, 2}]
+    one.replica.in_sync_is(in_sync(0, 1, 2, revision=2))
+    one.run(CONFIG.lag_ms // NEW_SHARE + 100)
+    assert one.proposed[1:] == [{1, 2}]
+
+
+def test_a_new_master_without_enough_followers_waits_for_all_that_may_come(make: Make) -> None:
+    world = make(1)
+    world.replica.become(master_of(1), in_sync(0, 1))
+    world.run(CONFIG.lag_ms // 2)
+    assert world.replica.leader is not None
+    assert world.replica.leader.recorded == {0, 1}
+    assert world.proposed == []
 
 
 def test_a_role_that_cannot_be_taken_is_tried_again_and_the_node_says_that_it_is_unfit(

@@ -27,6 +27,7 @@ UNREAD_BYTES_MAX = 512 << 20
 UNSENT_BYTES_MAX = 4 << 30
 FRAME_TIMEOUT_MS = 60_000
 FILES_MAX = 1 << 20
+WARNINGS_MAX = 20
 
 log = logging.getLogger(__name__)
 
@@ -53,18 +54,19 @@ class Listening(Protocol):
 
 
 class RepeatedWarning:
-    """A warning about many peers at once: the first is logged, the others are counted."""
+    """A warning about many peers at once: the first ones are logged, the others are counted."""
 
-    def __init__(self) -> None:
-        self._is_told = False
+    def __init__(self, lines_max: int = 1) -> None:
+        self._lines_max = lines_max
+        self._said = 0
         self._count = 0
 
     def about(self, text: str, *arguments: object) -> None:
         """Say it, or count it if it was just said."""
-        if self._is_told:
+        if self._said >= self._lines_max:
             self._count += 1
         else:
-            self._is_told = True
+            self._said += 1
             log.warning(text, *arguments)
 
     def sweep(self, text: str) -> None:
@@ -73,7 +75,7 @@ class RepeatedWarning:
             log.warning(text, self._count)
             self._count = 0
         else:
-            self._is_told = False
+            self._said = 0
 
 
 class Backlog:
@@ -171,6 +173,8 @@ class Capacity:
         self.unread = Backlog("unread", "net.unread_bytes_max", unread_bytes_max, clock)
         self.unsent = Backlog("unsent", "net.unsent_bytes_max", unsent_bytes_max, clock)
         self.listeners: list[Listening] = []
+        self.warnings = RepeatedWarning(WARNINGS_MAX)
+        """About what any peer can do again and again: nobody must fill the log."""
         self._warning = RepeatedWarning()
 
     @property
@@ -202,6 +206,7 @@ class Capacity:
         self.unread.sweep()
         self.unsent.sweep()
         self._warning.sweep("%d more connections refused")
+        self.warnings.sweep("%d more warnings about connections, not shown")
 
 
 def file_limit() -> int:

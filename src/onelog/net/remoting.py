@@ -163,6 +163,11 @@ class RemotingSession(FramedSession):
             self._sweep = loop.call_at(deadline, self._expire, loop)
         return opaque
 
+    def owes_since(self) -> float | None:
+        """Since when the peer owes an answer, by the loop's clock; None if it owes none."""
+        first = next(iter(self._unanswered.values()), None)
+        return None if first is None else first.deadline - first.timeout_ms / 1000
+
     def oneway(
         self, code: RequestCode, ext: dict[str, str] | None = None, body: Buffer = b""
     ) -> None:

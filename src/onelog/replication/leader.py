@@ -43,6 +43,8 @@ GATHER_MS = 2
 PROPOSAL_MS = 1_000
 """After this time without an answer, the judge is asked again."""
 FOLLOWERS_MAX = 64
+NEW_SHARE = 4
+"""A new leader gives members this share of the usual time to come, if others are enough."""
 
 Offload = Callable[[Call, Call], None]
 """Runs the first call in a worker, then the second one in the core's thread."""
@@ -280,15 +282,16 @@ class Leader:
         """Who has all that counts, and was there lately."""
         fit = {self.node_id}
         connected = {each.node_id: each for each in self.sessions if each.acked >= 0}
-        for node in self.recorded | connected.keys():
-            session = connected.get(node)
-            if session is not None:
-                if self._belongs(session, now):
-                    fit.add(node)
-            elif (
-                node in self.recorded - self.unfit
-                and now - self._caught_up.get(node, 0) <= self.config.lag_ms
-            ):
+        for node, session in connected.items():
+            if self._belongs(session, now):
+                fit.add(node)
+        # Who has not come since this node leads is as a rule the one that led before. With enough
+        # others there, nobody need wait for it any longer than it takes to connect.
+        hurries = self.gated and len(fit) >= self.needed
+        for node in self.recorded - connected.keys() - self.unfit:
+            is_new = hurries and node not in self._acked
+            patience_ms = self.config.lag_ms // (NEW_SHARE if is_new else 1)
+            if now - self._caught_up.get(node, 0) <= patience_ms:
                 fit.add(node)
         return fit
 

@@ -224,6 +224,25 @@ async def test_a_broker_that_moved_is_found_while_trying() -> None:
         assert len(second.sends()) == 1
 
 
+async def test_a_master_that_fell_silent_and_was_replaced_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its machine is gone: nothing closes the connection, and the time-out is far away."""
+    monkeypatch.setattr(delivery_module, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(delivery_module, "SILENT_SECONDS", 0.1)
+    async with world(storing, storing) as here:
+        first, second = here.brokers
+        here.routes["orders"] = route_data({"a": first.address})
+        await here.deliver()
+        first.answer = to_sends(silent)
+        waiting = asyncio.create_task(here.deliver(timeout_ms=600_000))
+        await eventually(lambda: len(first.sends()) == 2, "the second send")
+        here.routes["orders"] = route_data({"a": second.address})
+        receipt = await asyncio.wait_for(waiting, 30)
+        assert receipt.queue.broker == "a"
+        assert len(second.sends()) == 1
+
+
 async def test_a_broker_that_nobody_knows_is_said() -> None:
     async with world(storing) as here:
         here.routes["orders"] = route_data({"a": here.brokers[0].address}, order="gone:1")

@@ -1,5 +1,6 @@
 """Queues as tests have them: some in the log, some in memory, some that refuse."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,10 @@ class Queue:
     is_limited: bool = False
     room: int = 0
     kept: list[tuple[bytes, int, int]] = field(default_factory=list)
+
+    def put_all(self, bodies: Sequence[bytes], form: int) -> None:
+        for body in bodies:
+            self.put(body, form, 0)
 
     def admits(self, body: bytes, form: int) -> bool:
         self.room -= 1

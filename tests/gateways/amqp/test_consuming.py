@@ -11,6 +11,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
 import onelog
+from onelog.core.workqueues import consumers
 from tests.gateways.amqp.live import (
     SECONDS,
     Raw,
@@ -339,3 +340,22 @@ def test_a_consumer_is_not_held_up_by_another_that_does_not_read(url: str) -> No
         eventually(lambda: channel.connection.process_data_events(0.01) or done.is_set())
         thread.join()
         assert len(heard.bodies) >= 100
+
+
+@ours_only
+def test_a_consumer_that_never_acknowledges_has_so_many_and_no_more(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "UNACKED_MAX", 50)
+    with connected(url) as connection:
+        channel, greedy = connection.channel(), connection.channel()
+        channel.queue_declare("q", durable=True)
+        send(channel, "q", *(b"%d" % number for number in range(120)))
+        heard: list[int] = []
+        greedy.basic_consume("q", lambda _, method, *rest: heard.append(method.delivery_tag))
+        eventually(lambda: connection.process_data_events(0.01) or len(heard) == 50)
+        connection.process_data_events(0.05)
+        assert len(heard) == 50
+        assert got(channel, "q")[2] == b"50"  # Others are not held up.
+        greedy.basic_ack(heard[9], multiple=True)
+        eventually(lambda: connection.process_data_events(0.01) or len(heard) == 60)

@@ -8,7 +8,7 @@ import rocketmq
 
 from onelog.core.access import SELF
 from onelog.core.catalog.groups import GroupConfig
-from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.codes import RequestCode
 from tests.gateways.grpc.live import (
     SECONDS,
     Listener,
@@ -112,15 +112,9 @@ async def test_a_group_can_have_low_priorities_not_starve(tmp_path: Path) -> Non
         assert seen == {"0", "1"}
 
 
-async def test_remoting_clients_are_held_to_the_type_of_a_topic(tmp_path: Path) -> None:
+async def test_remoting_clients_are_not_held_to_the_type_of_a_topic(tmp_path: Path) -> None:
     async with grpc_broker(tmp_path) as server, client(server) as remoting:
-        topic = make_topic(server, "ordered", "FIFO")
-        answer = await remoting.send(topic, b"x", {"UNIQ_KEY": "K"})
-        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
-        assert "expected type is FIFO" in (answer.remark or "")
-        answer = await remoting.send(topic, b"x", {"UNIQ_KEY": "K", "__SHARDINGKEY": "s"})
-        assert answer.code == 0
-        anything = make_topic(server, "anything", "")
+        anything = make_topic(server, "anything", "FIFO")
         for properties in ({"DELAY": "1"}, {"__SHARDINGKEY": "s"}, {PRIORITY: "3"}):
             answer = await remoting.send(anything, b"x", {"UNIQ_KEY": "K", **properties})
             assert answer.code == 0, answer.remark

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from onelog.client.connection.address import Address
 from onelog.client.connection.instance import Instance
+from onelog.client.connection.nodes import at_once
 from onelog.client.connection.routes import Route
 from onelog.client.message import Message, Queue, Receipt
 from onelog.client.producer.outgoing import properties_of
@@ -34,6 +35,7 @@ from onelog.client.producer.send_targets import Channel, Faults, SendTarget, Sen
 from onelog.client.producer.unique_id import unique_id
 from onelog.clock import SystemClock
 from onelog.errors import BrokerNotFoundError, PeerClosedError, PeerTimeoutError
+from onelog.jobs import Job
 from onelog.net.line import Line
 from onelog.net.peer import Peer
 from onelog.rocketmq.names import DEFAULT_TOPIC
@@ -45,6 +47,10 @@ PAUSE_SECONDS = 0.05
 REFRESH_SECONDS_MIN = 1.0
 UNREACHABLE_SECONDS = 2.0
 """For so long a broker that could not be connected to is left out if there are others."""
+
+LOOK_SECONDS = 0.5
+SILENT_SECONDS = 1.0
+"""A broker that owes an answer for so long may have been replaced: the name servers are asked."""
 
 _SEND_CODE = SEND.value
 
@@ -73,6 +79,7 @@ class Delivery:
     def start(self) -> None:
         """Belong to this event loop."""
         self.loop = self.pending.loop = asyncio.get_running_loop()
+        self.instance.spawn(self._look_for_silent())
 
     async def close(self) -> None:
         """Wait for what is on its way, as long as a request may take; take nothing new."""
@@ -320,8 +327,37 @@ class Delivery:
         targets = self._targets[topic] = SendTargets(found, random.randrange(len(found) or 1))
         return targets
 
+    async def _look_for_silent(self) -> None:
+        """See whether brokers that do not answer are still the masters, until this is cancelled."""
+        job = Job("looking for brokers that do not answer")
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            with job:
+                silent = [each for each in self._channels.values() if self._is_silent(each)]
+                topics = [
+                    self.instance.wrap(topic)
+                    for topic, targets in self._targets.items()
+                    if silent and not targets.brokers.isdisjoint(each.broker for each in silent)
+                ]
+                await at_once(self.instance.routes.refresh_quietly, topics)
+
+    def _is_silent(self, channel: Channel, seconds: float = SILENT_SECONDS) -> bool:
+        since = None if channel.peer is None else channel.peer.owes_since()
+        return since is not None and self.loop.time() - since >= seconds
+
+    def _leave(self, channel: Channel) -> None:
+        """Wait no longer for answers of a broker that was replaced: it will give none."""
+        if channel.peer is not None and self._is_silent(channel, LOOK_SECONDS):
+            channel.peer.connection.abort()
+
     def _route_changed(self, topic: str, route: Route) -> None:
         name = self.instance.unwrap(topic)
+        for (broker, address), channel in list(self._channels.items()):
+            brokers = route.brokers.get(broker)
+            if brokers is not None and brokers.master not in (None, address):
+                # What it answered before that may still be on its way.
+                self.loop.call_later(LOOK_SECONDS, self._leave, channel)
+                del self._channels[broker, address]
         if name in self._targets and not route.publish_queues:
             del self._targets[name]  # There is no master now: who sends asks for one.
         elif name in self._targets:

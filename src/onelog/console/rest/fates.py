@@ -7,10 +7,13 @@ from msgspec import Meta, Struct
 
 from onelog.client.admin.dead_letters import Letter
 from onelog.console.rest.cluster_admin import admin_of
-from onelog.console.rest.documents import MessageDocument, document
+from onelog.console.rest.documents import MessageDocument, clean, document
 from onelog.console.rest.operations import Ask, Done, Listing, Operation, check
+from onelog.core.schedule.records import REAL_TOPIC
+from onelog.core.transactions.half_records import PRODUCER_GROUP
 from onelog.errors import InvalidRequestError
 from onelog.gateways.http.requests import called, looked_up
+from onelog.message import Message, decode_properties
 from onelog.names import DEAD_LETTER_PREFIX
 
 LETTERS_MAX = 10_000
@@ -139,6 +142,25 @@ class Transaction(Struct):
     begun_ms: int | None
     queues: list[str]
     is_overdue: bool
+
+
+class HalfQuery(Struct, forbid_unknown_fields=True):
+    """How many, the oldest first."""
+
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+
+
+class HalfMessage(Struct):
+    """A message of RocketMQ's kind of transaction, which its producer has not decided about."""
+
+    id: str
+    unique_key: str | None
+    topic: str
+    group: str
+    born_ms: int
+    checks: int
+    """How often the producer was asked."""
+    body_bytes: int
 
 
 class Resumed(Struct, forbid_unknown_fields=True):
@@ -309,6 +331,24 @@ async def abort_transaction(ask: Ask) -> Done:
     return Done()
 
 
+async def list_halves(ask: Ask) -> Listing[HalfMessage]:
+    """Half messages that are open, the oldest first."""
+    query: HalfQuery = ask.query
+    admin = ask.house.broker.admin
+    places = admin.half_places(ask.who)
+    first = places[: query.limit]
+    found = await looked_up(ask.house, lambda: admin.open_halves(ask.who, first))
+    return Listing([_half(message, checks) for message, checks in found], len(places))
+
+
+def _half(message: Message, checks: int) -> HalfMessage:
+    properties = decode_properties(message.properties)
+    return HalfMessage(
+        message.message_id, clean(message.unique_key), clean(properties.get(REAL_TOPIC, "")),
+        clean(properties.get(PRODUCER_GROUP, "")), message.born_ms, checks, len(message.body),
+    )  # fmt: skip
+
+
 async def resume_half(ask: Ask) -> Done:
     """Ask again about a half message that was put away because nobody answered."""
     body: Resumed = ask.body
@@ -348,6 +388,10 @@ OPERATIONS = [
     ),
     Operation(
         "DELETE", "/v1/transactions/{id}", "Abort a transaction that hangs", abort_transaction, Done
+    ),
+    Operation(
+        "GET", "/v1/half-messages", "List half messages that are open", list_halves,
+        Listing[HalfMessage], HalfQuery,
     ),
     Operation(
         "POST", "/v1/half-messages/resume", "Ask again about a half message", resume_half, Done,

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from onelog.console.rest.cluster_admin import admin_of
 from onelog.console.rest.operations import (
     Ask,
     Done,
@@ -14,6 +15,7 @@ from onelog.console.rest.operations import (
     Operation,
     Time,
     Turns,
+    check,
     knows_names,
     paged,
 )
@@ -121,6 +123,21 @@ class Move(Struct):
     queue: int
     before: int
     after: int
+
+
+class Clone(Struct, forbid_unknown_fields=True):
+    """Which group's positions to take over, in all topics or in one."""
+
+    source: Name
+    topic: Name | None = None
+
+
+class Cloned(Struct):
+    """How many queues a group was moved in, on all brokers, and what went wrong."""
+
+    group: str
+    queues: int
+    failures: list[str]
 
 
 class Moves(Struct):
@@ -372,6 +389,15 @@ async def reset_group(ask: Ask) -> Moves:
     )
 
 
+async def clone_group(ask: Ask) -> Cloned:
+    """Put a group where another one is, in the whole cluster; it is created if it is missing."""
+    body: Clone = ask.body
+    check(ask, "consume", ask.path["group"], "group")
+    check(ask, "describe", body.source, "group")
+    moves = await admin_of(ask).positions.clone(body.source, ask.path["group"], body.topic)
+    return Cloned(moves.group, len(moves.queues), [str(each) for each in moves.failures])
+
+
 OPERATIONS = [
     Operation("GET", "/v1/groups", "List consumer groups", list_groups, Listing[Group], GroupQuery),
     Operation(
@@ -390,5 +416,9 @@ OPERATIONS = [
         "POST", "/v1/groups/{group}/reset", "Move a group, or see what that would mean",
         reset_group, Moves, body=Reset,
         example={"topic": "orders", "to": "earliest", "dry_run": True},
+    ),
+    Operation(
+        "POST", "/v1/groups/{group}/clone", "Put a group where another one is", clone_group,
+        Cloned, body=Clone, example={"source": "billing"},
     ),
 ]  # fmt: skip

@@ -19,9 +19,10 @@ from onelog.errors import (
     OnelogError,
 )
 from onelog.gateways.http.requests import called, looked_up
-from onelog.message import Message, QueueOffset
+from onelog.message import KEYS, Message, QueueOffset, property_value
 from onelog.record.decode import decode_messages
 from onelog.record.forms.conversion import in_rocketmq_form
+from onelog.store.dispatch import targets
 
 WINDOW = 200
 BYTES_MAX = 1 << 20
@@ -48,9 +49,32 @@ class Query(Protocol):
     limit: int
 
 
+class Wanted(Protocol):
+    """Which messages are looked for."""
+
+    def wants(self, properties: bytes) -> bool:
+        """Whether one with these properties is."""
+        ...
+
+
+class OfKey:
+    """Those with a key."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._needle = key.encode("utf-8", "replace")
+
+    def wants(self, properties: bytes) -> bool:
+        """Whether one with these properties has it."""
+        return (
+            self._needle in properties
+            and self._key in (property_value(properties, KEYS) or "").split()
+        )
+
+
 async def browse(ask: Ask, topic: str, query: Query) -> Found:
     """Messages of a topic, forth from an offset or back from a time."""
-    wanted = _subscription(ask, topic, query)
+    wanted: Wanted | None = OfKey(query.key) if query.key else _subscription(ask, topic, query)
     if query.offset is not None and query.queue is not None:
         return await _forth(ask, topic, query, wanted)
     return await _back(ask, topic, query, wanted)
@@ -64,7 +88,7 @@ def _subscription(ask: Ask, topic: str, query: Query) -> Subscription | None:
     return subscribe(topic, query.tag) if query.tag else None
 
 
-async def _forth(ask: Ask, topic: str, query: Query, wanted: Subscription | None) -> Found:
+async def _forth(ask: Ask, topic: str, query: Query, wanted: Wanted | None) -> Found:
     broker, queue = ask.house.broker, query.queue
     assert queue is not None
     assert query.offset is not None
@@ -86,7 +110,7 @@ async def _forth(ask: Ask, topic: str, query: Query, wanted: Subscription | None
     return found, at - first, at if at < end else None, None
 
 
-async def _back(ask: Ask, topic: str, query: Query, wanted: Subscription | None) -> Found:
+async def _back(ask: Ask, topic: str, query: Query, wanted: Wanted | None) -> Found:
     config = ask.house.broker.topic(ask.who, topic)
     queues = range(config.queues) if query.queue is None else [query.queue]
     found: list[Message] = []
@@ -113,7 +137,7 @@ async def _back(ask: Ask, topic: str, query: Query, wanted: Subscription | None)
 
 
 async def _queue_back(
-    ask: Ask, topic: str, queue: int, query: Query, wanted: Subscription | None, share: int,
+    ask: Ask, topic: str, queue: int, query: Query, wanted: Wanted | None, share: int,
     until: float,
 ) -> tuple[list[Message], int, int]:  # fmt: skip
     """The newest of one queue; the time is 0 if it was looked through, else where that ended."""
@@ -208,8 +232,13 @@ async def by_key(ask: Ask, topic: str, query: Query) -> list[Message]:
     return found
 
 
-async def by_id(ask: Ask, message_id: str, offset: int | None = None) -> tuple[Message, Message]:
-    """The record with an id, and the message in it; of several, the one with a queue offset."""
+async def by_id(
+    ask: Ask, message_id: str, offset: int | None = None, topic: str = ""
+) -> tuple[Message, Message]:
+    """The record with an id, and the message in it; of several, the one with a queue offset.
+
+    A record may be in several topics: it is shown as one of the topic that is named, if it is.
+    """
     broker = ask.house.broker
 
     def find() -> tuple[Message, Message]:
@@ -217,6 +246,12 @@ async def by_id(ask: Ask, message_id: str, offset: int | None = None) -> tuple[M
             record = broker.message_by_id(ask.who, message_id)
         except (ValueError, OffsetOutOfRangeError):
             raise MessageNotFoundError(f"no message has the id {message_id!r:.80}") from None
+        for each in targets(record) if topic not in ("", record.topic) else ():
+            if each.topic == topic:
+                offset_there = QueueOffset(each.queue_offset)
+                record = record._replace(
+                    topic=topic, queue_id=each.queue_id, queue_offset=offset_there
+                )
         converted = in_rocketmq_form(record) or [record]
         wanted = [each for each in converted if offset is not None and each.queue_offset == offset]
         return record, (wanted or converted)[0]

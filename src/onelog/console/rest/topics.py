@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from onelog.console.rest.cluster_admin import admin_of
 from onelog.console.rest.documents import (
     LONG_BYTES,
     MessageDocument,
@@ -46,10 +47,15 @@ from onelog.message import (
 )
 from onelog.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
-Kind = Literal["normal", "retry", "dead", "system"]
-_PERMISSIONS = {PERM_READ_WRITE: "rw", PERM_READ: "r", PERM_WRITE: "w", 0: "none"}
-_BITS = {text: bits for bits, text in _PERMISSIONS.items()}
 Permission = Literal["rw", "r", "w", "none"]
+Kind = Literal["normal", "retry", "dead", "system"]
+_PERMISSIONS: dict[int, Permission] = {
+    PERM_READ_WRITE: "rw",
+    PERM_READ: "r",
+    PERM_WRITE: "w",
+    0: "none",
+}
+_BITS = {text: bits for bits, text in _PERMISSIONS.items()}
 Queues = Annotated[int, Meta(ge=1, le=1_024)]
 SCHEMA_CHARACTERS_MAX = 64 * 1024
 SCHEMAS_MAX = 1_000
@@ -135,6 +141,16 @@ class Messages(Struct):
     next_to_ms: int | None = None
 
 
+class BodySchema(Struct, forbid_unknown_fields=True):
+    """What the bodies of a topic are, for who looks at them; the broker does not check it."""
+
+    format: Literal["avro", "protobuf"]
+    schema: Annotated[str, Meta(min_length=1, max_length=SCHEMA_CHARACTERS_MAX)]
+    """An Avro schema in JSON, or a .proto file."""
+    message: Annotated[str, Meta(max_length=255)] = ""
+    """Which message of the .proto file; else the first."""
+
+
 class WholeMessage(Struct):
     """A message, and the same as each protocol sees it."""
 
@@ -142,6 +158,8 @@ class WholeMessage(Struct):
     form: Protocol
     """Whose form it is stored in."""
     views: list[View]
+    schema: BodySchema | None
+    """What the bodies of its topic are, if somebody said."""
 
 
 def kind_of(ask: Ask, name: str) -> Kind:
@@ -255,13 +273,42 @@ async def list_topic_groups(ask: Ask) -> Listing[str]:
     return Listing(groups, len(groups))
 
 
+class RoutedQueues(Struct):
+    """What one broker has of a topic."""
+
+    broker: str
+    addresses: dict[str, str]
+    """By id; 0 is the master."""
+    read_queues: int
+    write_queues: int
+    permission: Permission
+
+
+async def get_route(ask: Ask) -> Listing[RoutedQueues]:
+    """Where a topic is in the cluster, as name servers tell clients."""
+    topic = ask.path["topic"]
+    check(ask, "describe", topic, "topic")
+    items = [
+        RoutedQueues(
+            each.brokers.name,
+            {str(number): str(address) for number, address in each.brokers.members},
+            each.read_queues, each.write_queues,
+            _PERMISSIONS.get(each.perm & PERM_READ_WRITE, "none"),
+        )
+        for each in (await admin_of(ask).topics.route(topic)).brokers
+    ]  # fmt: skip
+    return Listing(items, len(items))
+
+
 async def list_messages(ask: Ask) -> Messages:
     """Messages of a topic, by place, time, key or filter."""
     query: MessageQuery = ask.query
     topic = ask.house.broker.topic(ask.who, ask.path["topic"]).name
     if query.key:
         found = await by_key(ask, topic, query)
-        return Messages([document(each) for each in found], len(found))
+        if found:
+            return Messages([document(each) for each in found], len(found))
+        # The index is of RocketMQ's keys; those of other protocols are looked for one by one.
     if query.offset is not None and query.queue is None:
         raise InvalidRequestError("an offset is of a queue: name that, too")
     found, looked_at, next_offset, next_to_ms = await browse(ask, topic, query)
@@ -325,31 +372,22 @@ def _bytes(body: OutgoingMessage) -> bytes:
 
 
 class PlaceQuery(Struct, forbid_unknown_fields=True):
-    """Which message of several that are stored together."""
+    """Which message of several that are stored together, and in which of its topics."""
 
-    offset: Annotated[Count, Meta(description="Its queue offset; else it is the first.")] | None = (
-        None
-    )
+    offset: Annotated[Count, Meta(description="Its queue offset; else the first.")] | None = None
+    topic: Annotated[str, Meta(max_length=255)] = ""
 
 
 async def get_message(ask: Ask) -> WholeMessage:
     """One message, by its id; messages that came as a batch have the same."""
     query: PlaceQuery = ask.query
-    record, message = await by_id(ask, ask.path["id"], query.offset)
-    return WholeMessage(document(message, LONG_BYTES), form_name(record), views(message))
+    record, message = await by_id(ask, ask.path["id"], query.offset, query.topic)
+    shown = document(message, LONG_BYTES)
+    schema = _schema(ask, message.topic)
+    return WholeMessage(shown, form_name(record), views(message), schema)
 
 
 # -- schemas ---------------------------------------------------------------------------------------
-
-
-class BodySchema(Struct, forbid_unknown_fields=True):
-    """What the bodies of a topic are, for who looks at them; the broker does not check it."""
-
-    format: Literal["avro", "protobuf"]
-    schema: Annotated[str, Meta(min_length=1, max_length=SCHEMA_CHARACTERS_MAX)]
-    """An Avro schema in JSON, or a .proto file."""
-    message: Annotated[str, Meta(max_length=255)] = ""
-    """Which message of the .proto file; else the first."""
 
 
 class SchemaOfTopic(Struct):
@@ -360,9 +398,12 @@ class SchemaOfTopic(Struct):
 
 async def get_schema(ask: Ask) -> SchemaOfTopic:
     """Its schema, if it has one."""
-    name = ask.house.broker.topic(ask.who, ask.path["topic"]).name
-    text = ask.house.broker.schemas.get(name)
-    return SchemaOfTopic(None if text is None else msgspec.json.decode(text, type=BodySchema))
+    return SchemaOfTopic(_schema(ask, ask.house.broker.topic(ask.who, ask.path["topic"]).name))
+
+
+def _schema(ask: Ask, topic: str) -> BodySchema | None:
+    text = ask.house.broker.schemas.get(topic)
+    return None if text is None else msgspec.json.decode(text, type=BodySchema)
 
 
 async def put_schema(ask: Ask) -> SchemaOfTopic:
@@ -399,6 +440,10 @@ OPERATIONS = [
     Operation(
         "GET", "/v1/topics/{topic}/groups", "List the groups that consume a topic",
         list_topic_groups, Listing[str],
+    ),
+    Operation(
+        "GET", "/v1/topics/{topic}/route", "Show where in the cluster a topic is", get_route,
+        Listing[RoutedQueues],
     ),
     Operation(
         "GET", "/v1/topics/{topic}/messages", "Browse and search messages", list_messages,

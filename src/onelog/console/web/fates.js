@@ -57,24 +57,35 @@ export async function letters(view, context) {
   replace(view, head(group, { crumbs: h("a", { href: "#/dead-letters" }, t("Dead letters")), does: [does] }), progress,
     h("div", { class: "filters" }, h("label", { class: "check" }, everything, t("also those that were dealt with"))), place);
   async function resend(ids) {
-    const done = h("progress", { max: ids.length, value: 0, "aria-label": t("Progress") });
-    replace(progress, card(t("Sending again"), done));
+    const bar = h("progress", { max: ids.length, value: 0, "aria-label": t("Progress") });
+    replace(progress, card(t("Sending again"), bar));
     let sent = 0;
     const failures = [];
     for (let at = 0; at < ids.length; at += 20) {
       const part = await post(`${path}/resend`, { ids: ids.slice(at, at + 20) });
       sent += part.resent; failures.push(...part.failures);
-      done.value = at + 20;
+      bar.value = at + 20;
     }
     replace(progress, failures.length ? notice(failures.slice(0, 5).join("; "), "bad") : null);
-    say(t("{n} messages were sent again.", { n: count(sent) }));
+    return { sent, failures };
+  }
+  /** Those that were chosen; else all, page by page, until none is left or some cannot be sent. */
+  async function resendMany(shown) {
+    let all = 0;
+    for (let ids = chosen.size ? [...chosen] : open(shown); ids.length;) {
+      const { sent, failures } = await resend(ids);
+      all += sent;
+      ids = chosen.size || failures.length || !sent ? [] : open(await get(path, { limit: 200 }, context.signal));
+    }
+    say(t("{n} messages were sent again.", { n: count(all) }));
     await look();
   }
+  const open = (found) => found.items.filter((each) => !each.is_resent).map((each) => each.message.id);
   async function look() {
     chosen.clear();
     const found = await get(path, { limit: 200, everything: everything.checked }, context.signal);
     const marks = () => replace(does, !context.mayChange() ? null : [
-      button(chosen.size ? t("Send {n} again", { n: chosen.size }) : t("Send all again"), () => resend(chosen.size ? [...chosen] : found.items.filter((each) => !each.is_resent).map((each) => each.message.id)), "main"),
+      button(chosen.size ? t("Send {n} again", { n: chosen.size }) : t("Send all again"), () => resendMany(found), "main"),
       button(t("Be done with all"), async () => { if (await confirm(t("Are you sure?"), t("They stay in the log, but nobody will see them here."), () => remove(path), t("Be done with all"))) await look(); }, "bad")]);
     marks();
     replace(place, card(null, table(t("Dead letters"), [
@@ -83,7 +94,7 @@ export async function letters(view, context) {
       [t("Body"), (each) => message(each.message.id, h("span", { class: "one" }, each.message.body.slice(0, 120) || t("(empty)"))), "wide"],
       [t("Tries"), (each) => each.tries, "num"], [t("Why"), (each) => (each.is_resent ? badge(t("sent again"), "good") : badge(each.is_exhausted ? t("tried too often") : t("given up"), "warn"))],
       ["", (each) => h("a", { class: "button small", href: `#/send?topic=${part(each.origin_topic)}&message=${part(each.message.id)}` }, t("Edit and send…")), "tight"],
-    ], found.items, { empty: t("No dead letters.") })));
+    ], found.items, { empty: t("No dead letters.") }), h("div", { class: "pages" }, t("{n} in all", { n: count(found.total) }))));
   }
   everything.addEventListener("change", () => look().catch((error) => say(error.message, "bad")));
   await look();
@@ -94,13 +105,16 @@ export async function transactions(view, context) {
   replace(view, head(t("Transactions"), { text: t("A transaction that hangs keeps its readers waiting."), does: [
     context.mayChange() ? button(t("Ask again about a half message…"), () => ask(t("Half message"), field(t("Id"), h("input", { name: "id", required: true, autofocus: true })), { act: async (given) => { await post("/v1/half-messages/resume", { id: given.id.trim() }); say(t("Its producer will be asked again.")); } })) : null] }), place);
   async function look() {
-    const found = await get("/v1/transactions", {}, context.signal);
+    const [found, halves] = await Promise.all([get("/v1/transactions", {}, context.signal), get("/v1/half-messages", {}, context.signal)]);
     const now = Date.now();
     replace(place, card(null, table(t("Transactions"), [
       [t("Transactional id"), (each) => each.id, "wide"], [t("State"), (each) => badge(each.state, each.is_overdue ? "bad" : each.state === "Ongoing" ? "warn" : "")], [t("Open for"), (each) => (each.state === "Ongoing" ? span(now - each.begun_ms) : "–"), "num"],
       [t("Time limit"), (each) => span(each.timeout_ms), "num"], [t("Queues"), (each) => each.queues.join(", "), "wide"], [t("Producer"), (each) => h("span", { class: "mono" }, `${each.producer_id}:${each.epoch}`)],
       ["", (each) => (each.state === "Ongoing" && context.mayChange() ? button(t("Abort"), async () => { if (await confirm(t("Are you sure?"), t("What it has written will never be seen."), () => remove(`/v1/transactions/${part(each.id)}`), t("Abort"))) await look(); }, "small bad") : null), "tight"],
-    ], found.items, { empty: t("There are none.") })));
+    ], found.items, { empty: t("There are none.") })), card(t("Half messages"), table(t("Half messages"), [
+      [t("Message"), (each) => message(each.id, each.unique_key || each.id), "wide mono"], [t("Topic"), (each) => topicLink(each.topic), "wide"], [t("Producer"), (each) => each.group, "wide"],
+      [t("Open for"), (each) => span(now - each.born_ms), "num"], [t("Times asked"), (each) => count(each.checks), "num"], [t("Size"), (each) => bytes(each.body_bytes), "num"],
+    ], halves.items, { empty: t("There are none.") }), halves.total > halves.items.length ? h("div", { class: "pages" }, t("{n} in all", { n: count(halves.total) })) : null));
   }
   await look();
   context.every(3000, look);

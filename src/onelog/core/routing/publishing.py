@@ -18,9 +18,11 @@ wrong with the message is raised. Whoever is told of success has it in every que
 """
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from struct import Struct
 from typing import Any
 
@@ -35,8 +37,10 @@ from onelog.core.routing.topology import Topology
 from onelog.core.routing.walk import (
     NO_HEADERS,
     ROUTES_MAX,
+    TopicTarget,
     groups_of,
     headers_reader,
+    is_topic,
     place_of,
     route_of,
     walk,
@@ -68,6 +72,10 @@ log = logging.getLogger(__name__)
 
 ROUTED_TOPIC = OWN_PREFIX + "routed"
 """Where messages are said to go that are routed when their time has come."""
+HANDED_AT_ONCE = 1_000
+"""Queues in memory that get a message before anything else has its turn."""
+LATE_MAX = 100
+"""Messages that may wait for that."""
 EXPIRATION_MS_MAX = 315_360_000_000
 DELAY_MS_MAX = (1 << 32) - 1
 _AMQP = Form.AMQP.sys_flag
@@ -94,15 +102,19 @@ class Publishing:
     _clock: Clock
     _host: bytes
     body_bytes_max: int
+    _call_soon: Callable[[Callable[[], None]], None]
 
     def __post_init__(self) -> None:
         self._messages, self._receipts = self._writer.messages, self._writer.receipts
         self._vhosts = self._topology.vhosts
         self.find_topic = self._topics.get
+        self.late: deque[tuple[Iterator[Target], bytes, int, int]] = deque()
+        """Messages that some queues in memory have to wait for, because there are so many."""
         self._held: dict[tuple[Hashable, str], list[Held]] = {}
         self._refused: set[tuple[Hashable, str]] = set()
         """Transactions of which a queue has refused a message."""
         self._timers.becomes[ROUTED_TOPIC] = self.due
+        self._topics.on_change.append(self._topology.topic_changed)
 
     def mark(self, topic: str) -> None:
         """To be called before the first message goes to a topic; it may write a record."""
@@ -261,6 +273,8 @@ class Publishing:
         key = sought.keys[0]
         record = amqp.encode(exchange.name, key, properties, body)
         if deliver_at_ms is not None and deliver_at_ms > self._clock.now_ms():
+            if not exchange.name and is_topic(self._vhosts[exchange.vhost], key, self.find_topic):
+                self.mark(key)
             waiting = self._waiting(exchange, record, _AMQP, deliver_at_ms)
             self._writer.put(waiting, on_stored, token)
             return 1
@@ -278,7 +292,10 @@ class Publishing:
         """What has to wait of a message on its way, and where the rest goes."""
         vhost = self._vhosts[exchange.vhost]
         delay_ms = _delay_ms(sought)
-        found = walk(vhost, exchange, sought, self.find_topic, delayed=delay_ms > 0)
+        found = walk(vhost, exchange, sought, self.find_topic, delayed=delay_ms > 0, to_topics=True)
+        for target in found.targets:
+            if isinstance(target, TopicTarget):
+                self.mark(target.topic)
         key = sought.keys[0]
         route = route_of(exchange.name, key, found.targets)
         if found.by_key and found.targets and not found.delaying and len(sought.keys) == 1:
@@ -343,8 +360,11 @@ class Publishing:
         if not targets:
             return 0
         if not route.limited:
-            for target in route.memory:
-                target.put(record, form, 0)
+            if route.memory:
+                self._hand(route.memory, record, form, 0)
+            if not route.groups:
+                on_stored(token, None, None)
+                return len(targets)
             messages = [self._message(group, record, form) for group in route.groups]
             self._put(messages, on_stored, token)
             return len(targets)
@@ -368,17 +388,39 @@ class Publishing:
         taking = [each for each in targets if not each.is_limited or each.admits(record, form)]
         return self._handed(taking, record, form, priority)
 
-    @staticmethod
     def _handed(
-        targets: Sequence[Target], record: bytes, form: int, priority: int
+        self, targets: Sequence[Target], record: bytes, form: int, priority: int
     ) -> list[tuple[str, int]]:
-        places = []
+        self._hand([each for each in targets if not each.topic], record, form, priority)
+        return [place_of(each, priority) for each in targets if each.topic]
+
+    def _hand(self, targets: Sequence[Target], record: bytes, form: int, priority: int) -> None:
+        """Give a message to queues in memory; if they are many, some at a time, in order."""
+        if self.late or len(targets) > HANDED_AT_ONCE:
+            if len(self.late) >= LATE_MAX:  # Their publisher does not wait.
+                others, body, its_form, level = self.late.popleft()
+                for target in others:
+                    target.put(body, its_form, level)
+            if not self.late:
+                self._call_soon(self._hand_some)
+            self.late.append((iter(targets), record, form, priority))
+            return
         for target in targets:
-            if target.topic:
-                places.append(place_of(target, priority))
-            else:
+            target.put(record, form, priority)
+
+    def _hand_some(self) -> None:
+        left = HANDED_AT_ONCE
+        while self.late and left:
+            targets, record, form, priority = self.late[0]
+            count = 0
+            for target in islice(targets, left):
                 target.put(record, form, priority)
-        return places
+                count += 1
+            if count < left:
+                self.late.popleft()
+            left -= count
+        if self.late:
+            self._call_soon(self._hand_some)
 
     def _put(self, messages: list[NewMessage], on_stored: OnStored, token: Any) -> None:
         if len(messages) == 1:
@@ -429,7 +471,7 @@ class Publishing:
         carbon = headers.get("CC")
         keys = (content.key, *(map(str, carbon) if isinstance(carbon, list) else ()))
         sought = Sought(keys, content.properties, lambda: headers)
-        found = walk(vhost, exchange, sought, self.find_topic)
+        found = walk(vhost, exchange, sought, self.find_topic, to_topics=True)
         priority = property_of(content.properties, "priority") or 0
         places = self._taking(found.targets, record, form, priority)
         return self._made(places, record, form)

@@ -395,7 +395,7 @@ class Topology:
         vhost = self.vhost(vhost_name)
         check_exchange_name(source, "default")
         exchange = vhost.exchange(source)
-        durable = exchange.durable and self._is_durable(vhost, *place)
+        durable = self._is_durable(vhost, *place) and exchange.durable
         return vhost, Binding(source, *place, key, arguments, durable)
 
     def _is_durable(self, vhost: Vhost, kind: DestinationKind, name: str) -> bool:
@@ -427,6 +427,12 @@ class Topology:
         self._forget_routes(vhost, ("queue", name))
         for alternate in vhost.alternates.get("", ()):
             vhost.exchanges[alternate].routes.clear()
+
+    def topic_changed(self, name: str, config: object) -> None:
+        """A topic came, went, or has other settings: the default exchange may lead there."""
+        self.queue_changed(DEFAULT_VHOST, name)
+        for vhost in self.vhosts.values():
+            self._forget_routes(vhost, ("topic", name))
 
     def remove_queue(self, vhost_name: str, name: str) -> None:
         """A queue is gone, and with it what leads there."""

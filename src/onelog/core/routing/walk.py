@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.routing.exchanges import Destination, Exchange, Sought
+from onelog.core.routing.names import queue_of, topic_of
 from onelog.core.routing.targets import Group, Route, Target
 from onelog.core.routing.topology import Vhost
 from onelog.errors import WireError
@@ -70,8 +71,12 @@ def walk(
     topic: Callable[[str], TopicConfig | None],
     *,
     delayed: bool = False,
+    to_topics: bool = False,
 ) -> Found:
-    """Where a message goes that comes in at an exchange; one that is `delayed` has to wait."""
+    """Where a message goes that comes in at an exchange; one that is `delayed` has to wait.
+
+    With `to_topics` the default exchange leads to a topic, too, that the key names.
+    """
     targets: dict[Destination, Target] = {}
     delaying: list[Exchange] = []
     seen, left, by_key = {exchange.name}, [exchange], True
@@ -85,6 +90,8 @@ def walk(
             places = list(at.matcher.match(sought))
         else:
             places = [("queue", key) for key in sought.keys if key in vhost.queues]
+            if to_topics and at is exchange and is_topic(vhost, sought.keys[0], topic):
+                places.append(("topic", sought.keys[0]))
         if not places and (alternate := at.alternate) is not None:
             places = [("exchange", alternate)]
         for place in places:
@@ -99,6 +106,14 @@ def walk(
                 if target is not None:
                     targets[place] = target
     return Found(list(targets.values()), delaying, by_key)
+
+
+def is_topic(vhost: Vhost, key: str, topic: Callable[[str], TopicConfig | None]) -> bool:
+    """Whether a key names a topic that nobody has declared as a queue."""
+    return (
+        key not in vhost.queues and topic(key) is not None
+        and topic_of(vhost.name, key) == key and queue_of(key) == (vhost.name, key)
+    )  # fmt: skip
 
 
 def _target(

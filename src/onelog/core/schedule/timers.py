@@ -466,15 +466,15 @@ class Timers:
         token: Any = None,
         *,
         group: str = "",
-    ) -> None:
-        """Take a scheduled message back; `RecallError` if it is not there, or due already."""
+    ) -> bool:
+        """Take a scheduled message back; `RecallError` if it is due. False: there is none.
+
+        What is not scheduled was delivered, is recalled already, or never came.
+        """
         self.collect_all()
         pending = self._find(topic, unique_key, self.wheel.end)
         if not pending:
-            raise RecallError(
-                f"recall failed, no message of topic {topic} with the unique key {unique_key} is "
-                "scheduled here: it was delivered or recalled, or never came"
-            )
+            return False
         now_ms, due_ms = self._clock.now_ms(), pending[0][0]
         key = timed_messages.delete_key(topic, unique_key)
         if due_ms <= now_ms or key in self._recalling:
@@ -487,6 +487,7 @@ class Timers:
         self._recalling[key] = pending
         self._held.update(offset for _, offset in pending)
         self._expect_more()
+        return True
 
     def _recalled(
         self,

@@ -15,7 +15,7 @@ Invariant: every open transaction is ended by a producer, or put away; none is o
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,7 @@ class CheckBack:
     def __post_init__(self) -> None:
         self.asks: list[AskProducer] = []
         """Those of the gateways that producers are connected through."""
-        self._places = self._transactions.places
+        self.places = self._transactions.places
         self._round: Iterator[list[int]] | None = None
         self._leaving: list[int] = []
         self._keeping = Job("putting away transactions whose log files should be deleted")
@@ -115,6 +115,11 @@ class CheckBack:
             raise TransactionNotFoundError(f"transaction {key} was resumed already")
         return given_up
 
+    def open_halves(self, log_offsets: Iterable[int]) -> list[tuple[Message, int]]:
+        """Half messages that are open, each with how often producers were asked; from the disk."""
+        found = [self._store.message_at(each) for each in log_offsets]
+        return [(half, self._transactions.checks(half)) for half in found]
+
     # -- rounds --------------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -127,7 +132,7 @@ class CheckBack:
         """What to do one after the other: record what is open, then see to it, some at a time."""
         for _ in self._transactions.remember_some():
             yield []
-        yield from _sliced(list(self._places))
+        yield from _sliced(list(self.places))
 
     def _check_some(self) -> None:
         if self._round is None or self._closed:
@@ -151,7 +156,7 @@ class CheckBack:
             self._go_on(part, then)
 
     def _go_on(self, part: list[int], then: Callable[[list[int]], None]) -> None:
-        places = [self._places[each] for each in part if each in self._places]
+        places = [self.places[each] for each in part if each in self.places]
         if not self._closed and self._warming.is_ready(places, lambda: self._go_on(part, then)):
             then(part)
 
@@ -180,14 +185,14 @@ class CheckBack:
 
     def _check_one(self, half_offset: int) -> int:
         """See to one transaction; how often its producers were asked, if they were asked now."""
-        at = self._places.get(half_offset)
+        at = self.places.get(half_offset)
         if at is None:
             return 0
         try:
             half = self._store.message_at(at)
         except (OffsetOutOfRangeError, StoreCorruptError) as error:
             log.error("the transaction of half message %d is lost: %s", half_offset, error)
-            del self._places[half_offset]
+            del self.places[half_offset]
             return 0
         checks = self._transactions.checks(half)
         if self._is_expired(half) or checks >= self.checks_max:
@@ -232,7 +237,7 @@ class CheckBack:
         self._topics.ensure(TopicConfig(CHECKED_OUT_TOPIC, 1, 1))
         kept = half_records.checked_out(half, checks)
         self._writer.write_now([kept, *self._transactions.operations([half.queue_offset])])
-        del self._places[half.queue_offset]
+        del self.places[half.queue_offset]
         log.error(
             "half message %d (%s) is put away in %s; its producers were asked %d times",
             half.queue_offset,
@@ -244,7 +249,7 @@ class CheckBack:
     def prepare_retention(self, reach: int) -> None:
         """Before log files up to this offset are deleted: put away the transactions in them."""
         if not self._leaving:
-            self._leaving = [offset for offset, at in self._places.items() if at < reach]
+            self._leaving = [offset for offset, at in self.places.items() if at < reach]
             self._put_away_some()
 
     def _put_away_some(self) -> None:
@@ -255,8 +260,8 @@ class CheckBack:
     def _put_away_part(self, part: list[int]) -> None:
         with self._keeping, self._writer.head_room():
             for half_offset in part:
-                if half_offset in self._places:
-                    self._put_away(self._store.message_at(self._places[half_offset]))
+                if half_offset in self.places:
+                    self._put_away(self._store.message_at(self.places[half_offset]))
         if self._keeping.failed:
             self._leaving = []  # The next round of retention finds them again.
         else:
@@ -264,4 +269,4 @@ class CheckBack:
 
     def needed_from(self) -> int:
         """Where in the log the first half message is that is open, or its end."""
-        return min(self._places.values(), default=int(self._store.log_end))
+        return min(self.places.values(), default=int(self._store.log_end))

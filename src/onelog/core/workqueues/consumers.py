@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from onelog.core.workqueues.queue import WorkQueue
 
 NO_LIMIT = 1 << 30
+UNACKED_MAX = 65_535
+"""Of a consumer without `prefetch`: as many as others can ask for. What is out is remembered."""
 
 OnDeliver = Callable[["Consumer", list[Delivery]], None]
 """Called with messages for a consumer; it does not wait."""
@@ -108,7 +110,7 @@ class Consumer:
             return 0
         if self.no_ack:
             return NO_LIMIT
-        room = self.prefetch - self.unacked if self.prefetch else NO_LIMIT
+        room = (self.prefetch or UNACKED_MAX) - self.unacked
         if self.window is not None and self.window.limit:
             return min(room, self.window.room)
         return room

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from onelog.core.workqueues.consumers import Consumer, Window
 from onelog.core.workqueues.deliveries import AMQP_FLAG, in_amqp_form
 from onelog.core.workqueues.queue import WorkQueue
-from onelog.errors import OnelogError
+from onelog.errors import OnelogError, QueueNotFoundError
 from onelog.gateways.amqp.refusals import (
     not_allowed,
     not_found,
@@ -22,7 +22,7 @@ from onelog.gateways.amqp.refusals import (
     unmet,
 )
 from onelog.gateways.amqp.replies import REPLY_TO
-from onelog.gateways.amqp.streams import StreamReader
+from onelog.gateways.amqp.streams import Stream, StreamReader, find_stream
 from onelog.message import Buffer
 from onelog.record.forms.amqp_fields import Table, with_headers
 from onelog.wire.amqp.frame import DeliveryWriter, content_frames
@@ -38,6 +38,9 @@ Taken = tuple[int, Settled, int]
 """A delivery: its tag, its queue, and its place there."""
 
 _U32 = Struct(">I")
+CONSUMERS_MAX = 10_000
+"""Of one channel."""
+
 _GET_OK = ENCODERS["basic.get-ok"]
 _GET = NUMBERS["basic.get"]
 _CONSUME = NUMBERS["basic.consume"]
@@ -88,6 +91,8 @@ class Consuming:
         channel = self.channel
         if tag and (tag in self.consumers or tag == self._reply_tag):
             raise not_allowed(f"attempt to reuse consumer tag '{tag}'")
+        if len(self.consumers) >= CONSUMERS_MAX:
+            raise not_allowed(f"a channel has {CONSUMERS_MAX} consumers at most")
         tag = tag or f"amq.ctag-{self.session.random_name()}"
         if name == REPLY_TO:
             self._consume_replies(tag, no_ack, nowait)
@@ -96,9 +101,9 @@ class Consuming:
         priority = arguments.get("x-priority", 0)
         if not isinstance(priority, int):
             raise unmet(f"invalid arg 'x-priority' for queue '{name}': {priority!r}")
-        queue = self.queues.find(channel.who, channel.vhost, name, self.session)
-        if queue.is_stream:
-            self._read_stream(queue, tag, no_ack, nowait, arguments)
+        stream = self.stream(name)
+        if stream is not None:
+            self._read_stream(stream, tag, no_ack, nowait, arguments)
             return
         consumer = self.queues.consume(
             channel.who,
@@ -119,8 +124,20 @@ class Consuming:
         self.consumers[tag] = consumer
         channel.answer(nowait, "basic.consume-ok", tag)
 
+    def stream(self, name: str) -> Stream | None:
+        """What a queue is that is read and not emptied; None if it is no such queue."""
+        channel = self.channel
+        try:
+            queue = self.queues.find(channel.who, channel.vhost, name, self.session)
+        except QueueNotFoundError:
+            found = find_stream(channel, name)
+            if found is None:
+                raise
+            return found
+        return Stream(name, queue.topic, 1, True) if queue.is_stream else None
+
     def _read_stream(
-        self, queue: WorkQueue, tag: str, no_ack: bool, nowait: bool, arguments: Table
+        self, queue: Stream, tag: str, no_ack: bool, nowait: bool, arguments: Table
     ) -> None:
         channel = self.channel
         limit = self.prefetch or self.window.limit

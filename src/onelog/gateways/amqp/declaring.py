@@ -1,8 +1,10 @@
 """Methods about exchanges and queues: declare, bind, purge, delete."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from onelog.errors import ExchangeNotFoundError
+from onelog.core.routing.exchanges import DestinationKind
+from onelog.errors import ExchangeNotFoundError, QueueNotFoundError, ResourceLockedError
 from onelog.gateways.amqp.refusals import not_found, refused
 from onelog.gateways.amqp.replies import REPLY_TO, REPLY_TO_PREFIX
 from onelog.record.forms.amqp_fields import Table
@@ -91,9 +93,11 @@ def exchange_unbind(
     """exchange.unbind."""
     _no_default(source)
     _no_default(destination)
-    channel.broker.routing.unbind(
-        channel.who, channel.vhost, source, "exchange", destination, key, arguments
-    )
+    # What leads nowhere, or from nowhere, is not bound: RabbitMQ says that it is well.
+    with suppress(ExchangeNotFoundError):
+        channel.broker.routing.unbind(
+            channel.who, channel.vhost, source, "exchange", destination, key, arguments
+        )
     channel.answer(nowait, "exchange.unbind-ok")
 
 
@@ -120,6 +124,11 @@ def queue_declare(
         return
     if passive:
         name = channel.consuming.named(name)
+        stream = channel.consuming.stream(name)
+        if stream is not None:
+            channel.queue = name
+            channel.answer(nowait, "queue.declare-ok", name, stream.count(channel), 0)
+            return
         queue = queues.find(channel.who, channel.vhost, name, channel.session)
     else:
         _not_reserved("queue", name)
@@ -141,7 +150,8 @@ def queue_bind(
 
 def queue_unbind(channel: "Channel", name: str, exchange: str, key: str, arguments: Table) -> None:
     """queue.unbind."""
-    _bind(channel, name, exchange, key, arguments, False)
+    with suppress(QueueNotFoundError, ExchangeNotFoundError):
+        _bind(channel, name, exchange, key, arguments, False)
     channel.reply("queue.unbind-ok")
 
 
@@ -152,11 +162,17 @@ def _bind(
     name = channel.consuming.named(_clean(name))
     exchange = _clean(exchange)
     _no_default(exchange)
-    # Of an exclusive queue of another connection nothing may be changed.
-    channel.broker.workqueues.find(channel.who, channel.vhost, name, channel.session)
     routing = channel.broker.routing
+    try:
+        # Of an exclusive queue of another connection nothing may be changed.
+        stream = channel.consuming.stream(name)
+    except ResourceLockedError:
+        routing.exchange(channel.who, channel.vhost, exchange)  # That it is not there comes first.
+        raise
     change = routing.bind if is_bound else routing.unbind
-    change(channel.who, channel.vhost, exchange, "queue", name, key, arguments)
+    is_topic = stream is not None and not stream.is_declared
+    kind: DestinationKind = "topic" if is_topic else "queue"
+    change(channel.who, channel.vhost, exchange, kind, name, key, arguments)
 
 
 def queue_purge(channel: "Channel", name: str, nowait: bool) -> None:

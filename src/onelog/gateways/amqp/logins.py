@@ -1,7 +1,8 @@
-"""Who a client is: SASL's mechanisms PLAIN and AMQPLAIN.
+"""Who a client is: SASL's mechanisms PLAIN, AMQPLAIN and EXTERNAL.
 
-Where the broker has users, these log in with their passwords. Where it has none, everybody on its
-own machine is `guest`, with the password that RabbitMQ gives him.
+Where the broker has users, these log in with their passwords, or by the certificate that they have
+shown (EXTERNAL: it names a user, as `security.certificate_user` says). Where it has none, everybody
+on its own machine is `guest`, with the password that RabbitMQ gives him.
 """
 
 from onelog.errors import WireError
@@ -10,6 +11,7 @@ from onelog.record.forms.amqp_fields import decode_table
 from onelog.wire.amqp.codes import ReplyCode
 
 MECHANISMS = b"PLAIN AMQPLAIN"
+EXTERNAL = "EXTERNAL"
 GUEST = "guest"
 
 

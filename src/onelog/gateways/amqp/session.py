@@ -26,12 +26,12 @@ from typing import Any
 from onelog import __version__
 from onelog.core.access import Principal
 from onelog.core.workqueues.consumers import Consumer
-from onelog.errors import OnelogError
+from onelog.errors import NotPermittedError, OnelogError
 from onelog.gateways import ClientState, House
 from onelog.gateways.amqp.channel import Channel
 from onelog.gateways.amqp.consuming import Settled
 from onelog.gateways.amqp.handlers import HANDLERS
-from onelog.gateways.amqp.logins import GUEST, MECHANISMS, credentials, refusal
+from onelog.gateways.amqp.logins import EXTERNAL, GUEST, MECHANISMS, credentials, refusal
 from onelog.gateways.amqp.refusals import RefusedError, not_allowed, reply_code
 from onelog.gateways.amqp.replies import Replies
 from onelog.gateways.amqp.streams import StreamReader
@@ -111,10 +111,10 @@ class Gateway:
         if bool(alarm) != bool(self.alarm):
             self.alarm = alarm
             for session in tuple(self.sessions):
-                session.alarmed()
+                session.connection.guard(session.alarmed)
         now_ms = self.clock.now_ms()
         for session in tuple(self.sessions):
-            session.tick(now_ms)
+            session.connection.guard(session.tick, now_ms)
 
     def clients(self) -> list[ClientState]:
         """Who is connected, for management tools."""
@@ -139,7 +139,7 @@ class AmqpSession(FramedSession):
         self._config = gateway.house.loaded.config.amqp
         self.frame_max = self._config.frame_bytes_max
         self.channel_max = self._config.channel_max
-        self.body_bytes_max = gateway.house.loaded.config.store.body_bytes_max
+        self.body_bytes_max = gateway.broker.config.routed_body_bytes_max
         self._reader = EventReader(self.frame_max, self.body_bytes_max)
         self.state = State.GREETING
         self.who = Principal("", "amqp", connection.remote_address)
@@ -277,13 +277,15 @@ class AmqpSession(FramedSession):
         if greeting is None:
             return False
         if greeting not in (GREETING, _OLD_GREETING):
-            log.warning("%s does not speak AMQP 0-9-1", self.connection)
+            self.connection.warn("%s does not speak AMQP 0-9-1", self.connection)
             self.connection.write(GREETING)
             self.state = State.DEAF
             self.connection.close()
             return False
         self.state = State.STARTING
-        self._send("connection.start", 0, 9, self.gateway.properties, MECHANISMS, b"en_US")
+        # Only who has shown a certificate can be known by it.
+        mechanisms = MECHANISMS + b" EXTERNAL" * bool(self.connection.certificate)
+        self._send("connection.start", 0, 9, self.gateway.properties, mechanisms, b"en_US")
         return True
 
     def start_ok(self, client: Table, mechanism: str, response: bytes, locale: str) -> None:
@@ -292,8 +294,16 @@ class AmqpSession(FramedSession):
         capabilities = client.get("capabilities")
         if isinstance(capabilities, dict):
             self._capabilities = capabilities
-        name, password = credentials(mechanism, response)
         logins = self.broker.logins
+        if mechanism == EXTERNAL:
+            where = self.connection.remote_address
+            certified = logins.certified(self.connection.certificate, "amqp", where)
+            if certified is None:
+                self._refuse(refusal(mechanism))
+            else:
+                self._logged_in(certified)
+            return
+        name, password = credentials(mechanism, response)
         if not logins.users.is_open:
             self.state = State.CHECKING
             place = "amqp", self.connection.remote_address
@@ -314,7 +324,7 @@ class AmqpSession(FramedSession):
                 self._logged_in(found)
 
     def _refuse(self, error: RefusedError) -> None:
-        log.warning("%s could not log in", self.connection)
+        self.connection.warn("%s could not log in", self.connection)
         if self.can("authentication_failure_close"):
             self.fail(error.code, str(error), _START_OK)
         else:
@@ -323,6 +333,7 @@ class AmqpSession(FramedSession):
 
     def _logged_in(self, who: Principal) -> None:
         self.who = who
+        self.connection.user = who.name
         self.state = State.TUNING
         heartbeat = self.gateway.house.loaded.config.amqp.heartbeat_seconds
         self._send("connection.tune", self.channel_max, self.frame_max, heartbeat)
@@ -349,7 +360,13 @@ class AmqpSession(FramedSession):
 
     def open(self, vhost: str) -> None:
         """connection.open."""
-        if not self.broker.routing.has_vhost(vhost):
+        try:
+            is_there = self.broker.routing.enter(self.who, vhost)
+        except NotPermittedError:
+            raise not_allowed(
+                f"access to vhost '{vhost}' refused for user '{self.who.name}'"
+            ) from None
+        if not is_there:
             raise not_allowed(f"vhost {vhost} not found")
         self.vhost = vhost
         self.state = State.OPEN
@@ -447,9 +464,11 @@ class AmqpSession(FramedSession):
         self._end_channels()
         self.broker.channel_closed(self)
         self._send("connection.close-ok")
-        # Some clients would take the end of the socket for an error: it is for them to close it.
+        # As RabbitMQ does, whose clients know that nothing follows. What they have sent before is
+        # not left unread: that would cost them the answer.
         self.state = State.DEAF
         self._deadline_ms = self.gateway.clock.now_ms() + CLOSE_MS_MAX
+        self.connection.end()
 
     def _end_channels(self) -> None:
         channels, self.channels = self.channels, {}

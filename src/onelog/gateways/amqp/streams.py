@@ -3,25 +3,32 @@
 Where it begins is what `x-stream-offset` says: `first`, `last`, `next` (which is the default), an
 offset, a time, or an interval before now. Each delivery has its offset in the header of that name.
 An acknowledgement gives room for another message, and that is all.
+
+A topic of another protocol is a stream, too, without being declared. If it has several queues they
+are all read, each from where `x-stream-offset` says, and each delivery has its queue in the header
+`x-stream-partition`.
 """
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from onelog.core.cursors.fetch import Cursor, Limits, Result
-from onelog.core.cursors.forms import place_in
+from onelog.core.cursors.forms import is_of, place_in
+from onelog.core.routing.names import queue_of, topic_of
 from onelog.errors import OnelogError
 from onelog.gateways.amqp.refusals import unmet
 from onelog.message import Buffer
 from onelog.record.decode import decode_messages
 from onelog.record.forms.amqp import properties_at
-from onelog.record.forms.amqp_fields import Timestamp, Value, with_headers
+from onelog.record.forms.amqp_fields import Table, Timestamp, Value, with_headers
 from onelog.record.forms.conversion import in_amqp_form
+from onelog.store.reader import Fetched
 from onelog.wire.amqp.frame import DeliveryWriter
 
 if TYPE_CHECKING:
-    from onelog.core.workqueues.queue import WorkQueue
+    from onelog.gateways.amqp.channel import Channel
     from onelog.gateways.amqp.consuming import Consuming
 
 WAIT_MS = 60_000
@@ -31,33 +38,60 @@ _INTERVAL = re.compile(r"(\d{1,9})([YMDhms])")
 _SECONDS = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
+class Stream(NamedTuple):
+    """A topic that is read as a stream: one that was declared so, or one of another protocol."""
+
+    name: str
+    topic: str
+    queues: int
+    is_declared: bool = False
+
+    def count(self, channel: "Channel") -> int:
+        """How many messages it has."""
+        broker, who = channel.broker, channel.who
+        return sum(
+            broker.max_offset(who, self.topic, each) - broker.min_offset(who, self.topic, each)
+            for each in range(self.queues)
+        )
+
+
+def find_stream(channel: "Channel", name: str) -> Stream | None:
+    """The topic of that name, if it is one of other protocols, and nobody's queue."""
+    topic = topic_of(channel.vhost, name)
+    if queue_of(topic) != (channel.vhost, name) or not channel.broker.routing.is_topic(topic):
+        return None
+    return Stream(name, topic, channel.broker.topic(channel.who, topic).read_queues)
+
+
 class StreamReader:
     """One consumer. It takes acknowledgements as a queue does."""
 
     def __init__(
-        self, consuming: "Consuming", queue: "WorkQueue", tag: str, prefetch: int, start: Value
+        self, consuming: "Consuming", stream: Stream, tag: str, prefetch: int, start: Value
     ) -> None:
         self._consuming = consuming
         self._channel = consuming.channel
         self._broker = self._channel.broker
         self._who = self._channel.who
-        self.queue = queue
+        self.queue = stream
         self._room = prefetch
-        self._offset = self._first(start)
+        self._offsets = [self._first(start, queue_id) for queue_id in range(stream.queues)]
+        self._turn = 0
+        """The queue that is first in the next fetch."""
         self._is_reading = False
         self._is_stopped = False
         self._writer = DeliveryWriter(self._channel.number, tag, self._channel.session.frame_max)
 
-    def _first(self, start: Value) -> int:
-        broker, who, topic = self._broker, self._who, self.queue.topic
+    def _first(self, start: Value, queue_id: int) -> int:
+        broker, who, place = self._broker, self._who, (self.queue.topic, queue_id)
         if start is None or start == "next":
-            return broker.max_offset(who, topic, 0)
+            return broker.max_offset(who, *place)
         if start == "first":
-            return broker.min_offset(who, topic, 0)
+            return broker.min_offset(who, *place)
         if start == "last":
-            return max(broker.min_offset(who, topic, 0), broker.max_offset(who, topic, 0) - 1)
+            return max(broker.min_offset(who, *place), broker.max_offset(who, *place) - 1)
         if isinstance(start, Timestamp):
-            return broker.offset_by_time(who, topic, 0, int(start) * 1000)
+            return broker.offset_by_time(who, *place, int(start) * 1000)
         if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
             return start
         found = _INTERVAL.fullmatch(start) if isinstance(start, str) else None
@@ -65,7 +99,7 @@ class StreamReader:
             raise unmet(f"invalid arg 'x-stream-offset': {start!r}")
         seconds = int(found[1]) * _SECONDS[found[2]]
         now_ms = self._channel.gateway.clock.now_ms()
-        return broker.offset_by_time(who, topic, 0, now_ms - seconds * 1000)
+        return broker.offset_by_time(who, *place, now_ms - seconds * 1000)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -77,37 +111,58 @@ class StreamReader:
                 session.paused.add(self)
             return
         self._is_reading = True
-        limits = Limits(min(self._room, BATCH_MAX), BYTES_MAX, BYTES_MAX, as_stored=True)
-        cursor = Cursor(None, self.queue.topic, 0, self._offset)
-        self._broker.fetch(self._who, [cursor], limits, WAIT_MS, self._fetched, self)
+        limits = Limits(
+            min(self._room, BATCH_MAX), BYTES_MAX, BYTES_MAX, as_stored=True, committed=True
+        )
+        topic, count = self.queue.topic, len(self._offsets)
+        order = [(self._turn + number) % count for number in range(count)]
+        cursors = [Cursor(None, topic, each, self._offsets[each]) for each in order]
+        self._broker.fetch(self._who, cursors, limits, WAIT_MS, partial(self._fetched, order), self)
 
     resume = start
 
-    def _fetched(self, _: object, results: Sequence[Result]) -> None:
+    def _fetched(self, order: Sequence[int], _: object, results: Sequence[Result]) -> None:
         self._is_reading = False
         if self._is_stopped:
             return
-        (fetched,) = results
-        if isinstance(fetched, OnelogError):
-            self._consuming.gone_stream(self)
-            return
         items: list[tuple[int, bytes, bytes, Buffer]] = []
-        topic, name, offset = self.queue.topic, self.queue.name, self._offset
-        for view in fetched.slices:
-            for message in decode_messages(view):
-                first = place_in(topic, 0, message)
-                for delta, body in in_amqp_form(message, name):
-                    place = first + delta
-                    if place < offset or len(items) >= self._room:
-                        continue
-                    begin, end = properties_at(body)
-                    properties = with_headers(body[begin:end], {"x-stream-offset": place})
-                    items.append((place, body[: begin - 4], properties, body[end:]))
-        self._offset = items[-1][0] + 1 if items else max(offset, fetched.next_offset)
+        for queue_id, fetched in zip(order, results, strict=True):
+            if isinstance(fetched, OnelogError):
+                self._consuming.gone_stream(self)
+                return
+            if len(items) < self._room:
+                self._take(queue_id, fetched, items)
+                self._turn = queue_id + 1
         self._room -= len(items)
         if items:
             self._consuming.deliver_from(self, self._writer, items)
         self._channel.gateway.call_soon(self.start)
+
+    def _take(
+        self, queue_id: int, fetched: Fetched, items: list[tuple[int, bytes, bytes, Buffer]]
+    ) -> None:
+        """The messages that were read of a queue, as far as there is room for them."""
+        topic, name, offset = self.queue.topic, self.queue.name, self._offsets[queue_id]
+        _, aborted = self._broker.settled(self._who, topic, queue_id, offset, fetched.next_offset)
+        for view in fetched.slices:
+            for message in decode_messages(view):
+                if aborted and is_of(message, aborted):
+                    continue
+                first = place_in(topic, queue_id, message)
+                for delta, body in in_amqp_form(message, name):
+                    place = first + delta
+                    if place < offset:
+                        continue
+                    if len(items) >= self._room:
+                        self._offsets[queue_id] = place
+                        return
+                    begin, end = properties_at(body)
+                    headers: Table = {"x-stream-offset": place}
+                    if self.queue.queues > 1:
+                        headers["x-stream-partition"] = queue_id
+                    properties = with_headers(body[begin:end], headers)
+                    items.append((place, body[: begin - 4], properties, body[end:]))
+        self._offsets[queue_id] = max(offset, fetched.next_offset)
 
     def stop(self) -> None:
         """Deliver nothing any more."""

@@ -91,13 +91,14 @@ def recall_message(call: Call, request: Any) -> None:
     gateway = call.gateway
     broker, who = gateway.broker, call.who
     topic = topic_name(broker, request.topic)
-    if broker.find_topic(SELF, topic) is None:
+    if broker.find_topic(who, topic) is None:
         raise TopicNotFoundError(f"recall failed, the topic[{topic}] not exist")
     handle = checked_handle(broker.config, topic, request.recall_handle, gateway.clock.now_ms())
     key = handle.unique_key
 
     def recall(_: object) -> None:
-        broker.recall(who, topic, key, _recalled, (call, key), group=topic)
+        if not broker.recall(who, topic, key, _recalled, (call, key), group=topic):
+            _recalled((call, key), None, None)
 
     # What is found is looked for again in the loop, where nothing comes between; then in memory.
     call.look_up(lambda: broker.find_scheduled(who, topic, key), recall)

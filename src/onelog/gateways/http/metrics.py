@@ -161,6 +161,12 @@ def _topics(house: House, who: Principal, page: Page, offsets: Offsets) -> Itera
     broker = house.broker
     _, topics = broker.admin.topics(who)
     page.one("rocketmq_topic_number", "gauge", "Topics.", len(topics))
+    page.one(
+        "kafka_brokers",
+        "gauge",
+        "Brokers of the set: this one, and who follows it.",
+        1 + len(house.standing.followers()),
+    )
     oldest, current, partitions = [], [], []
     done = 0
     for config in topics:
@@ -197,23 +203,27 @@ def _groups(house: House, who: Principal, page: Page, offsets: Offsets) -> Itera
     _, positions = broker.admin.positions(who)
     yield
     lags, places, sums = [], [], []
+    lag_sums, place_sums = [], []
     done = 0
     where = f'cluster="{broker.config.cluster}",node_id="{broker.config.name}"'
     for (group, topic), queues in positions.items():
         ends = offsets.get(topic)
         if ends is None:
             continue
-        shown = f'consumergroup="{escaped(group)}",topic="{escaped(topic)}"'
+        ours = f'consumergroup="{escaped(group)}",topic="{escaped(topic)}"'
         total = 0
         for number, position in queues.items():
             lag = max(0, ends[number][1] - position) if number < len(ends) else 0
             total += lag
-            lags.append(f'kafka_consumergroup_lag{{{shown},partition="{number}"}} {lag}')
+            lags.append(f'kafka_consumergroup_lag{{{ours},partition="{number}"}} {lag}')
             places.append(
-                f'kafka_consumergroup_current_offset{{{shown},partition="{number}"}} {position}'
+                f'kafka_consumergroup_current_offset{{{ours},partition="{number}"}} {position}'
             )
         shown = f'consumer_group="{escaped(group)}",topic="{escaped(topic)}"'
         sums.append(f"rocketmq_consumer_lag_messages{{{where},{shown}}} {total}")
+        lag_sums.append(f"kafka_consumergroup_lag_sum{{{ours}}} {total}")
+        reached = sum(queues.values())
+        place_sums.append(f"kafka_consumergroup_current_offset_sum{{{ours}}} {reached}")
         done += len(queues)
         if done >= SAMPLES_TOGETHER:
             done = 0
@@ -224,6 +234,10 @@ def _groups(house: House, who: Principal, page: Page, offsets: Offsets) -> Itera
     page.lines += places
     page.about("rocketmq_consumer_lag_messages", "gauge", "Messages that a group has to read.")
     page.lines += sums
+    page.about("kafka_consumergroup_lag_sum", "gauge", "The same, of all queues of a topic.")
+    page.lines += lag_sums
+    page.about("kafka_consumergroup_current_offset_sum", "gauge", "Where a group is, summed up.")
+    page.lines += place_sums
     yield
     yield from _members(house, who, page, [group.name for group in groups])
 

@@ -2,7 +2,6 @@
 
 import logging
 
-from onelog.core.access import SELF
 from onelog.errors import ListenError
 from onelog.gateways import House
 from onelog.gateways.remoting.admin import bindings, client_relay
@@ -52,8 +51,6 @@ class RemotingGateway(Gateway):
     async def listen(self) -> None:
         """Open its port and the one for old clients, and register."""
         config = self.broker.config
-        for topic in self.broker.admin.topics(SELF)[1]:
-            self.topic_changed(topic.name, topic)
         await self.house.listen(config.port, self._session)
         await self._listen_for_old_clients()
         host = f"[{config.client_host}]" if ":" in config.client_host else config.client_host

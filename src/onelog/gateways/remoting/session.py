@@ -14,7 +14,6 @@ from typing import NamedTuple, TypeVar
 from onelog import errors
 from onelog.config import Loaded
 from onelog.core.access import SELF, Principal
-from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.offsets import machine_memory_bytes
 from onelog.gateways import House, code_of
 from onelog.gateways.remoting.nameservers.cluster_routes import Routes
@@ -22,7 +21,6 @@ from onelog.gateways.remoting.sending.plain_forms import PlainForms
 from onelog.message import Appended, encode_host
 from onelog.net.connection import Buffer, Connection, is_here
 from onelog.net.remoting import ServerSession
-from onelog.rocketmq import message_types
 from onelog.rocketmq.profile import added_properties
 from onelog.wire.remoting.administration import from_afar
 from onelog.wire.remoting.codes import ResponseCode
@@ -125,9 +123,6 @@ class Gateway:
         self.plain_forms = PlainForms()
         """What properties of plain messages look like."""
         self.pop = house.pop
-        self.typed_topics: dict[str, TopicConfig] = {}
-        """Topics that take messages of one type only."""
-        house.broker.hooks.topic_changed.append(self.topic_changed)
         self.id_prefix = house.store_host.hex().upper()
         """How the ids of messages stored here begin."""
         self.refresh(house.loaded)
@@ -144,14 +139,6 @@ class Gateway:
             near = signed
         self.near_handlers.update(near)
         self.far_handlers.update(far)
-
-    def topic_changed(self, name: str, config: TopicConfig | None) -> None:
-        """Remember topics that take messages of one type only."""
-        kind = None if config is None or not config.attributes else message_types.of_topic(config)
-        if config is not None and kind not in (None, message_types.MIXED):
-            self.typed_topics[name] = config
-        else:
-            self.typed_topics.pop(name, None)
 
     def refresh(self, loaded: Loaded) -> None:
         """Take over what follows from the configuration."""
@@ -187,26 +174,25 @@ class BrokerSession(ServerSession[Answer]):
         place = "remoting", connection.remote_address
         certified = self.broker.logins.certified(connection.certificate, *place)
         self.principal = self._unsigned = certified or Principal("", *place)
+        connection.user = self.principal.name
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
 
     def authenticate(self, command: Command) -> None:
         """Who has signed the request? `NotAuthenticatedError` if somebody must, and nobody has."""
         ext = command.ext
         name = ext.get(ACCESS_KEY)
-        address = self.connection.remote_address
-        if name is None:
-            if not self._unsigned.name and self.broker.logins.is_needed:
-                raise errors.NotAuthenticatedError(
-                    "No accessKey is configured: requests have to be signed by a user"
-                )
-            who = self._unsigned
-        else:
+        who = self._unsigned
+        if name is not None:
             who = self.broker.logins.signed(
-                name, ext.get(SIGNATURE) or "", lambda: signed_content(ext, command.body),
-                "remoting", address,
-            )  # fmt: skip
-        if who.name != self.principal.name:
+                name, ext.get(SIGNATURE) or "", signed_content(ext, command.body), self.principal
+            )
+        elif not who.name and self.broker.logins.is_needed:
+            raise errors.NotAuthenticatedError(
+                "No accessKey is configured: requests have to be signed by a user"
+            )
+        if who is not self.principal:
             self.principal = who
+            self.connection.user = who.name
 
     def answer(self, command: Command, answer: Answer) -> None:
         """Send a successful answer."""

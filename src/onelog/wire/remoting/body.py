@@ -55,7 +55,9 @@ class Body(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
 
     @classmethod
     def _decode_leniently(cls, data: Buffer, allowance: fastjson.Allowance | None) -> Self:
-        members = _without_nulls(fastjson.loads(data, MessageQueue.from_members, allowance))
+        members = fastjson.loads(data, MessageQueue.from_members, allowance)
+        if b"null" in bytes(data):
+            members = _without_nulls(members)
         try:
             return msgspec.convert(members, cls, strict=False, str_keys=True)
         except msgspec.ValidationError as error:

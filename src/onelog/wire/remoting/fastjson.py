@@ -25,8 +25,8 @@ from onelog.errors import WireError
 from onelog.message import Buffer
 
 DEPTH_MAX = 64
-PIECES_MAX = 20_000
-"""Keys, values and escapes of one request; to read so many takes some 20 ms."""
+PIECES_MAX = 16_000
+"""Keys, values and escapes of one request; to read so many takes some 16 ms."""
 ANSWER_PIECES_MAX = 2_000_000
 """The same for an answer that we asked for, such as the offsets of all queues of a topic."""
 PIECE_CHARACTERS = 64

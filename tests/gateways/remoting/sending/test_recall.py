@@ -105,7 +105,6 @@ async def test_recalls_that_cannot_be_are_refused(tmp_path: Path) -> None:
             ),
             "timestamp": await recall(producer, good._replace(time_ms=1).encode()),
             "too far": await recall(producer, good._replace(time_ms=10**15).encode()),
-            "U9": await recall(producer, good._replace(unique_key="U9").encode()),
         }
         for says, answer in refused.items():
             assert answer.code == ResponseCode.ILLEGAL_OPERATION
@@ -115,8 +114,27 @@ async def test_recalls_that_cannot_be_are_refused(tmp_path: Path) -> None:
         assert missing.code == ResponseCode.SYSTEM_ERROR
         assert server.store.log_end == end
         assert (await recall(producer, handle)).code == 0
-        again = await recall(producer, handle)
-        assert again.code == ResponseCode.ILLEGAL_OPERATION
+
+
+async def test_what_is_not_scheduled_can_be_recalled_and_nothing_else_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if a message of another topic has the same id (`appendTopicForTimerDeleteKey`)."""
+    async with broker(tmp_path) as server, client(server) as producer:
+        await producer.send("other", b"x")
+        sent = await producer.send("t", b"x", {"UNIQ_KEY": "U1", "TIMER_DELAY_MS": "60000"})
+        gone = await producer.send("t", b"y", {"UNIQ_KEY": "U2", "TIMER_DELAY_MS": "60000"})
+        good = RecallHandle.decode(sent.ext["recallHandle"])
+        end = server.store.log_end
+        answer = await recall(producer, good._replace(topic="other").encode(), "other")
+        assert (answer.code, answer.ext["msgId"]) == (0, "U1")
+        assert (await recall(producer, good._replace(unique_key="U9").encode())).code == 0
+        assert server.store.log_end == end
+        for _ in range(2):
+            assert (await recall(producer, gone.ext["recallHandle"])).code == 0
+        pass_time(server, 61_000, monkeypatch)
+        await until(lambda: server.store.max_offset("t", 0) > 0)
+        assert bodies(await producer.pull("t", 0)) == [b"x"]
 
 
 async def test_one_way_sends_and_recalls_are_not_answered(

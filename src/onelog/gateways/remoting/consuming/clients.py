@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable
 from typing import get_args
 
+from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.core.cursors.forms import records_of
 from onelog.core.filters.tags import Subscription, subscribe
@@ -222,9 +223,15 @@ def max_offset(session: BrokerSession, command: Command) -> Answer:
 
 
 def min_offset(session: BrokerSession, command: Command) -> Answer:
-    """GET_MIN_OFFSET."""
+    """GET_MIN_OFFSET. A queue of batches has none (-1) before its first one, as in RocketMQ."""
+    broker, who = session.broker, session.principal
     topic, queue_id = _topic_queue(command)
-    return Answer({"offset": str(session.broker.min_offset(session.principal, topic, queue_id))})
+    offset = int(broker.min_offset(who, topic, queue_id))
+    if offset == 0 and broker.max_offset(who, topic, queue_id) == 0:
+        config = broker.find_topic(SELF, topic)
+        if config is not None and config.attributes.get("queue.type") == "BatchCQ":
+            offset = -1
+    return Answer({"offset": str(offset)})
 
 
 def offset_by_time(session: BrokerSession, command: Command) -> None:

@@ -1,11 +1,10 @@
 """Timed messages, as producers know them: they get a handle for each, and can take it back.
 
-A timed message comes like any other (`send`); the handle is in the answer. RocketMQ says yes to
-every recall with a handle in good form; here one of a message that is not scheduled any more is
-refused, and yes means that it will not be delivered.
+A timed message comes like any other (`send`); the handle is in the answer. Yes means that it will
+not be delivered. So it is also the answer where nothing is scheduled and the handle's time has not
+come: it was recalled before, or never sent.
 """
 
-from onelog.core.access import SELF
 from onelog.errors import OnelogError, TopicNotFoundError
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
 from onelog.message import Appended
@@ -21,14 +20,15 @@ def recall_message(session: BrokerSession, command: Command) -> None:
     topic = fields.text(ext, "topic")
     text = fields.text(ext, "recallHandle")
     broker, who = session.broker, session.principal
-    if broker.find_topic(SELF, topic) is None:
+    if broker.find_topic(who, topic) is None:
         raise TopicNotFoundError(f"recall failed, the topic[{topic}] not exist")
     handle = checked_handle(broker.config, topic, text, session.gateway.clock.now_ms())
     group = ext.get("producerGroup", "")
     token = (session, command, handle.unique_key)
 
     def recall(_: object) -> None:
-        broker.recall(who, topic, handle.unique_key, _recalled, token, group=group)
+        if not broker.recall(who, topic, handle.unique_key, _recalled, token, group=group):
+            _recalled(token, None, None)
 
     # What is found is looked for again in the loop, where nothing comes between; then in memory.
     session.look_up(command, lambda: broker.find_scheduled(who, topic, handle.unique_key), recall)
