@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -211,14 +212,15 @@ def mqtt(server: BrokerServer, way: Way) -> Iterator[Callable[[], str]]:
     client.on_disconnect = lambda *heard: gone.append(True)
 
     def use() -> str:
+        until = time.monotonic() + SECONDS
         if not codes:
             client.connect("localhost", server.config.mqtt.port)
-            while not codes and not gone:
+            while not codes and not gone and time.monotonic() < until:
                 client.loop(0.1)
         if codes != ["Success"]:
             return "refused" if codes == ["Bad user name or password"] else str(codes)
         sent = client.publish("t", b"x", 1)
-        while not sent.is_published() and not gone:
+        while not sent.is_published() and not gone and time.monotonic() < until:
             client.loop(0.1)
         return "cut off" if gone else "served"
 
