@@ -28,7 +28,10 @@ SUITES = {
     "client-pushes": "benchmarks.client_pushes",
     "official-client": "benchmarks.official_client",
     "grpc": "benchmarks.grpc",
+    "mqtt": "benchmarks.mqtt",
+    "stomp": "benchmarks.stomp",
     "embedded": "benchmarks.embedded",
+    "observing": "benchmarks.observing",
     "spark": "benchmarks.spark",
 }
 # Not the system's temporary folder: that one is often memory, and the store is about disks.

@@ -1,18 +1,14 @@
 """MQTT side by side with Mosquitto: rates by QoS, fan-out, and what an idle client costs.
 
-    python -m benchmarks.mqtt [--seconds 5] [--rounds 3] [--clients 5000]
-
 Both are processes of their own, and take turns. The clients send packets that are made beforehand,
 and count bytes: they cost little beside the broker. Messages have 16 bytes. Mosquitto has its
 persistence on.
 """
 
-import argparse
 import contextlib
 import resource
 import selectors
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +17,8 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.table import machine_facts
+from benchmarks.rounds import told, turns
+from benchmarks.table import Options, Row, under
 from onelog.wire.mqtt.codes import V311
 from onelog.wire.mqtt.packets import (
     Connect,
@@ -39,6 +36,17 @@ BODY = bytes(16)
 WINDOW = 500
 """Messages of QoS 1 and 2 that are not answered."""
 FAN_OUT = 1_000
+ROUNDS = 3
+IDLE_CLIENTS = 5_000
+CELLS = {
+    "QoS 0, 1:1": (0, 1),
+    "QoS 1, 1:1": (1, 1),
+    "QoS 2, 1:1": (2, 1),
+    f"QoS 0, 1:{FAN_OUT}": (0, FAN_OUT),
+    f"QoS 1, 1:{FAN_OUT}": (1, FAN_OUT),
+}
+REQUIRED = ("QoS 1, 1:1", f"QoS 0, 1:{FAN_OUT}", f"QoS 1, 1:{FAN_OUT}")
+IDLE = "idle client"
 
 
 def connected(port: int, name: str, *, clean: bool = True, keep_alive_s: int = 0) -> socket.socket:
@@ -61,9 +69,11 @@ def received(source: socket.socket, size: int) -> bytes:
     return found
 
 
-def subscribed(port: int, name: str, qos: int, topic: bytes = TOPIC) -> socket.socket:
+def subscribed(
+    port: int, name: str, qos: int, topic: bytes = TOPIC, keep_alive_s: int = 0
+) -> socket.socket:
     """A client that has subscribed."""
-    made = connected(port, name)
+    made = connected(port, name, keep_alive_s=keep_alive_s)
     wanted = Subscribe(1, [Subscription(topic.decode(), qos)], {})
     made.sendall(encode_subscribe(V311, wanted))
     received(made, 5)
@@ -212,7 +222,13 @@ def resident_kb(pid: int) -> int:
 def idle_kb(port: int, pid: int, clients: int) -> float:
     """What a client costs that has subscribed and is idle."""
     before = resident_kb(pid)
-    made = [subscribed(port, f"idle-{n}", 1, b"idle/%d" % n) for n in range(clients)]
+    made = [
+        subscribed(port, f"idle-{n}", 1, b"idle/%d" % n, keep_alive_s=60) for n in range(clients)
+    ]
+    for each in made:
+        each.sendall(b"\xc0\0")
+    for each in made:
+        received(each, 2)
     time.sleep(1)
     cost = (resident_kb(pid) - before) / clients
     for each in made:
@@ -227,39 +243,32 @@ def started(name: str, folder: Path) -> Iterator[tuple[int, int]]:
         yield peer.port, peer._child.pid
 
 
-def main() -> None:
-    """Measure, in turns."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=5)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--clients", type=int, default=5_000)
-    given = parser.parse_args()
+def run(options: Options) -> list[Row]:
+    """Measure both, in turns."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     names = ["OneLog", *(["Mosquitto"] if Mosquitto.program() else [])]
-    found: dict[str, dict[str, list[float]]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(given.rounds):
-            for name in names:
-                with started(name, Path(folder) / f"{name}-{number}") as (port, pid):
-                    results = {
-                        f"QoS {qos}, 1:1, messages/s": rate(port, qos, given.seconds)
-                        for qos in (0, 1, 2)
-                    }
-                    for qos in (0, 1):
-                        row = f"QoS {qos}, 1:{FAN_OUT}, messages/s"
-                        results[row] = rate(port, qos, given.seconds, FAN_OUT)
-                    results["idle client, KB"] = idle_kb(port, pid, given.clients)
-                for row, value in results.items():
-                    found.setdefault(row, {}).setdefault(name, []).append(value)
-                    print(f"{name}: {row}: {value:,.1f}", flush=True)
-    for name, fact in machine_facts().items():
-        print(f"- {name}: {fact}")
-    for row, by_name in found.items():
-        print(
-            f"| {row} | " + " | ".join(f"{median(each):,.1f}" for each in by_name.values()) + " |"
-        )
+    rounds, seconds, clients = (1, 1.0, 500) if options.quick else (ROUNDS, 3.0, IDLE_CLIENTS)
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in names}
+    for number, name in turns(rounds, names):
+        with started(name, options.folder / f"{name}-{number}") as (port, pid):
+            for title, (qos, readers) in CELLS.items():
+                options.announce(f"round {number}: {name}, {title}")
+                found[name].setdefault(title, []).append(rate(port, qos, seconds, readers))
+            options.announce(f"round {number}: {name}, {clients} idle clients")
+            found[name].setdefault(IDLE, []).append(idle_kb(port, pid, clients))
+    return [_row(title, found) for title in (*CELLS, IDLE)]
 
 
-if __name__ == "__main__":
-    main()
+def _row(title: str, found: dict[str, dict[str, list[float]]]) -> Row:
+    ours, theirs = found["OneLog"][title], found.get("Mosquitto", {}).get(title)
+    if title == IDLE:
+        note = f"Mosquitto: {median(theirs):.1f} KB" if theirs else ""
+        return under(f"{IDLE}, subscribed, with keep alive", median(ours), "KB", 20, note=note)
+    wanted = 1.0 if title in REQUIRED else None
+    if theirs is None:
+        return Row(title, median(ours), "messages/s", None, "Mosquitto is not installed", wanted)
+    peer = "Mosquitto"
+    return Row(
+        title, median(ours), "messages/s", median(theirs), peer, wanted, note=told(ours, theirs)
+    )

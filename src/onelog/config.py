@@ -280,7 +280,7 @@ class MqttConfig:
         1, 65_535, live=True,
     )  # fmt: skip
     in_flight_max: int = setting(
-        1_000, "messages of QoS 1 and 2 that a client gets before it answers", 1, 65_535, live=True
+        1_000, "messages of QoS 1 and 2 that a client gets before it answers", 1, 32_767, live=True
     )
     topic_alias_maximum: int = setting(
         100, "aliases of topics that a connection has, either way; 0 for none", 0, 65_535
@@ -308,6 +308,11 @@ class HttpConfig:
 
     port: int = setting(
         15672, "port of the console, REST and metrics; 0 for none, -1 for a free one", -1, 65_535
+    )
+    lake: str = setting(
+        "",
+        "folder of lake tables (onelog lake sync) that the console shows; empty for none",
+        example="/data/lake",
     )
     hosts: str = setting(
         "", "names, beside addresses and localhost, that browsers may call this machine by",

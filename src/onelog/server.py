@@ -15,6 +15,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from weakref import WeakSet
 
 from onelog.clock import SystemClock
 from onelog.config import SETTINGS, Config, Loaded, load, value_of
@@ -62,6 +63,10 @@ GATEWAYS = [
 TRACING = "onelog.gateways.tracing:Tracing"
 ON_SLAVES = ("broker", "http")
 """What a broker serves that follows another one."""
+CUT_SECONDS = 1.0
+"""How long who is cut off may take to say goodbye: TLS would wait for that for half a minute."""
+PUSHING = ("amqp", "stomp", "mqtt")
+"""Whose clients get messages without asking for each."""
 HTTP_ROUTES = [
     "onelog.gateways.http.health:routes",
     "onelog.gateways.http.metrics:routes",
@@ -132,6 +137,8 @@ class BrokerServer:
         self._changing_tls = asyncio.Lock()
         self._changes: set[asyncio.Task[None]] = set()
         self._warned_of: set[str] = set()
+        self._on_websockets: WeakSet[Connection] = WeakSet()
+        self._is_cutting = self._were_needed = False
         self._is_built = False
         """Whether there is a core, of a node whose role can change."""
         self._opened = asyncio.Event()
@@ -237,6 +244,7 @@ class BrokerServer:
             replicas=self.role.leader,
         )
         self.broker.logins.configure(self.config.security)
+        self.broker.users.on_change.append(self._users_changed)
         self.house = House(
             self.broker, self._clock, Loaded(self.config, self.loaded.sources), store_host,
             self._offload, self._look_up, random, self.reconfigure, self._retain_once,
@@ -297,7 +305,30 @@ class BrokerServer:
         return Limits(write_bytes_max=bytes_max, capacity=self._capacity, proxied=proxied)
 
     async def _serve_websocket(self, websocket: WebSocket, make_session: MakeSession) -> None:
-        await websockets.serve(websocket, make_session, self._outbox, self._limits)
+        def made(connection: Connection) -> Session:
+            self._on_websockets.add(connection)
+            return make_session(connection)
+
+        await websockets.serve(websocket, made, self._outbox, self._limits)
+
+    def _users_changed(self) -> None:
+        """Cut those off, soon, who may not log in any more."""
+        if not self._is_cutting:
+            self._is_cutting = True
+            self._loop.call_soon(self._cut)
+
+    def _cut(self) -> None:
+        self._is_cutting = False
+        is_gone, is_needed = self.broker.users.is_gone, self.broker.logins.is_needed
+        begins, self._were_needed = is_needed and not self._were_needed, is_needed
+        everywhere = [*self._connections(), *(("mqtt", each) for each in self._on_websockets)]
+        for section, connection in everywhere:
+            # What is pushed to who came before there were users, he would get for ever.
+            is_old = begins and not connection.user and section in PUSHING
+            if is_old or (connection.user and is_gone(connection.user)):
+                log.info("%s is cut off: %r is no user", connection, connection.user)
+                connection.close()
+                self._loop.call_later(CUT_SECONDS, connection.abort)
 
     async def _listen(self, port: int, make_session: MakeSession) -> None:
         config = self.config.broker

@@ -38,9 +38,10 @@ async def test_every_protocol_sees_what_any_other_has_sent(tmp_path: Path) -> No
         for topic in ("orders", "jobs"):
             page = await web.get(f"/v1/topics/{topic}/messages", params={"limit": 100})
             for each in page.json()["items"]:
-                at = {"offset": each["offset"]}
+                at = {"offset": each["offset"], "topic": topic}
                 whole = (await web.get(f"/v1/messages/{each['id']}", params=at)).json()
                 assert whole["message"]["offset"] == each["offset"]
+                assert whole["message"]["topic"] == topic
                 assert [view["protocol"] for view in whole["views"]] == PROTOCOLS
                 for name in ("key", "amqp-message-id", "KEYS"):
                     key = next(

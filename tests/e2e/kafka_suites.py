@@ -29,6 +29,7 @@ from xml.etree import ElementTree
 
 from benchmarks.kafka_peer import KafkaPeer
 from benchmarks.table import machine_facts
+from onelog.config import Value
 from tests.e2e.onelog_kafka import OnelogKafka
 
 CONFLUENT_SOURCE = "CONFLUENT_KAFKA_SOURCE"
@@ -119,6 +120,13 @@ _PEER_SETTINGS = {
     "group.min.session.timeout.ms": "1000",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
+}
+
+
+_OWN_SETTINGS: dict[str, Value] = {
+    "kafka.session_min_ms": 1_000,
+    "kafka.share_lock_ms": 1_000,
+    "security.anonymous": True,
 }
 
 
@@ -214,7 +222,7 @@ def started(server: str, folder: Path) -> Iterator[str]:
     """A server, until the block ends, and where its clients begin."""
     shutil.rmtree(folder, ignore_errors=True)
     with (
-        OnelogKafka(folder, {"kafka.session_min_ms": 1_000, "kafka.share_lock_ms": 1_000})
+        OnelogKafka(folder, _OWN_SETTINGS)
         if server == "onelog"
         else KafkaPeer(folder, settings=_PEER_SETTINGS)
     ) as peer:

@@ -13,6 +13,11 @@ from tests.e2e.onelog_kafka import OnelogKafka
 from tests.e2e.processes import spawn, stop, wait_until
 from tests.ports import free_port
 
+NO_PORTS: dict[str, Value] = dict.fromkeys(
+    ("kafka.port", "http.port", "amqp.port", "stomp.port", "mqtt.port", "grpc.port"), 0
+)
+"""Of protocols that a test does not need."""
+
 
 class OnelogMqtt(OnelogKafka):
     """`onelog broker` on a port of MQTT that it keeps when it is killed."""
@@ -20,7 +25,7 @@ class OnelogMqtt(OnelogKafka):
     def __init__(self, folder: Path, settings: Mapping[str, Value] | None = None) -> None:
         super().__init__(folder, settings)
         self.port = self._kafka_port
-        self._settings |= {"kafka.port": 0, "http.port": 0, "mqtt.port": self.port}
+        self._settings |= {**NO_PORTS, "mqtt.port": self.port}
 
 
 class Mosquitto:

@@ -10,12 +10,12 @@ from tests.e2e.kafka_suites import SUITES, Suite, Workplace, all_outcomes, count
 pytestmark = [pytest.mark.e2e_java, pytest.mark.timeout(3_600)]
 
 STATED = {
-    # There are no ACLs, and no users with passwords.
-    "test_admin_integration.test_create_describe_delete_acls",
-    "test_basic_operations.test_basic_operations",
-    "test_user_scram_credentials.test_user_scram_credentials",
+    # It sets consumer.session.timeout.ms of a group; it fails with Kafka, too.
+    "confluent-kafka, consumer groups": ("test_incremental_alter_configs.",),
+    # There is no schema registry, neither here nor with Kafka.
+    "confluent-kafka, share groups": ("test_share_consumer_deserialization.test_schema_registry",),
 }
-"""docs/protocols/kafka.md says why."""
+"""What the names of those begin with that are known to fail."""
 
 
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
@@ -27,4 +27,6 @@ def test_a_suite_passes(suite: Suite, tmp_path: Path) -> None:
     place.run(suite, "onelog")
     found = all_outcomes(place.results(suite, "onelog"))
     print(f"{suite.name}: {counts(found)}")
-    assert {name for name, how in found.items() if how == "failed"} <= STATED
+    stated = STATED.get(suite.name, ())
+    failed = [name for name, how in found.items() if how == "failed"]
+    assert [name for name in failed if not name.startswith(stated)] == []

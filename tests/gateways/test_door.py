@@ -42,7 +42,7 @@ OPEN_TO_GATEWAYS = {
     "admin", "config", "access", "hooks", "coordinator", "in_place", "sharing", "branches",
     "placements", "schemas", "users", "logins", "routing", "workqueues", "sessions", "packet_ids",
     "retained",
-    "outflows", "schedules",
+    "outflows", "schedules", "audit",
 }  # fmt: skip
 """What gateways may use of a broker beside its methods and properties."""
 FOR_ITS_OWNER = {
@@ -249,6 +249,7 @@ class Noting(Access):
     is_open = False
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked: set[tuple[Action, Resource]] = set()
 
     def may(self, who: Principal, action: Action, resource: Resource) -> bool:

@@ -13,7 +13,7 @@ from onelog.clock import ManualClock
 from onelog.config import TlsConfig
 from onelog.errors import WireError
 from onelog.net import connection as net_connection
-from onelog.net.capacity import GARBAGE_LINES_MAX, Capacity
+from onelog.net.capacity import WARNINGS_MAX, Capacity
 from onelog.net.connection import FLUSH_BYTES, Connection, FramedSession, Limits, Outbox
 from onelog.net.tls import Tls, client_context
 from onelog.wire.kafka.frame import FrameReader
@@ -166,6 +166,26 @@ async def test_late_bytes_are_bounded_and_those_of_a_closed_connection_are_dropp
     assert not wires[1].is_reading()
 
 
+async def test_very_many_connections_are_flushed_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(net_connection, "BUSY_SECONDS", -1.0)
+    monkeypatch.setattr(net_connection, "FLUSHED_AT_ONCE", 2)
+    outbox = Outbox(asyncio.get_running_loop())
+    wires = [Wire() for _ in range(5)]
+    made = [Connection(Echo, outbox, Limits()) for _ in wires]
+    for connection, wire in zip(made, wires, strict=True):
+        connection.connection_made(wire)
+        connection.write(b"x")
+    await asyncio.sleep(0)
+    assert [bool(wire.writes) for wire in wires] == [True, True, False, False, False]
+    made[0].write(b"y")
+    made[4].write(b"y")
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert [wire.writes for wire in wires] == [[b"x", b"y"], *[[b"x"]] * 3, [b"xy"]]
+
+
 async def test_all_connections_are_flushed_by_one_call_or_by_hand() -> None:
     outbox = Outbox(asyncio.get_running_loop())
     wires = []
@@ -255,13 +275,13 @@ async def test_peers_that_send_garbage_cannot_fill_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     capacity = Capacity()
-    for _ in range(3 * GARBAGE_LINES_MAX):
+    for _ in range(3 * WARNINGS_MAX):
         connection, _, session = connected(Limits(capacity=capacity))
         session.fail = WireError("a frame of 2 GiB")
         connection.data_received(b"garbage")
-    assert len(caplog.messages) == GARBAGE_LINES_MAX
+    assert len(caplog.messages) == WARNINGS_MAX
     capacity.sweep()
-    assert caplog.messages[GARBAGE_LINES_MAX:] == ["40 more connections sent what is no request"]
+    assert caplog.messages[WARNINGS_MAX:] == ["40 more warnings about connections, not shown"]
 
 
 async def test_a_bug_ends_only_its_own_connection(caplog: pytest.LogCaptureFixture) -> None:

@@ -109,9 +109,15 @@ async def test_changes_are_told(etcd: Etcd) -> None:
 
 
 async def test_an_endpoint_that_does_not_answer_is_left_for_the_next(real_etcd: RealEtcd) -> None:
+    begun: list[bool] = []
+    ended: list[bool] = []
+
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        begun.append(True)
         await reader.read()
         writer.close()
+        await writer.wait_closed()
+        ended.append(True)
 
     silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
@@ -129,6 +135,8 @@ async def test_an_endpoint_that_does_not_answer_is_left_for_the_next(real_etcd: 
     await client.read_all()
     await client.close()
     silent.close()
+    # What it leaves open would be found in another test, and blamed on that.
+    await eventually(lambda: ended == begun)
 
 
 async def test_garbage_is_a_failure() -> None:

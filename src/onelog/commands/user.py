@@ -2,11 +2,13 @@
 
 from typing import Annotated
 
+import msgspec
 import typer
 
 from onelog.commands.options import Cluster, Yes
 from onelog.commands.session import Session, Shown, confirm, connected
 from onelog.commands.terminal import table
+from onelog.commands.times import show_time
 from onelog.errors import InvalidRequestError
 from onelog.wire.remoting.users import UserInfo
 
@@ -98,6 +100,22 @@ async def delete_user(
 async def list_users(session: Session, cluster: Cluster = None) -> None:
     """List users with their roles."""
     session.show(*show_users(await session.admin.users.list(cluster=cluster)))
+
+
+@app.command("audit")
+@connected
+async def audit(
+    session: Session,
+    user: Annotated[str, typer.Argument(metavar="[USER]", help="Whose actions only.")] = "",
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1_000, help="How many.")] = 50,
+    cluster: Cluster = None,
+) -> None:
+    """Show what administrators did last, and what others tried."""
+    entries = await session.admin.users.audit(count, user, cluster=cluster)
+    document = [msgspec.to_builtins(each) for each in entries]
+    rows = [{**each, "time": show_time(each["time"])} for each in document]
+    columns = ("time", "user", "protocol", "address", "action", "thing", "result")
+    session.show(document, table(f"actions: {len(entries)}", *columns, rows=rows))
 
 
 def show_users(users: list[UserInfo]) -> Shown:

@@ -4,14 +4,15 @@ Everything that is done for a peer is done for a `Principal`. Without users ever
 everything; `core.users` decides once there are some.
 """
 
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
 
 from onelog.errors import NotPermittedError
 
 Action = Literal["publish", "consume", "create", "alter", "delete", "describe"]
 """Whoever lets somebody do one of the others should let him describe the same thing, too: clients
 have to find out what they work with. The retry topics of a group come with the group."""
-Kind = Literal["topic", "group", "broker", "exchange", "queue", "vhost"]
+Kind = Literal["topic", "group", "broker", "exchange", "queue", "vhost", "transaction"]
 Resource = tuple[Kind, str]
 """What something is done to, and its name."""
 
@@ -28,8 +29,39 @@ SELF = Principal("broker", "none")
 """The broker, when it does something of its own accord."""
 
 
+ADMINISTRATION = frozenset(("create", "alter", "delete"))
+"""What is noted, whoever does it."""
+
+
+Senders = set[tuple[Principal, str]]
+"""Who may send where, as far as that was asked: looked at for each message."""
+SENDERS_MAX = 100_000
+
+
+def remember(senders: Senders, who: Principal, place: str) -> None:
+    """Somebody may send there, until something changes."""
+    if len(senders) >= SENDERS_MAX:
+        senders.clear()
+    senders.add((who, place))
+
+
+class Auditor(Protocol):
+    """Who notes what administrators do."""
+
+    def asked(self, who: Principal, action: str, resource: Resource, allowed: bool) -> None:
+        """Somebody wants to make, change or delete something, and may or may not."""
+
+    def note(self, who: Principal, action: str, thing: str, result: str) -> None:
+        """Something else to be noted."""
+
+
 class Access:
     """Lets everybody do everything."""
+
+    audit: Auditor | None = None
+
+    def __init__(self) -> None:
+        self.senders: Senders = set()
 
     is_open = True
     """Whether that is so: who is in a hurry need not ask then."""
@@ -38,9 +70,16 @@ class Access:
         """Whether they may."""
         return True
 
+    def may_some(self, who: Principal, kinds: Sequence[Kind]) -> bool:
+        """Whether they may do anything to things of these kinds."""
+        return True
+
     def check(self, who: Principal, action: Action, resource: Resource) -> None:
         """`NotPermittedError` if they may not."""
-        if not self.is_open and not self.may(who, action, resource):
+        allowed = self.is_open or self.may(who, action, resource)
+        if action in ADMINISTRATION and self.audit is not None:
+            self.audit.asked(who, action, resource, allowed)
+        if not allowed:
             error = NotPermittedError(
                 f"{who.name or who.address} may not {action} {resource[0]} {resource[1]}"
             )

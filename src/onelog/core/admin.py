@@ -226,6 +226,17 @@ class Admin:
             return found
         return [each for each in found if self.access.may(who, "describe", (kind, each.name))]
 
+    def _check_topic(self, who: Principal, group: str, topic: str) -> None:
+        """They must be allowed to know of it; a group's retry topic is its own."""
+        if topic != self.topic_table.naming.retry_topic(group):
+            self.access.check(who, "describe", ("topic", topic))
+
+    def _known(self, who: Principal, kind: Kind, names: list[str]) -> list[str]:
+        """Those of some names that they may know of."""
+        if self.access.is_open:
+            return names
+        return [each for each in names if self.access.may(who, "describe", (kind, each))]
+
     def topics(self, who: Principal) -> tuple[DataVersion, list[TopicConfig]]:
         """Every topic, in the order of creation, and the version of the whole set."""
         self.access.check(who, "describe", ("broker", self.name))
@@ -252,7 +263,8 @@ class Admin:
     def groups_of_topic(self, who: Principal, topic: str) -> list[str]:
         """Who consumes a topic, now or by a position it keeps."""
         self.access.check(who, "describe", ("topic", topic))
-        return sorted(self.members.groups_of_topic(topic) | set(self.offsets.groups_of(topic)))
+        found = sorted(self.members.groups_of_topic(topic) | set(self.offsets.groups_of(topic)))
+        return self._known(who, "group", found)
 
     def unread(self, who: Principal, deleted: Mapping[tuple[str, int], int]) -> dict[str, int]:
         """Of messages that retention just deleted, how many each group had not read yet."""
@@ -292,7 +304,7 @@ class Admin:
     def topics_of_group(self, who: Principal, group: str) -> list[str]:
         """The topics in which a group has a position."""
         self.access.check(who, "describe", ("group", group))
-        return self.offsets.topics_of(group)
+        return self._known(who, "topic", self.offsets.topics_of(group))
 
     def subscription(self, who: Principal, group: str, topic: str) -> Subscription | None:
         """What a live group subscribes to."""
@@ -312,6 +324,7 @@ class Admin:
     def set_request_mode(self, who: Principal, group: str, topic: str, mode: RequestMode) -> None:
         """Choose how a group consumes a topic from now on."""
         self.access.check(who, "alter", ("group", group))
+        self._check_topic(who, group, topic)
         self.modes.set(group, topic, mode)
 
     def consume_stats(
@@ -322,6 +335,13 @@ class Admin:
         Unless `topics` are named, those are left out to which no live member subscribes any more.
         """
         self.access.check(who, "describe", ("group", group))
+        named = [topic] if topic else list(topics)
+        for each in named:
+            self._check_topic(who, group, each)
+        if not named and not self.access.is_open:
+            known = self._known(who, "topic", self.offsets.topics_of(group))
+            stats = self._consume_stats(group)
+            return stats._replace(queues=[each for each in stats.queues if each.topic in known])
         return self._consume_stats(group, topic, topics)
 
     def _consume_stats(
@@ -375,6 +395,7 @@ class Admin:
     def consume_time_spans(self, who: Principal, group: str, topic: str) -> list[ConsumeTimeSpan]:
         """Per queue, from when to when its messages are and how far in time the group is."""
         self.access.check(who, "describe", ("group", group))
+        self._check_topic(who, group, topic)
         config = self.topic_table.require(topic)
         spans = []
         for queue_id in range(config.write_queues):
@@ -413,6 +434,7 @@ class Admin:
         `places` is what `offsets_at` found, for those who had a worker look.
         """
         self.access.check(who, "alter", ("group", group))
+        self._check_topic(who, group, topic)
         config = self.topic_table.require(topic)
         if self.group_table.get(group) is None:
             raise GroupNotFoundError(f"group {group} does not exist")
@@ -484,7 +506,8 @@ class Admin:
         live = self.members.group(source)
         if live is not None and live.subscriptions and not offline:
             topics = [each for each in topics if each in live.subscriptions]
-        return [each for each in topics if self.topic_table.get(each) is not None]
+        there = [each for each in topics if self.topic_table.get(each) is not None]
+        return self._known(who, "topic", there)
 
     def least_offsets(
         self,
@@ -578,7 +601,8 @@ class Admin:
         return State(
             stats.started_ms, stats.totals, stats.yesterday_morning, stats.today_morning,
             stats.rates(), self.delay.progress(), wheel.count,
-            self.store.max_offset(TIMER_TOPIC, 0) - wheel.end, members.mismatched_groups(),
+            self.store.max_offset(TIMER_TOPIC, 0) - wheel.end,
+            self._known(who, "group", members.mismatched_groups()),
             members.mismatches_total, [each.size for each in self.store.damage],
         )  # fmt: skip
 
@@ -614,7 +638,7 @@ class Admin:
         self, who: Principal, name: str, key: str
     ) -> tuple[Statistic, Statistic, Statistic]:
         """A counter by RocketMQ's name, over a minute, an hour and a day."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(who, "describe", ("broker", "names"))
         found = self.stats.find(name, key)
         if found is None:
             raise StatisticNotFoundError(f"the stats <{name}> <{key}> not exist")

@@ -9,8 +9,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onelog.core.access import Principal
-from onelog.core.catalog.groups import GroupConfig
+from onelog.core.access import Principal, remember
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits, OnFetched
 from onelog.core.cursors.forms import named_by
@@ -20,12 +19,12 @@ from onelog.core.durable.writer import OnStored
 from onelog.core.filters.tags import Subscription
 from onelog.core.leases.lending import OnLeased
 from onelog.core.leases.supply import LeaseRequest
+from onelog.core.looking import Looking
 from onelog.core.membership.assignment import RequestMode
 from onelog.core.membership.locks import Queue
 from onelog.core.membership.members import Client, ConsumerData, LiveGroup
-from onelog.core.parts import Parts
 from onelog.core.publish import Intent
-from onelog.core.transactions.in_place import Producer, Stamp
+from onelog.core.transactions.in_place import Stamp
 from onelog.core.transactions.prepared_batches import OnCommitted
 from onelog.errors import (
     GroupNotFoundError,
@@ -41,9 +40,7 @@ from onelog.store.outcomes import Aborted
 from onelog.store.reader import Fetched
 
 if TYPE_CHECKING:
-    from onelog.core.cursors.times import Dated
     from onelog.core.transactions.transactional_ids import Transaction
-    from onelog.core.workqueues.keeping import Pin
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +48,7 @@ UNIT_SUBSCRIBED_FLAG = 2
 """The sys flag of the retry topic of a group in unit mode."""
 
 
-class Broker(Parts):
+class Broker(Looking):
     """One broker. Gateways use its methods, `admin`, `hooks` and `config`; parts are its own."""
 
     # -- for who runs it -----------------------------------------------------------------------
@@ -89,16 +86,21 @@ class Broker(Parts):
         intent: Intent | None = None,
     ) -> None:
         """Store a message with this tick's others; see `Publisher.publish`."""
-        if self._guarded:
-            self.access.check(who, "publish", ("topic", message.topic))
+        if self._guarded and (who, message.topic) not in self._senders:
+            self._check_sender(who, message.topic)
         self.publisher.publish(message, on_stored, token, intent)
+
+    def _check_sender(self, who: Principal, topic: str) -> None:
+        """They must be allowed to send there; that they are, is known from then on."""
+        self.access.check(who, "publish", ("topic", topic))
+        remember(self._senders, who, topic)
 
     def publish_many(
         self, who: Principal, run: NewRun, on_stored: OnStored, token: Any = None
     ) -> None:
         """Store messages of one queue side by side; see `Publisher.publish_many`."""
-        if self._guarded:
-            self.access.check(who, "publish", ("topic", run.topic))
+        if self._guarded and (who, run.topic) not in self._senders:
+            self._check_sender(who, run.topic)
         self.publisher.publish_many(run, on_stored, token)
 
     def publish_batch(
@@ -110,8 +112,8 @@ class Broker(Parts):
         token: Any = None,
     ) -> None:
         """Store a batch of another form than RocketMQ's; see `BatchProducers.publish`."""
-        if self._guarded:
-            self.access.check(who, "publish", ("topic", message.topic))
+        if self._guarded and (who, message.topic) not in self._senders:
+            self._check_sender(who, message.topic)
         self.batch_producers.publish(message, stamp, on_stored, token)
 
     def require_replicas(self, who: Principal, needed: int) -> None:
@@ -128,8 +130,8 @@ class Broker(Parts):
 
         It is to be accounted for (`account`) in the same tick.
         """
-        if self._guarded:
-            self.access.check(who, "publish", ("topic", message.topic))
+        if self._guarded and (who, message.topic) not in self._senders:
+            self._check_sender(who, message.topic)
         return self.writer.write_alone(message) if self.publisher.is_plain(message) else None
 
     def account(self, stored: Sequence[NewMessage], appended: Sequence[Appended]) -> None:
@@ -171,7 +173,7 @@ class Broker(Parts):
         """
         self.access.check(who, "consume", ("group", group))
         self.groups.require(group)
-        message = named_by(self._confirmed_message(log_offset), unique_key)
+        message = named_by(self._seen_message(who, log_offset, group), unique_key)
         sys_flag = UNIT_SUBSCRIBED_FLAG if unit_mode else 0
         again = self.retry.again(message, group, delay_level, retries_max, sys_flag)
         if again is None:
@@ -329,14 +331,6 @@ class Broker(Parts):
             )
         return found
 
-    def _check_consumer(self, who: Principal, group: str | None, topic: str) -> None:
-        """They must be allowed the group, and the topic; a group's retry topic is its own."""
-        if self._guarded:
-            if group is not None:
-                self.access.check(who, "consume", ("group", group))
-            if group is None or topic != self.naming.retry_topic(group):
-                self.access.check(who, "consume", ("topic", topic))
-
     def fetch(
         self,
         who: Principal,
@@ -458,7 +452,7 @@ class Broker(Parts):
 
     def held(self, who: Principal, group: str, topic: str, queue_id: int) -> int:
         """How many requests of a group for a queue, or for all queues, are held."""
-        self.access.check(who, "consume", ("group", group))
+        self._check_consumer(who, group, topic)
         return self.lending.held(group, topic, queue_id)
 
     def acknowledge(
@@ -538,7 +532,7 @@ class Broker(Parts):
     ) -> None:
         """A group has consumed everything below `offset`. It must exist; a commit makes none."""
         self._require_served()
-        self.access.check(who, "consume", ("group", group))
+        self._check_consumer(who, group, topic)
         if self.groups.get(group) is None:
             raise GroupNotFoundError(f"Group {group} not exist!")
         settings = self.topics.require(topic)
@@ -558,7 +552,7 @@ class Broker(Parts):
         zero_if_missing: bool = True,
     ) -> int | None:
         """Where a starting consumer goes on; None if it has to decide that itself."""
-        self.access.check(who, "consume", ("group", group))
+        self._check_consumer(who, group, topic)
         return self.offsets.query(group, topic, queue_id, zero_if_missing=zero_if_missing)
 
     # -- clients -------------------------------------------------------------------------------
@@ -660,138 +654,3 @@ class Broker(Parts):
         """How a group shall consume a topic."""
         self.access.check(who, "consume", ("group", group))
         return self.request_modes.of(group, topic)
-
-    # -- looking up ----------------------------------------------------------------------------
-
-    def topic(self, who: Principal, name: str) -> TopicConfig:
-        """A topic's settings, or `TopicNotFoundError`."""
-        if self._guarded:
-            self.access.check(who, "describe", ("topic", name))
-        return self.topics.require(name)
-
-    def find_topic(self, who: Principal, name: str) -> TopicConfig | None:
-        """A topic's settings, if it exists."""
-        if self._guarded:
-            self.access.check(who, "describe", ("topic", name))
-        return self.topics.get(name)
-
-    def group(self, who: Principal, name: str) -> GroupConfig:
-        """A consumer group's settings; created on first use where that is allowed."""
-        self.access.check(who, "describe", ("group", name))
-        return self.groups.require(name)
-
-    def find_group(self, who: Principal, name: str) -> GroupConfig | None:
-        """A consumer group's settings, if it exists."""
-        if self._guarded:
-            self.access.check(who, "describe", ("group", name))
-        return self.groups.get(name)
-
-    def min_offset(self, who: Principal, topic: str, queue_id: int) -> int:
-        """Where a queue begins."""
-        self.access.check(who, "describe", ("topic", topic))
-        return self.store.min_offset(topic, queue_id)
-
-    def delete_before(self, who: Principal, topic: str, queue_id: int, offset: int) -> int:
-        """Delete the first messages of a queue, -1 for all; where it begins then."""
-        self.access.check(who, "delete", ("topic", topic))
-        return self.starts.delete_before(topic, queue_id, offset)
-
-    def producers_of(
-        self, who: Principal, topic: str, queue_id: int
-    ) -> list[tuple[int, Producer, int]]:
-        """Who numbers batches in a queue, and where their transactions begin, -1 if none does."""
-        self.access.check(who, "describe", ("topic", topic))
-        return self.batch_producers.of(topic, queue_id)
-
-    def max_offset(self, who: Principal, topic: str, queue_id: int) -> int:
-        """Where a queue ends."""
-        self.access.check(who, "describe", ("topic", topic))
-        return self.store.max_offset(topic, queue_id)
-
-    def offset_by_time(
-        self, who: Principal, topic: str, queue_id: int, time_ms: int, upper: bool = False
-    ) -> int:
-        """Where in a queue a time is; for a worker to ask."""
-        self.access.check(who, "describe", ("topic", topic))
-        found = self.store.offset_by_time(topic, queue_id, time_ms, upper)
-        left = self.compaction.remains.get((topic, queue_id))
-        # What is left was stored again since: a time before its end is where the queue begins.
-        if left is not None and found <= left.end:
-            return self.store.min_offset(topic, queue_id)
-        return found
-
-    def first_message_since(
-        self, who: Principal, topic: str, queue_id: int, time_ms: int
-    ) -> "Dated | None":
-        """The first message of a queue that was made then or later; for a worker to ask."""
-        from onelog.core.cursors import times  # What reads other forms, few need.
-
-        self.access.check(who, "describe", ("topic", topic))
-        left = self.compaction.remains.get((topic, queue_id))
-        return times.first_since(self.store, topic, queue_id, time_ms, left)
-
-    def latest_message(self, who: Principal, topic: str, queue_id: int) -> "Dated | None":
-        """The message of a queue that was made last; for a worker to ask."""
-        from onelog.core.cursors import times
-
-        self.access.check(who, "describe", ("topic", topic))
-        left = self.compaction.remains.get((topic, queue_id))
-        return times.latest(self.store, topic, queue_id, left)
-
-    def earliest_time(self, who: Principal, topic: str, queue_id: int) -> int:
-        """When the oldest message of a queue was stored; -1 if it has none."""
-        self.access.check(who, "describe", ("topic", topic))
-        start = self.store.min_offset(topic, queue_id)
-        stored_ms = self.store.store_time(topic, queue_id, start)
-        return -1 if stored_ms is None else stored_ms
-
-    def find_by_key(
-        self, who: Principal, topic: str, key: str, begin_ms: int, end_ms: int, count_max: int
-    ) -> list[Message]:
-        """Messages with a key or unique key that were stored in a time, newest first."""
-        self.access.check(who, "consume", ("topic", topic))
-        found = self.store.find_by_key(topic, key, begin_ms, end_ms, count_max)
-        return [self.store.message_at(at) for at in found]
-
-    def message_at(self, who: Principal, log_offset: int) -> Message:
-        """The message whose record starts at a log offset."""
-        message = self._confirmed_message(log_offset)
-        self.access.check(who, "consume", ("topic", message.topic))
-        return message
-
-    def _confirmed_message(self, log_offset: int) -> Message:
-        """What replicas have not confirmed is nobody's to see: it may come to nothing."""
-        if log_offset >= self.store.confirmed:
-            raise OffsetOutOfRangeError(f"no message is at log offset {log_offset}")
-        return self.store.message_at(log_offset)
-
-    def message_by_id(self, who: Principal, message_id: str) -> Message:
-        """The message with an offset message id."""
-        message = self.store.message_by_id(message_id)
-        self._confirmed_message(message.log_offset)
-        self.access.check(who, "consume", ("topic", message.topic))
-        return message
-
-    def is_warm(self, log_offset: int) -> bool:
-        """Whether the record at a log offset, if there is one, can be read without waiting."""
-        return self.store.is_record_warm(log_offset)
-
-    def log_pins(self, who: Principal) -> "list[Pin]":
-        """The declared queues that the log has to be kept for, however old it is."""
-        self.access.check(who, "describe", ("broker", self.config.name))
-        return self.keeping.pins()
-
-    @property
-    def is_follower(self) -> bool:
-        """Whether another broker writes the log."""
-        return self.follows
-
-    @property
-    def log_end(self) -> int:
-        """Where the log ends."""
-        return self.store.log_end
-
-    @property
-    def last_append_ms(self) -> int:
-        """When the last message was stored."""
-        return self.store.last_append_ms

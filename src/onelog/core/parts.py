@@ -72,6 +72,7 @@ from onelog.core.transactions.prepared_batches import PreparedBatches
 from onelog.core.transactions.producers import BatchProducers
 from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.core.transactions.transactional_ids import TransactionalIds
+from onelog.core.users.audit import Audit
 from onelog.core.users.logins import Logins
 from onelog.core.users.users import Users
 from onelog.core.workqueues.keeping import Keeping
@@ -161,8 +162,10 @@ class Parts:
         self.users = Users()
         self.access = access or self.users
         self._guarded = not self.access.is_open
+        self._senders = self.access.senders
         self._wire_writing(call_soon, post, offload, replicas)
         self.users.use(self.tables)
+        self.audit = self.access.audit = Audit(store.folder / "audit", clock, offload)
         self.logins = Logins(self.users, clock, self._schedule, offload, post)
         self._wire_catalog()
         self.members = Members(clock, config.client_expiry_ms)
@@ -186,7 +189,7 @@ class Parts:
         self._wire_publisher(random)
         self._wire_staged(call_soon)
         self._wire_leases(offload)
-        self._wire_routing(random, store_host)
+        self._wire_routing(random, call_soon, store_host)
         self._wire_door(lambda: f"{random.getrandbits(128):032x}")
         self.sessions = Sessions(self.tables, self._clock)
         self.retained = Retained(self.tables, self.writer, self.when_durable)
@@ -273,7 +276,7 @@ class Parts:
     ) -> None:
         config = self.config
         self.batch_producers = BatchProducers(
-            self.tables, self.store, self.topics, self.marked, self._clock, self.when_durable
+            self.tables, self.store, self.topics, self.marked, self._clock, self.durability
         )
         self.filter_time = FilterTime(
             call_soon, seconds, self.waiting.arrived, config.filter_budget_ms
@@ -346,13 +349,15 @@ class Parts:
             self.leases, self.looks, self.waiting, self.stats, self._clock, lambda: self.config
         )
 
-    def _wire_routing(self, random: Random, host: bytes) -> None:
+    def _wire_routing(
+        self, random: Random, call_soon: Callable[[Callable[[], None]], None], host: bytes
+    ) -> None:
         self.topology = Topology(
             self.tables, random, lambda name: self.topics.get(name) is not None
         )
         self.publishing = Publishing(
             self.topology, self.writer, self.topics, self.marked, self.timers, self.staged,
-            self._clock, host, self.config.routed_body_bytes_max,
+            self._clock, host, self.config.routed_body_bytes_max, call_soon,
         )  # fmt: skip
         self.routing = Routing(self.access, self.topology, self.publishing, random)
         self.schedules = Schedules(

@@ -62,13 +62,14 @@ class Tracing:
             raise ConfigError(
                 "telemetry.traces needs OpenTelemetry: pip install onelog[opentelemetry]"
             ) from None
-        config = house.loaded.config
         named = {
             "service.name": "onelog", "service.version": __version__,
-            "service.instance.id": config.broker.name,
+            "service.instance.id": house.broker.config.name,
         }  # fmt: skip
         self._provider = TracerProvider(resource=Resource.create(named))
-        exporter = exporter or OTLPSpanExporter(config.telemetry.traces, timeout=EXPORT_SECONDS_MAX)
+        exporter = exporter or OTLPSpanExporter(
+            house.loaded.config.telemetry.traces, timeout=EXPORT_SECONDS_MAX
+        )
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("onelog.broker", __version__)
         self._house = house

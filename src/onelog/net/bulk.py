@@ -37,7 +37,7 @@ class BulkConnection(Connection):
         """Bytes arrived."""
         self._active = True
         if not self.closing:
-            self._guard(self._session.data_received, data)
+            self.guard(self._session.data_received, data)
 
     def pause_writing(self) -> None:
         """The peer is behind."""
@@ -49,7 +49,7 @@ class BulkConnection(Connection):
         self.congested = False
         self._keep_unsent(0)
         if not self.closing:
-            self._guard(self._session.writable)
+            self.guard(self._session.writable)
 
 
 class BulkListener(Listener):

@@ -27,7 +27,7 @@ UNREAD_BYTES_MAX = 512 << 20
 UNSENT_BYTES_MAX = 4 << 30
 FRAME_TIMEOUT_MS = 60_000
 FILES_MAX = 1 << 20
-GARBAGE_LINES_MAX = 20
+WARNINGS_MAX = 20
 
 log = logging.getLogger(__name__)
 
@@ -173,8 +173,8 @@ class Capacity:
         self.unread = Backlog("unread", "net.unread_bytes_max", unread_bytes_max, clock)
         self.unsent = Backlog("unsent", "net.unsent_bytes_max", unsent_bytes_max, clock)
         self.listeners: list[Listening] = []
-        self.garbage = RepeatedWarning(GARBAGE_LINES_MAX)
-        """About what peers send that is no request: they must not fill the log."""
+        self.warnings = RepeatedWarning(WARNINGS_MAX)
+        """About what any peer can do again and again: nobody must fill the log."""
         self._warning = RepeatedWarning()
 
     @property
@@ -206,7 +206,7 @@ class Capacity:
         self.unread.sweep()
         self.unsent.sweep()
         self._warning.sweep("%d more connections refused")
-        self.garbage.sweep("%d more connections sent what is no request")
+        self.warnings.sweep("%d more warnings about connections, not shown")
 
 
 def file_limit() -> int:

@@ -30,6 +30,8 @@ FLUSH_BYTES = 256 << 10
 """Bytes of one connection that are not held back until the end of the tick."""
 JOIN_BYTES_MAX = 64 << 10
 """Up to here, buffers are copied into one: that costs less than handing each to the kernel."""
+FLUSHED_AT_ONCE = 100
+"""Connections that are flushed before the clock is looked at."""
 BUSY_SECONDS = 0.005
 PAUSE_SECONDS = 0.001
 """Calls with less time between them follow one another, for all that can be seen from here."""
@@ -170,10 +172,16 @@ class Outbox:
         self._loop.call_soon(call)
 
     def flush(self) -> None:
-        """Write out everything now."""
+        """Write out what waits; of very many connections some, and the others in the next tick."""
         waiting, self._waiting = self._waiting, []
-        for connection in waiting:
-            connection.flush()
+        ends = monotonic() + BUSY_SECONDS
+        for at in range(0, len(waiting), FLUSHED_AT_ONCE):
+            if at and monotonic() > ends:
+                self._waiting[:0] = waiting[at:]
+                self._loop.call_soon(self.flush)
+                return
+            for connection in waiting[at : at + FLUSHED_AT_ONCE]:
+                connection.flush()
 
 
 class Room(asyncio.BufferedProtocol):
@@ -250,6 +258,8 @@ class Connection(asyncio.Protocol):
         self.secure = False
         self.certificate: Mapping[str, Any] = {}
         """The peer's own, if it was asked for one and its authority has signed it."""
+        self.user = ""
+        """Who has logged in; it is cut when they may not log in any more."""
         self._room: Room | None = None
         self.line: Line | None = None
         """A shorter way to the other side, if that is on the same event loop."""
@@ -415,14 +425,14 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
             outbox.put_off(self, data)
             return
-        self._guard(self._session.data_received, data)
+        self.guard(self._session.data_received, data)
         outbox.idle_since = monotonic()
 
     def handle_late(self, data: bytes) -> None:
         """These bytes arrived before."""
         self._late -= 1
         if not self.closing:
-            self._guard(self._session.data_received, data)
+            self.guard(self._session.data_received, data)
             self._read_on()
 
     def _read_on(self) -> None:
@@ -450,7 +460,7 @@ class Connection(asyncio.Protocol):
         self._keep_unsent(0)
         if self.closing:
             return
-        self._guard(self._session.writable)
+        self.guard(self._session.writable)
         self._read_on()  # Unless what the session had put off has congested the connection again.
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -473,13 +483,17 @@ class Connection(asyncio.Protocol):
         if self._lost is not None:
             self._lost(self)
 
-    def _guard(self, call: Callable[..., None], *arguments: object) -> None:
+    def warn(self, text: str, *arguments: object) -> None:
+        """Log a warning about the peer; of many in a short time, the first ones."""
+        capacity = self._limits.capacity
+        (log.warning if capacity is None else capacity.warnings.about)(text, *arguments)
+
+    def guard(self, call: Callable[..., None], *arguments: object) -> None:
+        """Call what may fail: if it does, this connection ends, and nobody else notices."""
         try:
             call(*arguments)
         except WireError as error:
-            capacity = self._limits.capacity
-            say = log.warning if capacity is None else capacity.garbage.about
-            say("%s sent what is no request: %s", self, error)
+            self.warn("%s sent what is no request: %s", self, error)
             self.close()
         except Exception:
             log.exception("%s is closed: its session failed", self)

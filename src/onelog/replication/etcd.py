@@ -13,9 +13,10 @@ Keys and values are in base64, whole numbers are strings:
 """
 
 import asyncio
+import contextlib
 import logging
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -128,7 +129,7 @@ class Etcd:
         end = self._prefix[:-1] + chr(ord(self._prefix[-1]) + 1)
         return {"key": self._key(""), "range_end": b64encode(end.encode()).decode()}
 
-    async def changes(self) -> AsyncIterator[None]:
+    async def changes(self) -> AsyncGenerator[None, None]:
         """One item when changes are watched, and one for each; until something fails."""
         connection = await self._connect()
         try:
@@ -249,8 +250,10 @@ class Etcd:
             job = Job("the watch on etcd")
             while True:
                 with job:
-                    async for _ in self.changes():
-                        changed()
+                    # Closed here, whatever `changed` raises: the collector would come too late.
+                    async with contextlib.aclosing(self.changes()) as changes:
+                        async for _ in changes:
+                            changed()
                 await asyncio.sleep(WATCH_PAUSE_S)
 
         self._watching = self._start(watch())

@@ -437,6 +437,7 @@ class Listed(Access):
     is_open = False
 
     def __init__(self, *allowed: tuple[str, str, str]) -> None:
+        super().__init__()
         self.allowed = set(allowed)
         self.asked: list[tuple[str, str, str]] = []
 
@@ -447,7 +448,9 @@ class Listed(Access):
 
 def test_every_verb_is_asked_about(routed: Routed) -> None:
     routed.memory_queue("q")
-    access = Listed(("publish", "exchange", "amq.topic"), ("describe", "vhost", "/"))
+    access = Listed(
+        ("publish", "exchange", "amq.topic"), ("describe", "vhost", "/"), ("describe", "queue", "q")
+    )
     routing = Routing(
         access, routed.world.broker.topology, routed.world.broker.publishing, Random()
     )

@@ -6,8 +6,10 @@ import pytest
 
 from onelog.config import StoreConfig
 from onelog.core.access import SELF
+from onelog.core.routing import publishing
 from onelog.core.routing.publishing import DELAY_MS_MAX
 from onelog.core.routing.targets import Letter
+from onelog.core.transactions.staged import Alongside
 from onelog.errors import (
     AccessRefusedError,
     ExchangeNotFoundError,
@@ -298,7 +300,9 @@ def test_a_transaction_shows_all_its_messages_with_the_commit(routed: Routed) ->
     assert stage(routed, "", "nobody", b"three") == 0
     assert (routed.bodies("a"), memory.kept) == ([], [])
     acks = [NewMessage("acks", 0, b"acknowledged")]
-    routed.routing.commit(GUEST, "me", "", routed.on_stored, "tx", lambda: acks)
+    routed.routing.commit(
+        GUEST, "me", "", routed.on_stored, "tx", Alongside(lambda: acks, lambda: None)
+    )
     routed.world.end_tick()
     assert routed.told == [("tx", None)]
     assert routed.bodies("a") == [b"one", b"two"]
@@ -311,7 +315,9 @@ def test_a_transaction_of_acknowledgements_alone_is_written(routed: Routed) -> N
     routed.world.topic("acks", queues=1)
     routed.world.broker.begin(GUEST, "me")
     acks = [NewMessage("acks", 0, b"acknowledged")]
-    routed.routing.commit(GUEST, "me", "", routed.on_stored, "tx", lambda: acks)
+    routed.routing.commit(
+        GUEST, "me", "", routed.on_stored, "tx", Alongside(lambda: acks, lambda: None)
+    )
     assert routed.told == [("tx", None)]
     assert routed.world.bodies("acks") == [b"acknowledged"]
 
@@ -367,3 +373,25 @@ def test_a_delayed_message_of_a_transaction_waits_from_the_commit_on(routed: Rou
     assert routed.told == [("tx", None)]
     routed.world.advance(1_500)
     assert routed.bodies("q") == [b"late"]
+
+
+def test_very_many_queues_in_memory_get_a_message_some_at_a_time_and_in_order(
+    routed: Routed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "HANDED_AT_ONCE", 3)
+    monkeypatch.setattr(publishing, "LATE_MAX", 2)
+    queues = [routed.memory_queue(f"m{number}") for number in range(7)]
+    for queue in queues:
+        routed.bind("amq.fanout", queue.name)
+    routed.bind("amq.direct", "m6", "k")
+    for body in (b"1", b"2"):
+        routed.routing.publish(GUEST, "/", "amq.fanout", "", NO_PROPERTIES, body, routed.on_stored)
+    assert [len(each.kept) for each in queues] == [0] * 7
+    routed.routing.publish(GUEST, "/", "amq.direct", "k", NO_PROPERTIES, b"3", routed.on_stored)
+    assert [len(each.kept) for each in queues] == [1] * 7, "not more wait than may"
+    assert routed.routing.late
+    while routed.world.soon:
+        routed.world.end_tick()
+    assert queues[6].bodies == [b"1", b"2", b"3"]
+    assert [len(each.kept) for each in queues[:6]] == [2] * 6
+    assert not routed.routing.late

@@ -1,6 +1,8 @@
 """Batches of other forms on their way into the log: marked topics, numbers kept some at a time."""
 
+import contextlib
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +14,18 @@ from onelog.errors import InvalidQueueError, OnelogError, TopicNotFoundError
 from onelog.message import NewMessage
 from onelog.record.forms import Form, kafka
 from onelog.record.forms.neutral import Neutral
+from tests.core.replicas import Master
 from tests.core.world import World
 
 
 def put(world: World, queue_id: int = 0, number: int | None = None, topic: str = "orders") -> Any:
     """Store a batch of one message: where it is, or what was wrong."""
+    (found,) = begin(world, queue_id, number, topic)
+    return found
+
+
+def begin(world: World, queue_id: int, number: int | None, topic: str = "orders") -> list[Any]:
+    """Have a batch of one message stored; what is told of it is added to what this returns."""
     body = bytearray(kafka.from_neutral([Neutral(None, b"x")]))
     if number is not None:
         struct.pack_into(">qhi", body, 43, 7, 0, number)
@@ -30,7 +39,7 @@ def put(world: World, queue_id: int = 0, number: int | None = None, topic: str =
 
     world.broker.publish_batch(SELF, message, stamp, stored)
     world.end_tick()
-    return found[0]
+    return found
 
 
 def test_a_batch_marks_its_topic_and_what_is_refused_marks_nothing(world: World) -> None:
@@ -91,3 +100,19 @@ def test_after_a_loss_of_power_numbers_are_those_of_the_batches_that_are_left(
     world.power_loss()
     end = world.store.max_offset("orders", 0)
     assert put(world, 0, end) == end, "the next after what the disk has"
+
+
+def test_numbers_are_kept_though_some_batch_always_waits_to_be_safe(tmp_path: Path) -> None:
+    with contextlib.closing(Master.at(tmp_path)) as master:
+        master.topic("orders", 1)
+        for number in range(3):
+            begin(master, 0, number)
+            master.broker.batch_producers.keep()
+        (part,) = [each for each in master.broker.batch_producers.parts() if "orders@0" in each]
+        assert part["orders@0"]["covered"] == 3
+        # What is sent again meanwhile is answered with the others, not stored twice.
+        again = begin(master, 0, 2)
+        assert again == []
+        master.confirm()
+        assert again == [2]
+        assert master.store.next_offset("orders", 0) == 3

@@ -98,31 +98,40 @@ def test_a_disabled_user_does_not_log_in(world: World, logins: Logins) -> None:
 def test_only_so_many_passwords_wait_to_be_checked(logins: Logins) -> None:
     kept: list[Callable[[], None]] = []
     logins._offload = kept.append
-    for _ in range(logins_module.CHECKS_MAX):
-        assert told(lambda then: logins.log_in("ann", "guess", *PLACE, then)) == []
-    (answer,) = told(lambda then: logins.log_in("ann", "guess", *PLACE, then))
-    assert "too many log in" in str(answer)
+
+    def guess(host: str) -> list[object]:
+        return told(lambda then: logins.log_in("ann", "guess", "test", f"{host}:1", then))
+
+    for _ in range(logins_module.HOST_CHECKS_MAX):
+        assert guess("10.0.0.7") == []
+    assert "too many log in" in str(guess("10.0.0.7"))
+    for number in range(logins_module.CHECKS_MAX - logins_module.HOST_CHECKS_MAX):
+        assert guess(f"10.0.1.{number}") == []
+    assert "too many log in" in str(guess("10.0.0.8"))
+    for check in kept:
+        check()
+    assert logins._checking == {}
 
 
 # -- signatures ----------------------------------------------------------------------------------
 
 
 def test_a_signature_is_of_who_has_the_secret(logins: Logins) -> None:
-    who = logins.signed("ann", signature("secret", b"x"), lambda: b"x", *PLACE)
+    who = logins.signed("ann", signature("secret", b"x"), b"x", Principal("", *PLACE))
     assert who == Principal("ann", *PLACE)
     for name, given in (
         ("ann", signature("guess", b"x")), ("ann", signature("secret", b"y")), ("ann", ""),
         ("eve", signature("", b"x")), ("eve", signature("nobody", b"x")),
     ):  # fmt: skip
         with pytest.raises(NotAuthenticatedError, match="signature-failed"):
-            logins.signed(name, given, lambda: b"x", *PLACE)
+            logins.signed(name, given, b"x", Principal("", *PLACE))
 
 
 def test_who_has_no_secret_here_cannot_sign(logins: Logins) -> None:
     logins.users.create_user(SELF, "bob", prove("b"))
     for secret in ("b", "", "nobody"):
         with pytest.raises(NotAuthenticatedError):
-            logins.signed("bob", signature(secret, b"x"), lambda: b"x", *PLACE)
+            logins.signed("bob", signature(secret, b"x"), b"x", Principal("", *PLACE))
 
 
 # -- SCRAM ---------------------------------------------------------------------------------------

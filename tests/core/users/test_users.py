@@ -223,3 +223,15 @@ def test_of_a_password_only_proofs_are_kept() -> None:
     assert prove("correct horse").scrypt != proofs.scrypt
     with pytest.raises(InvalidRequestError):
         prove("")
+
+
+def test_the_first_user_may_do_little_if_who_does_not_log_in_may_do_everything(
+    world: World,
+) -> None:
+    users = world.broker.users
+    users.anonymous = True
+    users.create_user(NOBODY, "bob", Proofs())
+    users.change_user(NOBODY, "bob", disabled=True)
+    assert users.may(NOBODY, "alter", ("broker", "users"))
+    users.put_role(NOBODY, Role("anonymous", ()))
+    assert not users.may(NOBODY, "alter", ("broker", "users"))

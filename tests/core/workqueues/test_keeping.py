@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from onelog.core.access import SELF
 from onelog.core.workqueues import keeping
 from onelog.errors import StoreFullError
 from onelog.message import NewMessage
+from onelog.record.forms import Form, mqtt
 from tests.core.workqueues.yard import Yard, numbered
 
 DAYS_MS = 4 * 86_400_000
@@ -149,3 +151,23 @@ def test_who_holds_the_log_back_is_told(yard: Yard) -> None:
     yard.find("late").ack(taker.places)
     yard.find("late").purge()
     assert [pin.queue for pin in yard.broker.keeping.pins()] == ["later"]
+
+
+@pytest.mark.parametrize(("qos", "was_sent"), [(1, True), (2, False), (2, True)])
+def test_a_message_of_mqtt_that_was_sent_with_qos_2_keeps_its_place(
+    yard: Yard, qos: int, was_sent: bool
+) -> None:
+    queue = yard.queue()
+    body = mqtt.encode(qos << 1, 0, b"", b"t", b"", b"x")
+    form = Form.MQTT.sys_flag
+    yard.broker.routing.publish_record(SELF, "/", "", "q", body, form, lambda *told: None)
+    yard.settle()
+    if was_sent:
+        taker = yard.consume()
+        yard.works.cancel(taker.consumer)
+        queue.requeue(taker.places, counted=False)
+        yard.settle()
+    fill(yard)
+    is_bound = was_sent and qos == 2
+    assert bool(yard.retain().segments_deleted) == (not is_bound)
+    assert yard.consume().places == [0 if is_bound else 1]

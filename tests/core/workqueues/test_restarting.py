@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from onelog.core.access import SELF
+from onelog.core.workqueues.claims import claim, read_again
+from onelog.core.workqueues.deliveries import Delivery
 from onelog.message import NewMessage
 from tests.core.workqueues.yard import Yard, body_of, numbered
 from tests.core.world import cut, entries_of
@@ -270,3 +272,31 @@ def test_what_is_on_disk_only_is_read_by_a_worker(
     assert found is not None
     assert body_of(found) == b"5"
     yard.close()
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_what_somebody_had_can_be_claimed_when_the_broker_starts_again(
+    yard: Yard, is_recorded: bool
+) -> None:
+    queue = yard.queue()
+    taker = yard.consume(prefetch=4)
+    yard.put_all(*numbered(6))
+    queue.ack(taker.places[:1])
+    if is_recorded:
+        yard.record()
+    yard.crash()
+    queue = yard.find()
+    for place in (taker.places[0], taker.places[2], 77):
+        claim(yard.works, queue, place)
+    assert queue.unacked == (1 if is_recorded else 2)
+    found: list[Delivery] = []
+    for place in (taker.places[2], taker.places[3], 77):
+        read_again(yard.works, queue, place, found.extend)
+    assert [body_of(each) for each in found] == [b"2"]
+    bodies = [b"%d" % number for number in (1, 3, 4, 5)]
+    assert yard.consume().bodies == bodies
+    assert (queue.ready_bytes, queue.unacked_bytes) == (0, 5 if is_recorded else 6)
+    queue.ack([taker.places[2]])
+    yard.record()
+    yard.crash()
+    assert yard.counts()[0] == (4 if is_recorded else 5)

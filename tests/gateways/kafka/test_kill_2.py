@@ -1,6 +1,7 @@
 """Transactions of version 2, with the broker killed between any two of their requests."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,18 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
 STEPS = ["begun", "sent", "moved", "ending", "ended", "answered"]
 
 
-async def connected(broker: Killable) -> RawClient:
-    """A client, as soon as the broker listens."""
+async def connected(broker: Killable, stack: contextlib.ExitStack) -> RawClient:
+    """A client, as soon as the broker listens; the stack closes it."""
     host, _, port = broker.at.partition(":")
     async with asyncio.timeout(SECONDS):
         while True:
             try:
-                return RawClient(*await asyncio.open_connection(host, int(port)))
+                client = RawClient(*await asyncio.open_connection(host, int(port)))
             except ConnectionError:
                 await asyncio.sleep(0.05)
+            else:
+                stack.callback(client.writer.close)
+                return client
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -33,8 +37,9 @@ async def connected(broker: Killable) -> RawClient:
 async def test_a_producer_goes_on_where_it_was(tmp_path: Path, dies: str, commit: bool) -> None:
     """What was not answered is asked again, as clients do."""
     broker = await asyncio.to_thread(Killable, tmp_path)
+    clients = contextlib.ExitStack()
     try:
-        client = await connected(broker)
+        client = await connected(broker, clients)
         await client.make_topic("orders")
         teller = NewTeller(client)
         await teller.begin()
@@ -42,8 +47,8 @@ async def test_a_producer_goes_on_where_it_was(tmp_path: Path, dies: str, commit
         async def step(name: str) -> None:
             if name == dies:
                 await asyncio.to_thread(broker.kill)
-                teller.client.writer.close()
-                teller.client = await connected(broker)
+                clients.close()
+                teller.client = await connected(broker, clients)
 
         await step("begun")
         assert await teller.send(b"one", b"two") == 0
@@ -71,6 +76,6 @@ async def test_a_producer_goes_on_where_it_was(tmp_path: Path, dies: str, commit
         seen = [b"one", b"two", b"three"] if commit else []
         assert await committed(teller.client) == [*seen, b"next"]
         assert await position(teller.client, stable=True) == (0, 3 if commit else -1)
-        teller.client.writer.close()
     finally:
+        clients.close()
         await asyncio.to_thread(broker.close)

@@ -220,3 +220,19 @@ async def test_passwords_of_scram_can_be_given_by_kafkas_tools(tmp_path: Path) -
                 described(admin, "eve").result(SECONDS)
 
         await asyncio.to_thread(work)
+
+
+async def test_the_first_rule_is_taken_where_nobody_has_to_log_in(tmp_path: Path) -> None:
+    async with kafka(tmp_path, security__anonymous=True) as server, raw(server) as client:
+        acl = {
+            "resource_type": 2, "resource_name": "news", "resource_pattern_type": 3,
+            "principal": "User:eve", "host": "*", "operation": 4, "permission_type": 3,
+        }  # fmt: skip
+        made = await client.ask(ApiKey.CREATE_ACLS, 3, {"creations": [acl]})
+        assert [each["error_code"] for each in made["results"]] == [0]
+        assert server.broker.users.may(Principal("eve", "test"), "publish", ("topic", "news"))
+        await client.make_topic("news", 1)
+        made = {"name": "ann", "mechanism": 1, "iterations": 4096, "salt": b"s"}
+        upsertions = {"upsertions": [{**made, "salted_password": b"p"}], "deletions": []}
+        (told,) = (await client.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, upsertions))["results"]
+        assert told["error_code"] == 0

@@ -63,6 +63,8 @@ async def test_librdkafkas_administrator_changes_settings(tmp_path: Path) -> Non
         assert value("max.message.bytes") == "1048588"
         change("cleanup.policy", "delete", AlterConfigOpType.APPEND)
         assert value("cleanup.policy") == "delete"
+        change("cleanup.policy", "delete", AlterConfigOpType.SUBTRACT)
+        assert value("cleanup.policy") == ""
         for name, bad in (("cleanup.policy", "nothing"), ("no.such", "1"), ("segment.ms", "x")):
             with pytest.raises(KafkaException):
                 change(name, bad, AlterConfigOpType.SET)
@@ -70,6 +72,8 @@ async def test_librdkafkas_administrator_changes_settings(tmp_path: Path) -> Non
     async with kafka(tmp_path) as server, raw(server) as client:
         await client.make_topic("orders")
         await asyncio.to_thread(run, address(server))
+        for_ever = {"orders": 36_500 * 86_400_000}
+        assert server.broker.topics.retention_ms() == for_ever, "nothing deletes its messages"
 
 
 async def test_settings_that_are_not_named_go_back_in_the_old_way(tmp_path: Path) -> None:

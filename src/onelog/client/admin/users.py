@@ -15,7 +15,7 @@ from onelog.client.synchronous import Part, waiting
 from onelog.errors import WireError
 from onelog.wire.remoting.body import Body
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.users import AclInfo, PolicyEntry, PolicyInfo, UserInfo
+from onelog.wire.remoting.users import AclInfo, AuditEntry, PolicyEntry, PolicyInfo, UserInfo
 
 B = TypeVar("B", bound=Body)
 
@@ -130,6 +130,13 @@ class Users:
         body = await self._first(RequestCode.AUTH_LIST_ACL, {}, cluster)
         return _decoded(body, AclInfo)
 
+    async def audit(
+        self, count: int = 100, user: str = "", *, cluster: str | None = None
+    ) -> builtins.list[AuditEntry]:
+        """What administrators did last, on the first broker, newest first."""
+        ext = {"maxNum": str(count), "username": user}
+        return _decoded(await self._first(RequestCode.LIST_AUDIT, ext, cluster), AuditEntry)
+
 
 def _decoded(body: bytes, kind: type[B]) -> builtins.list[B]:
     try:
@@ -141,6 +148,7 @@ def _decoded(body: bytes, kind: type[B]) -> builtins.list[B]:
 class SyncUsers(Part[Users]):
     """The same for threads."""
 
+    audit = waiting(Users.audit)
     create = waiting(Users.create)
     delete = waiting(Users.delete)
     grant = waiting(Users.grant)

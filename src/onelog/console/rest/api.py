@@ -6,18 +6,30 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from onelog.console.rest import brokers, fates, groups, replicas, routing, topics, users
+from onelog.console.rest import (
+    audit,
+    brokers,
+    fates,
+    groups,
+    lake,
+    replicas,
+    routing,
+    topics,
+    users,
+)
 from onelog.console.rest.openapi import document
 from onelog.console.rest.operations import Operation, routes_of
 from onelog.gateways import House
 from onelog.gateways.http.requests import answer
 
 OPERATIONS: Sequence[Operation] = [
+    *audit.OPERATIONS,
     *brokers.OPERATIONS,
     *replicas.OPERATIONS,
     *topics.OPERATIONS,
     *groups.OPERATIONS,
     *fates.OPERATIONS,
+    *lake.OPERATIONS,
     *routing.OPERATIONS,
     *users.OPERATIONS,
 ]

@@ -22,6 +22,7 @@ from onelog.gateways.http.requests import called, looked_up
 from onelog.message import KEYS, Message, QueueOffset, property_value
 from onelog.record.decode import decode_messages
 from onelog.record.forms.conversion import in_rocketmq_form
+from onelog.store.dispatch import targets
 
 WINDOW = 200
 BYTES_MAX = 1 << 20
@@ -231,8 +232,13 @@ async def by_key(ask: Ask, topic: str, query: Query) -> list[Message]:
     return found
 
 
-async def by_id(ask: Ask, message_id: str, offset: int | None = None) -> tuple[Message, Message]:
-    """The record with an id, and the message in it; of several, the one with a queue offset."""
+async def by_id(
+    ask: Ask, message_id: str, offset: int | None = None, topic: str = ""
+) -> tuple[Message, Message]:
+    """The record with an id, and the message in it; of several, the one with a queue offset.
+
+    A record may be in several topics: it is shown as one of the topic that is named, if it is.
+    """
     broker = ask.house.broker
 
     def find() -> tuple[Message, Message]:
@@ -240,6 +246,12 @@ async def by_id(ask: Ask, message_id: str, offset: int | None = None) -> tuple[M
             record = broker.message_by_id(ask.who, message_id)
         except (ValueError, OffsetOutOfRangeError):
             raise MessageNotFoundError(f"no message has the id {message_id!r:.80}") from None
+        for each in targets(record) if topic not in ("", record.topic) else ():
+            if each.topic == topic:
+                offset_there = QueueOffset(each.queue_offset)
+                record = record._replace(
+                    topic=topic, queue_id=each.queue_id, queue_offset=offset_there
+                )
         converted = in_rocketmq_form(record) or [record]
         wanted = [each for each in converted if offset is not None and each.queue_offset == offset]
         return record, (wanted or converted)[0]

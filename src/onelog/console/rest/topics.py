@@ -141,6 +141,16 @@ class Messages(Struct):
     next_to_ms: int | None = None
 
 
+class BodySchema(Struct, forbid_unknown_fields=True):
+    """What the bodies of a topic are, for who looks at them; the broker does not check it."""
+
+    format: Literal["avro", "protobuf"]
+    schema: Annotated[str, Meta(min_length=1, max_length=SCHEMA_CHARACTERS_MAX)]
+    """An Avro schema in JSON, or a .proto file."""
+    message: Annotated[str, Meta(max_length=255)] = ""
+    """Which message of the .proto file; else the first."""
+
+
 class WholeMessage(Struct):
     """A message, and the same as each protocol sees it."""
 
@@ -148,6 +158,8 @@ class WholeMessage(Struct):
     form: Protocol
     """Whose form it is stored in."""
     views: list[View]
+    schema: BodySchema | None
+    """What the bodies of its topic are, if somebody said."""
 
 
 def kind_of(ask: Ask, name: str) -> Kind:
@@ -360,31 +372,22 @@ def _bytes(body: OutgoingMessage) -> bytes:
 
 
 class PlaceQuery(Struct, forbid_unknown_fields=True):
-    """Which message of several that are stored together."""
+    """Which message of several that are stored together, and in which of its topics."""
 
-    offset: Annotated[Count, Meta(description="Its queue offset; else it is the first.")] | None = (
-        None
-    )
+    offset: Annotated[Count, Meta(description="Its queue offset; else the first.")] | None = None
+    topic: Annotated[str, Meta(max_length=255)] = ""
 
 
 async def get_message(ask: Ask) -> WholeMessage:
     """One message, by its id; messages that came as a batch have the same."""
     query: PlaceQuery = ask.query
-    record, message = await by_id(ask, ask.path["id"], query.offset)
-    return WholeMessage(document(message, LONG_BYTES), form_name(record), views(message))
+    record, message = await by_id(ask, ask.path["id"], query.offset, query.topic)
+    shown = document(message, LONG_BYTES)
+    schema = _schema(ask, message.topic)
+    return WholeMessage(shown, form_name(record), views(message), schema)
 
 
 # -- schemas ---------------------------------------------------------------------------------------
-
-
-class BodySchema(Struct, forbid_unknown_fields=True):
-    """What the bodies of a topic are, for who looks at them; the broker does not check it."""
-
-    format: Literal["avro", "protobuf"]
-    schema: Annotated[str, Meta(min_length=1, max_length=SCHEMA_CHARACTERS_MAX)]
-    """An Avro schema in JSON, or a .proto file."""
-    message: Annotated[str, Meta(max_length=255)] = ""
-    """Which message of the .proto file; else the first."""
 
 
 class SchemaOfTopic(Struct):
@@ -395,9 +398,12 @@ class SchemaOfTopic(Struct):
 
 async def get_schema(ask: Ask) -> SchemaOfTopic:
     """Its schema, if it has one."""
-    name = ask.house.broker.topic(ask.who, ask.path["topic"]).name
-    text = ask.house.broker.schemas.get(name)
-    return SchemaOfTopic(None if text is None else msgspec.json.decode(text, type=BodySchema))
+    return SchemaOfTopic(_schema(ask, ask.house.broker.topic(ask.who, ask.path["topic"]).name))
+
+
+def _schema(ask: Ask, topic: str) -> BodySchema | None:
+    text = ask.house.broker.schemas.get(topic)
+    return None if text is None else msgspec.json.decode(text, type=BodySchema)
 
 
 async def put_schema(ask: Ask) -> SchemaOfTopic:

@@ -24,6 +24,7 @@ async function call(method, path, { query, body, signal } = {}) {
     throw new Problem(0, "The broker does not answer.", "offline");
   }
   const found = await answer.json().catch(() => ({}));
+  if (answer.status === 401) location.assign("/login");
   if (!answer.ok) throw new Problem(answer.status, found.detail || answer.statusText, found.type || "");
   return found;
 }

@@ -2,7 +2,7 @@
 
 import { get, part, patch, post, remove } from "./api.js";
 import { h, replace } from "./dom.js";
-import { ask, badge, bytes, button, card, confirm, count, facts, field, head, notice, options, pager, say, span, table } from "./parts.js";
+import { ask, badge, bytes, button, card, confirm, count, facts, field, head, notice, options, pager, rate, say, span, table, time } from "./parts.js";
 import { later } from "./topics.js";
 import { t } from "./words.js";
 
@@ -40,13 +40,24 @@ export async function cluster(view, context) {
 }
 
 export async function lake(view, context) {
-  const [found, around] = await Promise.all([get("/v1/connections", { limit: 1000, q: "spark" }, context.signal), get("/v1/cluster", {}, context.signal)]);
+  const place = h("div");
+  const around = await get("/v1/cluster", {}, context.signal);
   const names = around.nameservers.join(";");
-  const line = (text, code) => [h("p", null, text), h("pre", { class: "body" }, code)];
-  replace(view, head(t("Lake and Spark"), { text: t("Every topic is a table. Spark reads and writes topics, and keeps lake tables fresh.") }),
-    h("div", { class: "grid" },
-      card(t("Spark connections"), table(t("Spark connections"), [[t("Client"), (each) => each.client_id || "–", "wide"], [t("Address"), (each) => h("span", { class: "mono" }, each.address)], [t("Groups"), (each) => each.groups.join(", "), "wide"]], found.items, { empty: t("No Spark is connected now.") })),
-      card(t("Begin here"), line(t("Keep a lake table of a topic:"), `onelog lake sync TOPIC --to ./lake --every 10${names ? ` --nameserver ${names}` : ""}`), line(t("A topic as a table in Spark:"), `spark.read.format("onelog")${names ? `.option("nameserver", "${names}")` : ""}\n     .option("subscribe", "TOPIC").load()`), line(t("Ready-made jobs:"), "onelog job --help"))));
+  const line = (text, code) => [h("p", null, text), h("pre", { class: "body", tabindex: 0 }, code)];
+  replace(view, head(t("Lake and Spark"), { text: t("Every topic is a table. Spark reads and writes topics, and keeps lake tables fresh.") }), place,
+    card(t("Begin here"), line(t("Keep a lake table of a topic:"), `onelog lake sync TOPIC --to ./lake --every 10${names ? ` --nameserver ${names}` : ""}`), line(t("Show its tables here:"), "onelog up --set http.lake=./lake"), line(t("A topic as a table in Spark:"), `spark.read.format("onelog")${names ? `.option("nameserver", "${names}")` : ""}\n     .option("subscribe", "TOPIC").load()`), line(t("Ready-made jobs:"), "onelog job --help")));
+  async function look() {
+    const found = await get("/v1/lake", {}, context.signal);
+    const topic = (name) => h("a", { href: `#/topics/${part(name)}` }, name);
+    replace(place, found.trouble ? notice(found.trouble, "warn") : null,
+      card(t("Lake tables"), table(t("Lake tables"), [[t("Table"), (each) => each.name, "wide"], [t("Format"), (each) => badge(each.form)], [t("Rows"), (each) => count(each.rows), "num"], [t("Files"), (each) => count(each.files), "num"], [t("Size"), (each) => bytes(each.size_bytes), "num"]], found.tables,
+        { empty: found.folder ? t("There are none.") : t("The setting http.lake names no folder.") })),
+      h("div", { class: "grid" },
+        card(t("Queries that keep tables fresh"), table(t("Queries that keep tables fresh"), [[t("Query"), (each) => each.name, "wide"], [t("Topics"), (each) => each.topics.map((name) => [topic(name), " "]), "wide"], [t("Batch"), (each) => count(each.batch), "num"], [t("State"), (each) => badge(each.is_open ? t("writes") : t("done"), each.is_open ? "accent" : "good")], [t("Lag"), (each) => count(each.lag), "num"], [t("Last"), (each) => time(each.updated_ms), "num"]], found.queries, { empty: t("There are none.") })),
+        card(t("Read by Spark and tools"), table(t("Read by Spark and tools"), [[t("Topic"), (each) => topic(each.topic), "wide"], [t("Out per second"), (each) => rate(each.per_second), "num"]], found.reads, { empty: t("Nobody has read since the start.") }))));
+  }
+  await look();
+  context.every(5000, look);
 }
 
 export async function settings(view, context) {

@@ -7,7 +7,7 @@ import { protobuf, json, hexdump, raw } from "./decode.js";
 import { decoded } from "./schemas.js";
 import { t } from "./words.js";
 
-const link = (each, text) => h("a", { href: `#/messages/${part(each.id)}?offset=${each.offset}`, class: "mono" }, text);
+const link = (each, text) => h("a", { href: `#/messages/${part(each.id)}?offset=${each.offset}&topic=${part(each.topic)}`, class: "mono" }, text);
 const PROTOCOLS = { rocketmq: "RocketMQ", kafka: "Kafka", amqp: "AMQP", stomp: "STOMP", mqtt: "MQTT", http: "HTTP" };
 const short = (each) => h("span", { class: "one", title: each.body.slice(0, 200) }, each.body_encoding === "text" ? each.body.slice(0, 140) || t("(empty)") : t("{size}, no text", { size: bytes(each.body_bytes) }));
 const when = (text) => (text ? new Date(text).getTime() : undefined);
@@ -62,15 +62,14 @@ export async function results(place, context, topic) {
 
 export async function message(view, context) {
   const [id] = context.rest;
-  const { message: found, form, views } = await get(`/v1/messages/${part(id)}`, { offset: context.query.offset }, context.signal);
-  const kept = await get(`/v1/topics/${part(found.topic)}/schema`, {}, context.signal).catch(() => ({ schema: null }));
+  const { message: found, form, views, schema } = await get(`/v1/messages/${part(id)}`, { offset: context.query.offset, topic: context.query.topic }, context.signal);
   replace(view, head(found.keys[0] || found.unique_key || id, {
     crumbs: [h("a", { href: "#/topics" }, t("Topics")), " / ", h("a", { href: `#/topics/${part(found.topic)}` }, found.topic)],
     badges: [badge(`${t("Queue")} ${found.queue} @ ${found.offset}`), badge(t("stored as {protocol}", { protocol: PROTOCOLS[form] })), found.tags ? badge(found.tags, "accent") : null],
     does: [h("a", { class: "button", href: `#/trace/${part(id)}?topic=${part(found.topic)}` }, t("Trace")),
       h("a", { class: "button", href: `#/send?topic=${part(found.topic)}&message=${part(id)}&offset=${found.offset}` }, t("Send again…"))] }),
   h("div", { class: "grid" },
-    card(t("Body"), body(found, kept.schema, context)),
+    card(t("Body"), body(found, schema, context)),
     card(t("About"), facts([
       [t("Id"), h("span", { class: "mono" }, found.id)], [t("Unique key"), h("span", { class: "mono" }, found.unique_key || "–")], [t("Keys"), found.keys.join(" ") || "–"],
       [t("Born"), [time(found.born_ms), " ", h("span", { class: "mono" }, found.born_host)]], [t("Stored"), [time(found.store_ms), " ", h("span", { class: "mono" }, found.store_host)]],

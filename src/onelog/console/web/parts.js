@@ -160,7 +160,7 @@ export const confirm = (title, text, act, ok = t("Delete")) => ask(title, h("p",
 /** Values over time: series are [name, values]; all have the same times. */
 export function chart(label, times, series, write = rate, base = 10) {
   const width = innerWidth < 600 ? 360 : 640, height = 190, left = base === 10 ? 46 : 58, bottom = 20, top = 8;
-  const most = Math.max(1e-9, ...series.flatMap(([, values]) => values));
+  const most = Math.max(0, ...series.flatMap(([, values]) => values)) || 4;
   const step = nice(most / 4, base);
   const high = Math.max(step, Math.ceil(most / step) * step);
   const first = times[0] ?? 0, last = times.at(-1) ?? 1;

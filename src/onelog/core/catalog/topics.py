@@ -84,18 +84,21 @@ class TopicConfig:
 
     @property
     def cleanup(self) -> tuple[str, ...]:
-        """What becomes of old messages."""
+        """What becomes of old messages: nothing, if it is empty."""
         named = self.attributes.get(CLEANUP_POLICY)
         if named is None:
             return (COMPACT if self.attributes.get("cleanup.policy") == "COMPACTION" else DELETE,)
-        return tuple(named.split(","))
+        return tuple(named.split(",")) if named else ()
 
     @property
     def retention_ms(self) -> int | None:
         """The topic's own retention time, if it has one.
 
-        That is "reserve.time", in hours, or Kafka's "retention.ms", of which -1 is for ever.
+        That is "reserve.time", in hours, or Kafka's "retention.ms", of which -1 is for ever; so is
+        an empty cleanup policy.
         """
+        if not self.cleanup:
+            return _FOR_EVER_MS
         found = None
         hours = self.attributes.get("reserve.time", "")
         if hours.isdecimal() and int(hours) > 0:
@@ -153,12 +156,12 @@ class Topics(Settings[TopicConfig]):
         return config
 
     def retention_ms(self) -> dict[str, int]:
-        """The topics that have a retention time of their own, and delete by that."""
+        """The topics that have a retention time of their own, and do not keep by key instead."""
         return {
             config.name: own_ms
             for config in self.all()
             if config.attributes
-            and DELETE in config.cleanup
+            and config.cleanup != (COMPACT,)
             and (own_ms := config.retention_ms) is not None
         }
 

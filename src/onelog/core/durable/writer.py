@@ -73,15 +73,29 @@ MEASURED_EVERY = 8
 """Messages between two measurements, which would cost too much if each were one."""
 
 
+OnPlaced = Callable[[Any, Any], None]
+"""Called with the token and where the message is, which may not be safe there yet."""
+
+
 @dataclass(frozen=True, slots=True)
-class StoredHere:
-    """An `OnStored` that is called when a message is safe here, whatever replicas have."""
+class Placed:
+    """An `OnStored` for who also has to know where a message is as soon as it is written.
+
+    Who is told at once that it is safe is told only that.
+    """
 
     on_stored: OnStored
+    on_placed: OnPlaced | None = None
 
     def __call__(self, token: Any, where: Any, error: OnelogError | None) -> None:
         """Be told."""
         self.on_stored(token, where, error)
+
+
+class StoredHere(Placed):
+    """An `OnStored` that is called when a message is safe here, whatever replicas have."""
+
+    __slots__ = ()
 
 
 class _Refusal:
@@ -445,6 +459,12 @@ class Writer:
 
     def _answer_when_safe(self, receipts: list[Receipt], places: Places, count: int) -> None:
         here: list[Receipt] = []
+        if any(isinstance(receipt[0], Placed) for receipt in receipts):
+            for (on_stored, token, _), mine in zip(
+                receipts, _places_of(receipts, places), strict=True
+            ):
+                if isinstance(on_stored, Placed) and on_stored.on_placed is not None:
+                    on_stored.on_placed(token, mine[0])
         if self._durability.replicates:
             here = [receipt for receipt in receipts if isinstance(receipt[0], StoredHere)]
         if here:

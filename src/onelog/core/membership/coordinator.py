@@ -411,6 +411,7 @@ class Coordinator:
     def share_group(self, who: Principal, group: str) -> ConsumerGroup | None:
         """A share group; None if there is none."""
         self.access.check(who, "describe", ("group", group))
+        self.guard(group)
         return self.shares.groups.get(group)
 
     def has_positions(self, who: Principal, group: str) -> bool:

@@ -18,9 +18,11 @@ wrong with the message is raised. Whoever is told of success has it in every que
 """
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from struct import Struct
 from typing import Any
 
@@ -70,6 +72,10 @@ log = logging.getLogger(__name__)
 
 ROUTED_TOPIC = OWN_PREFIX + "routed"
 """Where messages are said to go that are routed when their time has come."""
+HANDED_AT_ONCE = 1_000
+"""Queues in memory that get a message before anything else has its turn."""
+LATE_MAX = 100
+"""Messages that may wait for that."""
 EXPIRATION_MS_MAX = 315_360_000_000
 DELAY_MS_MAX = (1 << 32) - 1
 _AMQP = Form.AMQP.sys_flag
@@ -96,11 +102,14 @@ class Publishing:
     _clock: Clock
     _host: bytes
     body_bytes_max: int
+    _call_soon: Callable[[Callable[[], None]], None]
 
     def __post_init__(self) -> None:
         self._messages, self._receipts = self._writer.messages, self._writer.receipts
         self._vhosts = self._topology.vhosts
         self.find_topic = self._topics.get
+        self.late: deque[tuple[Iterator[Target], bytes, int, int]] = deque()
+        """Messages that some queues in memory have to wait for, because there are so many."""
         self._held: dict[tuple[Hashable, str], list[Held]] = {}
         self._refused: set[tuple[Hashable, str]] = set()
         """Transactions of which a queue has refused a message."""
@@ -351,8 +360,11 @@ class Publishing:
         if not targets:
             return 0
         if not route.limited:
-            for target in route.memory:
-                target.put(record, form, 0)
+            if route.memory:
+                self._hand(route.memory, record, form, 0)
+            if not route.groups:
+                on_stored(token, None, None)
+                return len(targets)
             messages = [self._message(group, record, form) for group in route.groups]
             self._put(messages, on_stored, token)
             return len(targets)
@@ -376,17 +388,39 @@ class Publishing:
         taking = [each for each in targets if not each.is_limited or each.admits(record, form)]
         return self._handed(taking, record, form, priority)
 
-    @staticmethod
     def _handed(
-        targets: Sequence[Target], record: bytes, form: int, priority: int
+        self, targets: Sequence[Target], record: bytes, form: int, priority: int
     ) -> list[tuple[str, int]]:
-        places = []
+        self._hand([each for each in targets if not each.topic], record, form, priority)
+        return [place_of(each, priority) for each in targets if each.topic]
+
+    def _hand(self, targets: Sequence[Target], record: bytes, form: int, priority: int) -> None:
+        """Give a message to queues in memory; if they are many, some at a time, in order."""
+        if self.late or len(targets) > HANDED_AT_ONCE:
+            if len(self.late) >= LATE_MAX:  # Their publisher does not wait.
+                others, body, its_form, level = self.late.popleft()
+                for target in others:
+                    target.put(body, its_form, level)
+            if not self.late:
+                self._call_soon(self._hand_some)
+            self.late.append((iter(targets), record, form, priority))
+            return
         for target in targets:
-            if target.topic:
-                places.append(place_of(target, priority))
-            else:
+            target.put(record, form, priority)
+
+    def _hand_some(self) -> None:
+        left = HANDED_AT_ONCE
+        while self.late and left:
+            targets, record, form, priority = self.late[0]
+            count = 0
+            for target in islice(targets, left):
                 target.put(record, form, priority)
-        return places
+                count += 1
+            if count < left:
+                self.late.popleft()
+            left -= count
+        if self.late:
+            self._call_soon(self._hand_some)
 
     def _put(self, messages: list[NewMessage], on_stored: OnStored, token: Any) -> None:
         if len(messages) == 1:

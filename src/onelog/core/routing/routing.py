@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from onelog.core.access import Access, Action, Kind, Principal
+from onelog.core.access import Access, Action, Kind, Principal, remember
 from onelog.core.durable.writer import OnStored
 from onelog.core.routing.exchanges import (
     ALTERNATE,
@@ -18,7 +18,7 @@ from onelog.core.routing.exchanges import (
     Sought,
     matcher_of,
 )
-from onelog.core.routing.names import named_for_access
+from onelog.core.routing.names import DEFAULT_VHOST, named_for_access
 from onelog.core.routing.publishing import Publishing
 from onelog.core.routing.targets import Letter, Target
 from onelog.core.routing.topology import Topology, Vhost
@@ -37,11 +37,14 @@ class Routing:
         self._access = access
         self.guarded = not access.is_open
         """Whether anybody has to be asked about; its owner keeps that true."""
+        self._senders = access.senders
         self._topology = topology
         self._publishing = publishing
         self._random = random
         self.on_vhost_deleted: list[Callable[[str], None]] = []
         """Called with a vhost that is about to go: its queues have to go first."""
+        self.late = publishing.late
+        """Not empty while queues in memory wait for messages: who publishes much waits, too."""
         # Nothing of the door's costs the path that is taken for each message.
         self._publish = publishing.publish
         self.remove_queue = topology.remove_queue
@@ -52,11 +55,35 @@ class Routing:
         if self.guarded:
             self._access.check(who, action, (kind, named_for_access(vhost, name)))
 
+    def _sees(self, who: Principal, kind: Kind, vhost: str, name: str) -> bool:
+        """Whether they may know of an exchange, a queue or a topic."""
+        if not self.guarded:
+            return True
+        known_as = name if kind == "topic" else named_for_access(vhost, name)
+        return self._access.may(who, "describe", (kind, known_as))
+
     # -- vhosts --------------------------------------------------------------------------------
 
     def vhosts(self, who: Principal) -> list[Vhost]:
-        """All of them."""
-        return list(self._topology.vhosts.values())
+        """Those that they may know of."""
+        found = list(self._topology.vhosts.values())
+        if not self.guarded:
+            return found
+        return [each for each in found if self._access.may(who, "describe", ("vhost", each.name))]
+
+    def is_open_to(self, who: Principal, vhost: str) -> bool:
+        """Whether there is such a vhost, and they may know of it."""
+        is_seen = self._access.is_open or self._access.may(who, "describe", ("vhost", vhost))
+        return is_seen and vhost in self._topology.vhosts
+
+    def enter(self, who: Principal, vhost: str) -> bool:
+        """Whether there is a vhost that they may work in; `NotPermittedError` if they may not.
+
+        The default one is for everybody who may do something in it.
+        """
+        if vhost != DEFAULT_VHOST or not self._access.may_some(who, ("exchange", "queue")):
+            self._access.check(who, "describe", ("vhost", vhost))
+        return vhost in self._topology.vhosts
 
     def has_vhost(self, name: str) -> bool:
         """Whether there is one of that name."""
@@ -87,7 +114,8 @@ class Routing:
     def exchanges(self, who: Principal, vhost: str) -> list[Exchange]:
         """All exchanges of a vhost."""
         self._access.check(who, "describe", ("vhost", vhost))
-        return list(self._topology.vhost(vhost).exchanges.values())
+        found = list(self._topology.vhost(vhost).exchanges.values())
+        return [each for each in found if self._sees(who, "exchange", vhost, each.name)]
 
     def declare_exchange(
         self,
@@ -180,6 +208,8 @@ class Routing:
         Every queue has one from the default exchange, which nobody made.
         """
         self._access.check(who, "describe", ("vhost", vhost))
+        if source:
+            self._check(who, "describe", "exchange", vhost, source)
         found = self._topology.vhost(vhost)
         names: Iterable[str] = ()
         if destination is None:
@@ -198,7 +228,12 @@ class Routing:
         implied = [
             Binding("", "queue", name, name, {}, found.queues[name].is_durable) for name in names
         ]
-        return [*implied, *bound]
+        return [
+            each
+            for each in (*implied, *bound)
+            if (not each.source or self._sees(who, "exchange", vhost, each.source))
+            and self._sees(who, each.kind, vhost, each.destination)
+        ]
 
     def route(
         self, who: Principal, vhost: str, exchange: str, key: str, headers: Table | None = None
@@ -206,8 +241,14 @@ class Routing:
         """The queues that a message with this key and these headers would go to."""
         found = self.exchange(who, vhost, exchange)
         sought = Sought((key,), NO_PROPERTIES, lambda: headers or {})
-        place, find_topic = self._topology.vhost(vhost), self._publishing.find_topic
-        return walk(place, found, sought, find_topic, to_topics=True).targets
+        place = self._topology.vhost(vhost)
+        find_topic = self._publishing.find_topic
+        targets = walk(place, found, sought, find_topic, to_topics=True).targets
+        return [each for each in targets if self._sees(who, "queue", vhost, each.name)]
+
+    def is_topic(self, name: str) -> bool:
+        """Whether there is a topic of that name, somebody's queue or not."""
+        return self._publishing.find_topic(name) is not None
 
     def add_queue(self, vhost: str, queue: Target) -> None:
         """Messages can be routed to this queue from now on; on each start, too."""
@@ -236,13 +277,6 @@ class Routing:
             who, vhost, exchange, key, properties, body, on_stored, token, deliver_at_ms
         )
 
-    def _check_publish(self, who: Principal, vhost: str, exchange: str, key: str) -> None:
-        self._check(who, "publish", "exchange", vhost, exchange)
-        if self.guarded and not exchange:
-            found = self._topology.vhost(vhost)
-            if is_topic(found, key, self._publishing.find_topic):
-                self._access.check(who, "publish", ("topic", key))
-
     def publish_all(
         self,
         who: Principal,
@@ -261,6 +295,17 @@ class Routing:
             vhost, exchange, key, properties, bodies, on_stored, token
         )
 
+    def _check_publish(self, who: Principal, vhost: str, exchange: str, key: str) -> None:
+        """They must be allowed to send there; of an exchange that is known from then on."""
+        place = f"{vhost}\0{exchange}"
+        if (who, place) not in self._senders:
+            self._check(who, "publish", "exchange", vhost, exchange)
+            remember(self._senders, who, place)
+        if not exchange:
+            found = self._topology.vhost(vhost)
+            if is_topic(found, key, self._publishing.find_topic):
+                self._access.check(who, "publish", ("topic", key))
+
     def publish_record(
         self,
         who: Principal,
@@ -277,7 +322,8 @@ class Routing:
         records: Sequence[NewMessage] = (),
     ) -> int:
         """Publish the body of a record of any form; see `Publishing.publish_record`."""
-        self._check_publish(who, vhost, exchange, key)
+        if self.guarded:
+            self._check_publish(who, vhost, exchange, key)
         return self._publishing.publish_record(
             vhost, exchange, key, record, form, on_stored, token, priority=priority,
             topics=topics, records=records,
@@ -299,7 +345,8 @@ class Routing:
         body: Buffer,
     ) -> int:
         """Publish in a transaction that `Broker.begin` has begun; to how many queues it goes."""
-        self._check_publish(who, vhost, exchange, key)
+        if self.guarded:
+            self._check_publish(who, vhost, exchange, key)
         return self._publishing.stage(who, owner, name, vhost, exchange, key, properties, body)
 
     def commit(

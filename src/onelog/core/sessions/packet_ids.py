@@ -1,11 +1,14 @@
 """Exchanges of QoS 2 that are not over, of clients whose sessions are durable.
 
-    table     "packet_ids": {client NUL "i" packet id: true, client NUL "o" packet id: place}
+    table     "packet_ids": {client NUL "i" packet id: true, client NUL "o" packet id: place,
+              client NUL "s" packet id: [queue, place]}
 
 "i" (in): a message of the client with this packet id is stored, and the client has not released the
 id. That is recorded in the append of the message itself. "o" (out): the client has the message at
 this place of its queue, and may forget the id when it is told to. This, and the ends of both, are
 recorded with the tick in which they come up; whoever asked is told when that is written.
+"s" (shared): the message at this place of a queue that many share is this client's, and nobody
+else's. That is recorded before it is sent; when the place is done, the client has the message.
 
 Invariant: what a client was told, a broker that starts again knows.
 """
@@ -23,11 +26,12 @@ from onelog.message import NewMessage
 class Exchanges:
     """The open exchanges of one client."""
 
-    __slots__ = ("received", "released")
+    __slots__ = ("received", "released", "shared")
 
     def __init__(self) -> None:
         self.received: set[int] = set()
         self.released: dict[int, int] = {}
+        self.shared: dict[int, tuple[str, int]] = {}
 
 
 class PacketIds:
@@ -44,6 +48,10 @@ class PacketIds:
         """A client's exchanges; to be looked at, and changed only here."""
         return self._clients.get(client) or Exchanges()
 
+    def shared(self) -> list[tuple[str, dict[int, tuple[str, int]]]]:
+        """Of each client the messages of shared queues that are its own."""
+        return [(client, each.shared) for client, each in self._clients.items() if each.shared]
+
     # -- the table -----------------------------------------------------------------------------
 
     def apply(self, key: str, value: Any) -> None:
@@ -56,10 +64,12 @@ class PacketIds:
         if rest[0] == "i":
             (exchanges.received.add if value else exchanges.received.discard)(packet_id)
         elif value is None:
-            exchanges.released.pop(packet_id, None)
+            (exchanges.shared if rest[0] == "s" else exchanges.released).pop(packet_id, None)
+        elif rest[0] == "s":
+            exchanges.shared[packet_id] = str(value[0]), int(value[1])
         else:
             exchanges.released[packet_id] = int(value)
-        if not exchanges.received and not exchanges.released:
+        if not (exchanges.received or exchanges.released or exchanges.shared):
             del self._clients[client]
 
     def parts(self) -> Iterator[dict[str, Any]]:
@@ -83,9 +93,20 @@ class PacketIds:
         """The client has the message with this id."""
         self._change(f"{client}{SEPARATOR}o{packet_id}", place, told)
 
-    def completed(self, client: str, packet_id: int) -> None:
+    def assigned(
+        self, client: str, packet_id: int, queue: str, place: int, told: OnRecorded
+    ) -> None:
+        """The client, and nobody else, gets a message of a shared queue, with this id."""
+        self._change(f"{client}{SEPARATOR}s{packet_id}", (queue, place), told)
+
+    def misplaced(self, client: str, packet_id: int) -> None:
+        """The queue went with the broker that stopped; the client may forget the id."""
+        name, _ = self._clients[client].shared[packet_id]
+        self.apply(f"{client}{SEPARATOR}s{packet_id}", (name, -1))
+
+    def completed(self, client: str, packet_id: int, *, is_shared: bool = False) -> None:
         """The client has forgotten the id."""
-        self._change(f"{client}{SEPARATOR}o{packet_id}", None, None)
+        self._change(f"{client}{SEPARATOR}{'s' if is_shared else 'o'}{packet_id}", None, None)
 
     def forget(self, client: str) -> None:
         """A client's session is over."""
@@ -102,3 +123,5 @@ def _rows(client: str, exchanges: Exchanges) -> Iterator[tuple[str, Any]]:
         yield f"{client}{SEPARATOR}i{packet_id}", True
     for packet_id, place in exchanges.released.items():
         yield f"{client}{SEPARATOR}o{packet_id}", place
+    for packet_id, shared in exchanges.shared.items():
+        yield f"{client}{SEPARATOR}s{packet_id}", shared

@@ -1,10 +1,11 @@
 """Durable sessions: clients that come back, and find their subscriptions as they left them.
 
-    table     "sessions": {client: {"expiry_s": n, "gone_ms": n, "will": text}}
+    table     "sessions": {client: {"expiry_s": n, "gone_ms": n, "will": text, "user": text}}
               "subscriptions": {client NUL filter: [options, identifier]}
 
 `gone_ms` is when the client left; 0 while it is connected, or was when the broker stopped: then it
-left when the broker started. The will is a text that its gateway wrote.
+left when the broker started. The will is a text that its gateway wrote. A session is the user's who
+began it, if there were users then.
 
 Invariant: whoever has subscriptions has a session.
 """
@@ -15,8 +16,12 @@ from typing import Any
 
 from onelog.clock import Clock
 from onelog.core.durable.tables import Change, Tables, in_parts
+from onelog.errors import BrokerBusyError
 
 FOREVER_S = 0xFFFFFFFF
+BYTES_MAX = 1 << 30
+"""Of the clients' names, wills and filters together, and what each takes besides."""
+_ROW_BYTES = 500
 SEPARATOR = "\0"
 """Between a client and what is its own: no text of MQTT has this character."""
 
@@ -29,6 +34,7 @@ class Kept:
     expiry_s: int
     gone_ms: int
     will: str = ""
+    user: str = ""
     subscriptions: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Options and identifier (0 for none) by filter."""
 
@@ -43,9 +49,11 @@ class Sessions:
 
     name = "sessions"
 
-    def __init__(self, tables: Tables, clock: Clock) -> None:
+    def __init__(self, tables: Tables, clock: Clock, bytes_max: int = BYTES_MAX) -> None:
         self._tables = tables
         self._clock = clock
+        self._bytes_max = bytes_max
+        self.bytes = 0
         self.kept: dict[str, Kept] = {}
         self.subscriptions = _Subscriptions(self)
 
@@ -53,16 +61,18 @@ class Sessions:
 
     def apply(self, key: str, value: Any) -> None:
         """Make one change."""
+        kept = self.kept.pop(key, None) if value is None else self.kept.get(key)
+        if kept is not None:
+            self.bytes -= _ROW_BYTES + len(key) + len(kept.will)
+            if value is None:
+                self.bytes -= sum(_ROW_BYTES + len(each) for each in kept.subscriptions)
         if value is None:
-            self.kept.pop(key, None)
-        elif key in self.kept:
-            kept = self.kept[key]
-            kept.expiry_s, kept.gone_ms = int(value["expiry_s"]), int(value["gone_ms"])
-            kept.will = str(value["will"])
-        else:
-            self.kept[key] = Kept(
-                key, int(value["expiry_s"]), int(value["gone_ms"]), str(value["will"])
-            )
+            return
+        if kept is None:
+            kept = self.kept[key] = Kept(key, 0, 0)
+        kept.expiry_s, kept.gone_ms = int(value["expiry_s"]), int(value["gone_ms"])
+        kept.will, kept.user = str(value["will"]), str(value.get("user", ""))
+        self.bytes += _ROW_BYTES + len(key) + len(kept.will)
 
     def parts(self) -> Iterator[dict[str, Any]]:
         """Every session; some at a time."""
@@ -77,13 +87,25 @@ class Sessions:
         for kept in self.kept.values():
             kept.gone_ms = kept.gone_ms or now_ms
 
+    def check_room(self) -> None:
+        """`BrokerBusyError` if there is no room for another session, will or subscription."""
+        if self.bytes >= self._bytes_max:
+            raise BrokerBusyError(
+                f"{len(self.kept)} sessions are kept, and take {self.bytes} bytes: end those whose "
+                "clients will not come back, or let them expire"
+            )
+
     def find(self, client: str) -> Kept | None:
         """A client's session."""
         return self.kept.get(client)
 
-    def keep(self, client: str, expiry_s: int, gone_ms: int, will: str = "") -> Kept:
-        """Write down a session, new or not."""
-        row = {"expiry_s": expiry_s, "gone_ms": gone_ms, "will": will}
+    def keep(
+        self, client: str, expiry_s: int, gone_ms: int, will: str = "", user: str | None = None
+    ) -> Kept:
+        """Write down a session, new or not; it stays the user's, if that is not said."""
+        known = self.kept.get(client)
+        whose = user if user is not None else known.user if known is not None else ""
+        row = {"expiry_s": expiry_s, "gone_ms": gone_ms, "will": will, "user": whose}
         self._tables.write([(self.name, client, row)])
         return self.kept[client]
 
@@ -108,7 +130,9 @@ class Sessions:
 
 
 def _row(kept: Kept) -> dict[str, Any]:
-    return {"expiry_s": kept.expiry_s, "gone_ms": kept.gone_ms, "will": kept.will}
+    return {
+        "expiry_s": kept.expiry_s, "gone_ms": kept.gone_ms, "will": kept.will, "user": kept.user,
+    }  # fmt: skip
 
 
 class _Subscriptions:
@@ -124,10 +148,11 @@ class _Subscriptions:
         kept = self._sessions.kept.get(client)
         if kept is None:
             return
-        if value is None:
-            kept.subscriptions.pop(text, None)
-        else:
+        if kept.subscriptions.pop(text, None) is not None:
+            self._sessions.bytes -= _ROW_BYTES + len(text)
+        if value is not None:
             kept.subscriptions[text] = int(value[0]), int(value[1])
+            self._sessions.bytes += _ROW_BYTES + len(text)
 
     def parts(self) -> Iterator[dict[str, Any]]:
         for part in in_parts(self._sessions.kept):

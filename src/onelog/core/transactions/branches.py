@@ -87,7 +87,7 @@ class Branches:
 
     def join(self, who: Principal, producer_id: int, epoch: int, queues: Sequence[Queue]) -> None:
         """A producer will send batches of its transaction to these queues, or positions."""
-        self.access.check(who, "publish", ("group", ""))
+        self.access.check(who, "alter", ("broker", "cluster"))
         for topic, _ in queues:
             self.access.check(who, "publish", ("topic", topic))
         found = self._branches.get(producer_id)
@@ -104,7 +104,7 @@ class Branches:
         self, who: Principal, producer_id: int, epoch: int, commit: bool, when_safe: WhenSafe
     ) -> None:
         """The transaction has ended; calls back when that is as safe as configured."""
-        self.access.check(who, "publish", ("group", ""))
+        self.access.check(who, "alter", ("broker", "cluster"))
         found = self._branches.get(producer_id)
         if found is not None and found.epoch <= epoch:
             self._carry_out(found, epoch, commit)

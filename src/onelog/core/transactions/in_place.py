@@ -72,7 +72,7 @@ class QueueProducers(Outcomes):
         super().__init__()
         self.producers: dict[int, Producer] = {}
         self.on_the_way = 0
-        """Batches that were taken, and are not known to be stored."""
+        """Batches that were taken, and are not in the log yet."""
         self._unconfirmed: list[tuple[int, int]] = []
         """Where transactions begin, and the markers that end them, which nobody may see yet."""
 
@@ -143,8 +143,9 @@ class QueueProducers(Outcomes):
         self.on_the_way -= 1
 
     def failed(self, stamp: Stamp, sent: Sent) -> None:
-        """A batch that was taken is not in the queue, and will not be."""
-        self.on_the_way -= 1
+        """A batch that was taken is not in the queue, or the queue is not this node's any more."""
+        if sent.offset == UNKNOWN:
+            self.on_the_way -= 1
         known = self.producers.get(stamp.producer_id)
         if known is not None and sent in known.sent:
             known.sent.remove(sent)

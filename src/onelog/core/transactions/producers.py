@@ -19,11 +19,11 @@ from typing import Any
 from onelog.clock import Clock
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.forms import MarkedTopics
-from onelog.core.durable.durability import WhenSafe
+from onelog.core.durable.durability import Durability
 from onelog.core.durable.tables import Change, Tables, exhausted, in_parts
-from onelog.core.durable.writer import UNCONFIRMED, OnStored, StoredHere
+from onelog.core.durable.writer import UNCONFIRMED, OnStored, Placed, StoredHere
 from onelog.core.publish import Publisher
-from onelog.core.transactions.in_place import Producer, QueueProducers, Sent, Stamp
+from onelog.core.transactions.in_place import UNKNOWN, Producer, QueueProducers, Sent, Stamp
 from onelog.errors import OnelogError
 from onelog.message import Appended, LogOffset, NewMessage, QueueOffset
 from onelog.names import join_key, split_key
@@ -40,6 +40,8 @@ _NEXT_ID = "next_id"
 
 Queue = tuple[str, int]
 """A topic and a queue id."""
+_Taken = tuple[QueueProducers, Stamp, Sent, OnStored, Any]
+"""A batch that was taken, and whom to tell of it."""
 
 
 class BatchProducers:
@@ -54,13 +56,13 @@ class BatchProducers:
         topics: Topics,
         marked: MarkedTopics,
         clock: Clock,
-        when_durable: Callable[[WhenSafe], None],
+        durability: Durability,
     ) -> None:
         self._tables = tables
         self._store = store
         self._marked = marked
         self._clock = clock
-        self._when_durable = when_durable
+        self._durability = durability
         self._publisher: Publisher
         self._queues: dict[Queue, QueueProducers] = {}
         self._dirty: set[Queue] = set()
@@ -215,14 +217,14 @@ class BatchProducers:
             before = producers.repeated(stamp)
             assert before is not None
             told = partial(on_stored, token, Appended(LogOffset(0), QueueOffset(before.offset), 0))
-            if isinstance(on_stored, StoredHere):
-                told(None)
-            else:
-                self._when_durable(told)  # The first time, that may not have been told.
+            # The first time, that may not have been told, because it is not safe yet.
+            durability, is_here = self._durability, isinstance(on_stored, StoredHere)
+            when = durability.when_safe_here if is_here else durability.when_safe
+            when(self._store.log_end, told)
             return
-        stored: OnStored = self._stored
-        if isinstance(on_stored, StoredHere):
-            stored = StoredHere(stored)
+        # Where it is counts from when it is written: under load some batch always waits to be safe.
+        kind = StoredHere if isinstance(on_stored, StoredHere) else Placed
+        stored = kind(self._stored, _placed)
         try:
             self._publisher.publish(message, stored, (producers, stamp, sent, on_stored, token))
         except BaseException:
@@ -232,7 +234,7 @@ class BatchProducers:
 
     def _stored(
         self,
-        taken: tuple[QueueProducers, Stamp, Sent, OnStored, Any],
+        taken: _Taken,
         appended: Appended | None,
         error: OnelogError | None,
     ) -> None:
@@ -241,7 +243,7 @@ class BatchProducers:
             producers.failed(stamp, sent)
         else:
             assert error is None or isinstance(error, UNCONFIRMED)
-            producers.stored(stamp, sent, appended.queue_offset)
+            _placed(taken, appended)
         on_stored(token, appended, error)
 
     def mark(self, topic: str) -> None:
@@ -272,6 +274,12 @@ class BatchProducers:
         """The failed transactions with batches in these offsets of a queue."""
         producers = self._queues.get((topic, queue_id))
         return [] if producers is None else producers.aborted_between(begin, end)
+
+
+def _placed(taken: _Taken, appended: Appended) -> None:
+    producers, stamp, sent, _, _ = taken
+    if sent.offset == UNKNOWN:
+        producers.stored(stamp, sent, appended.queue_offset)
 
 
 def _key(queue: Queue) -> str:

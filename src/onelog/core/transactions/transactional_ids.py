@@ -192,7 +192,7 @@ class TransactionalIds:
         Who says which producer it was before must be the last one, or be told the same again. An
         open transaction is aborted.
         """
-        self.access.check(who, "publish", ("group", name))
+        self.access.check(who, "publish", ("transaction", name))
         if not name:
             raise InvalidRequestError("a transactional id cannot be empty")
         self.guard(name)
@@ -236,7 +236,7 @@ class TransactionalIds:
         self, who: Principal, name: str, producer_id: int, epoch: int, queues: Sequence[Queue]
     ) -> None:
         """The producer will send batches of its transaction to these queues, if they are there."""
-        self.access.check(who, "publish", ("group", name))
+        self.access.check(who, "publish", ("transaction", name))
         for topic, _ in queues:
             self.access.check(who, "publish", ("topic", topic))
         found = self._require(name, producer_id, epoch)
@@ -248,7 +248,7 @@ class TransactionalIds:
         self, who: Principal, name: str, producer_id: int, epoch: int, others: Sequence[Queue]
     ) -> None:
         """Partitions on other brokers will be in the transaction; to be called before they are."""
-        self.access.check(who, "publish", ("group", name))
+        self.access.check(who, "publish", ("transaction", name))
         found = self._require(name, producer_id, epoch)
         if found.state is not State.ONGOING or not found.others.issuperset(others):
             self._record(replace(self._going_on(found), others=found.others.union(others)))
@@ -257,7 +257,7 @@ class TransactionalIds:
         self, who: Principal, name: str, producer_id: int, epoch: int, group: str
     ) -> None:
         """The transaction will have positions of this group."""
-        self.access.check(who, "publish", ("group", name))
+        self.access.check(who, "publish", ("transaction", name))
         self.access.check(who, "consume", ("group", group))
         found = self._require(name, producer_id, epoch)
         if found.state is not State.ONGOING or group not in found.groups:
@@ -276,7 +276,7 @@ class TransactionalIds:
         joins: bool = False,
     ) -> None:
         """Positions that the group has if the transaction is committed; `joins`: it is added."""
-        self.access.check(who, "publish", ("group", name))
+        self.access.check(who, "publish", ("transaction", name))
         self.access.check(who, "consume", ("group", group))
         found = self._require(name, producer_id, epoch)
         if not joins and (found.state is not State.ONGOING or group not in found.groups):
@@ -306,7 +306,7 @@ class TransactionalIds:
 
         `renews`: the producer gets the next epoch with it, also if there was nothing to abort.
         """
-        self.access.check(who, "publish", ("group", name))
+        self.access.check(who, "publish", ("transaction", name))
         found = self._transactions.get(name)
         is_repeated = found is not None and found.before == (producer_id, epoch)
         if found is None or not is_repeated or found.state in (State.EMPTY, State.ONGOING):
@@ -324,14 +324,18 @@ class TransactionalIds:
 
     def finish(self, who: Principal, name: str) -> None:
         """Carry out an end that all other brokers know."""
-        self.access.check(who, "publish", ("group", name))
+        self.access.check(who, "publish", ("transaction", name))
         if name in self._transactions:
             self._settled(self._transactions[name])
 
     def transactions(self, who: Principal) -> list[Transaction]:
-        """Every transactional id."""
-        self.access.check(who, "describe", ("group", ""))
-        return list(self._transactions.values())
+        """Every transactional id that they may know of."""
+        found = list(self._transactions.values())
+        if self.access.is_open:
+            return found
+        self.access.check(who, "describe", ("broker", ""))
+        may = self.access.may
+        return [each for each in found if may(who, "describe", ("transaction", each.name))]
 
     def _require(self, name: str, producer_id: int, epoch: int) -> Transaction:
         if not name:

@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 OnLoggedIn = Callable[[Principal | OnelogError], None]
 CHECKS_MAX = 64
 """Passwords that wait to be checked; more are refused at once."""
+HOST_CHECKS_MAX = 32
+"""Of one address, so that others can log in while somebody there guesses."""
 SLOW_MS, SLOWEST_MS = 100, 5_000
 """What the first failure costs, and the most that one costs."""
 FAILURES_MAX = 10_000
@@ -65,7 +67,8 @@ class Logins:
     _failures: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Per name and per address: how often, and when last."""
     _known: dict[str, tuple[Proofs, bytes]] = field(default_factory=dict)
-    _checking: int = 0
+    _checking: dict[str, int] = field(default_factory=dict)
+    """How many passwords and tokens of each host are being checked."""
     _token_lock: threading.Lock = field(default_factory=threading.Lock)
     _key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
@@ -104,10 +107,9 @@ class Logins:
         if user and known and known[0] is proofs and hmac.compare_digest(known[1], digest):
             then(self._let_in(name, protocol, address))
             return
-        if self._checking >= CHECKS_MAX:
-            then(NotAuthenticatedError("too many log in at this moment: try again later"))
+        host = address.rpartition(":")[0]
+        if not self._begin_check(host, then):
             return
-        self._checking += 1
         right: list[bool] = []
 
         def check() -> None:
@@ -117,7 +119,7 @@ class Logins:
                 self._post(checked)
 
         def checked() -> None:
-            self._checking -= 1
+            self._end_check(host)
             if user is not None and right == [True] and self._user(name) == user:
                 self._known[name] = (self._user(name) or user).proofs, digest
                 then(self._let_in(name, protocol, address))
@@ -125,6 +127,21 @@ class Logins:
                 self.fail(name, protocol, address, then)
 
         self._offload(check)
+
+    def _begin_check(self, host: str, then: OnLoggedIn) -> bool:
+        """Take a place for a check; False if there is none, all or those of one host."""
+        own = self._checking.get(host, 0)
+        if own >= HOST_CHECKS_MAX or sum(self._checking.values()) >= CHECKS_MAX:
+            self.failed += 1
+            then(NotAuthenticatedError("too many log in at this moment: try again later"))
+            return False
+        self._checking[host] = own + 1
+        return True
+
+    def _end_check(self, host: str) -> None:
+        self._checking[host] -= 1
+        if not self._checking[host]:
+            del self._checking[host]
 
     def _user(self, name: str) -> User | None:
         user: User | None = self.users.users.known.get(name)
@@ -155,28 +172,33 @@ class Logins:
 
     # -- signatures ----------------------------------------------------------------------------
 
-    def signed(
-        self, name: str, given: str, content: Callable[[], bytes], protocol: str, address: str
-    ) -> Principal:
-        """Who has signed a request; `NotAuthenticatedError` if it was not they."""
+    def signed(self, name: str, given: str, content: bytes, who: Principal) -> Principal:
+        """Who has signed a request; `NotAuthenticatedError` if it was not they.
+
+        `who` is known so far: the same again, if it is still that one.
+        """
         user = self._user(name)
         secret = user.proofs.secret if user else ""
-        right = signature(secret or "nobody", content())
+        right = signature(secret or "nobody", content)
         if not secret or not hmac.compare_digest(right, given):
             self.failed += 1
             raise NotAuthenticatedError(
                 f"[10015:signature-failed] wrong access key or signature (access key {name!r})"
             )
-        return Principal(name, protocol, address)
+        return who if who.name == name else who._replace(name=name)
+
+    def signing_secret(self, who: Principal) -> str:
+        """What somebody who has logged in signs with; empty if they cannot."""
+        user = self._user(who.name)
+        return user.proofs.secret if user else ""
 
     # -- tokens and certificates ---------------------------------------------------------------
 
     def log_in_by_token(self, token: str, protocol: str, address: str, then: OnLoggedIn) -> None:
         """Whom does that token name? Told when a worker knows."""
-        if self._checking >= CHECKS_MAX:
-            then(NotAuthenticatedError("too many log in at this moment: try again later"))
+        host = address.rpartition(":")[0]
+        if not self._begin_check(host, then):
             return
-        self._checking += 1
         found: list[str | OnelogError] = []
 
         def check() -> None:
@@ -189,7 +211,7 @@ class Logins:
                 self._post(checked)
 
         def checked() -> None:
-            self._checking -= 1
+            self._end_check(host)
             answer = found[0] if found else NotAuthenticatedError("the token cannot be checked")
             try:
                 if isinstance(answer, OnelogError):

@@ -12,16 +12,16 @@ one of them changes.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
-from onelog.core.access import SELF, Access, Action, Principal, Resource
+from onelog.core.access import SELF, Access, Action, Kind, Principal, Resource
 from onelog.core.durable.tables import Change, Tables, in_parts
 from onelog.core.users.passwords import Proofs
-from onelog.core.users.permissions import EVERYTHING, RULES_MAX, Rule, decide
+from onelog.core.users.permissions import ANY, EVERYTHING, RULES_MAX, Rule, decide
 from onelog.errors import InvalidRequestError, RoleNotFoundError, UserExistsError, UserNotFoundError
 from onelog.names import check_name
 
@@ -85,6 +85,7 @@ class Users(Access):
     """All users and roles of one broker."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.is_open = True
         self.anonymous = False
         """Whether who has not logged in may do something once there are users."""
@@ -105,9 +106,10 @@ class Users(Access):
     def forget_answers(self) -> None:
         """Decide everything anew."""
         self._answers.clear()
+        self.senders.clear()
 
     def _forget(self) -> None:
-        self._answers.clear()
+        self.forget_answers()
         self.is_open = not self.users.known
         for listener in self.on_change:
             listener()
@@ -153,6 +155,28 @@ class Users(Access):
                 found += role.rules
         return tuple(found)
 
+    @property
+    def _is_closed(self) -> bool:
+        """Whether who has not logged in may not change users, once there are some."""
+        return not self.anonymous or ANONYMOUS_ROLE in self.roles.known
+
+    @property
+    def needs_admin(self) -> bool:
+        """Whether the next user must be an administrator, or nobody would be one."""
+        return self.is_open and self._is_closed
+
+    def may_some(self, who: Principal, kinds: Sequence[Kind]) -> bool:
+        """Whether they may do anything to things of these kinds."""
+        if who is SELF or self.is_open:
+            return True
+        rules = self._rules(who.name) or ()
+        return any(each.effect == "allow" and each.kind in (*kinds, ANY) for each in rules)
+
+    def is_gone(self, name: str) -> bool:
+        """Whether a user may not log in any more; where there are no users, nobody may or need."""
+        user: User | None = self.users.known.get(name)
+        return not self.is_open and (user is None or user.disabled)
+
     def is_admin(self, who: Principal) -> bool:
         """Whether they may change what others may do."""
         return self.may(who, "alter", ("broker", "users"))
@@ -163,6 +187,8 @@ class Users(Access):
         assert self._tables is not None
         self._tables.write(changes)
         log.info("%s (%s, %s): %s", who.name or "anonymous", who.protocol, who.address, said)
+        if self.audit is not None and who is not SELF:
+            self.audit.note(who, "alter", said, "done")
 
     def _put_user(self, who: Principal, user: User, said: str) -> None:
         self._write(who, [(self.users.name, user.name, msgspec.to_builtins(user))], said)
@@ -197,7 +223,7 @@ class Users(Access):
             raise UserExistsError(f"there is a user {name!r} already")
         if len(self.users.known) >= USERS_MAX:
             raise InvalidRequestError(f"there are {USERS_MAX} users already, which is the limit")
-        if self.is_open and ADMIN_ROLE not in roles:
+        if self.needs_admin and ADMIN_ROLE not in roles:
             raise InvalidRequestError(
                 f"the first user must have the role {ADMIN_ROLE}: from then on nobody may do "
                 "anything without a permission"
@@ -236,7 +262,7 @@ class Users(Access):
         is_admin = any(
             ADMIN_ROLE in each.roles and not each.disabled for each in (*others, changed)
         )
-        if not is_admin and (others or changed.roles or changed.disabled):
+        if self._is_closed and not is_admin and (others or changed.roles or changed.disabled):
             raise InvalidRequestError(
                 f"{changed.name} is the last user with the role {ADMIN_ROLE}: give it to another "
                 "one first"

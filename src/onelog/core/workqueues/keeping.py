@@ -7,8 +7,9 @@ moved: written again at the end of the log, in one append with the record that t
 done. All of a queue is moved at once, so that its messages stay in their order.
 
 A queue stays where it is while a consumer has one of its messages, if it has more than may be
-written at once, or if its messages expire: they would get a new time. Who reads the queue's topic
-by offset finds messages that were moved a second time.
+written at once, if its messages expire (they would get a new time), or if one of MQTT with QoS 2
+came back: its client knows it by its place. Who reads the queue's topic by offset finds messages
+that were moved a second time.
 
 Invariant: `needed_from` is not behind any message that is not done.
 """
@@ -21,13 +22,24 @@ from onelog.core.cursors.warming import Warming
 from onelog.core.durable.writer import Writer
 from onelog.core.routing.names import queue_of
 from onelog.core.workqueues.declared import DeclaredQueues
-from onelog.core.workqueues.deliveries import BODY, FORM, PLACE, SIZE, STORED_MS, TIMES, facts_of
+from onelog.core.workqueues.deliveries import (
+    BODY,
+    FORM,
+    MQTT_FLAG,
+    PLACE,
+    SIZE,
+    STORED_MS,
+    TIMES,
+    Delivery,
+    facts_of,
+)
 from onelog.core.workqueues.log_shelf import LogShelf
 from onelog.core.workqueues.queue import WorkQueue
 from onelog.core.workqueues.recording import Shelves
 from onelog.errors import OnelogError
 from onelog.message import NewMessage
 from onelog.names import join_key
+from onelog.record.forms.mqtt import EXACTLY_ONCE, QOS
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import StoreReader
 
@@ -123,7 +135,10 @@ class Keeping:
         places = [store.place_of(shelf.topic, shelf.queue_id, offset) for offset in offsets]
         if not self._warming.is_ready(places, lambda: self._try_to_move(shelf)):
             return
-        if any(facts_of(each[BODY], each[FORM])[1] for each in shelf.browse(0, count)):
+        shown = shelf.browse(0, count)
+        if any(facts_of(each[BODY], each[FORM])[1] for each in shown):
+            return
+        if any(map(_is_bound, shown[: len(shelf.returned)])):
             return
         found = []
         while some := shelf.take(count, MOVED_BYTES_MAX, cold_ok=True):
@@ -148,6 +163,11 @@ class Keeping:
         shelf.moved(end, again)
         self._shelves.changed(shelf)
         log.info("%d messages of %s were moved to the end of the log", len(found), shelf.topic)
+
+
+def _is_bound(sent: Delivery) -> bool:
+    """Whether a message that was sent has to keep its place."""
+    return sent[FORM] == MQTT_FLAG and sent[BODY][0] & QOS == EXACTLY_ONCE
 
 
 def all_shelves(

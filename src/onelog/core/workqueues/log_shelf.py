@@ -303,6 +303,26 @@ class LogShelf:
         self.out.update({each[0] >> bits: (each[5], handover) for each in found})
         self.unacked_bytes += sum([each[5] for each in found])
 
+    def claim(self, place: int, handover: Handover) -> None:
+        """A message that was out when the broker stopped is out again, unless it is done."""
+        offset = self._offset(place)
+        while self.next <= offset < self._visible_end:
+            # That it was out was not recorded in time.
+            found, after = self._read(self.next, offset - self.next + 1, HOT_BYTES_MAX, True)
+            if found:
+                self._pass_over(self._offset(found[0][PLACE]), found)
+            for each in found:
+                self._return(self._offset(each[PLACE]), each[SIZE], False)
+            self._drop_hot()
+            self.next = max(after, self.next + 1)
+        size = self.returned_bytes.pop(offset, None)
+        if size is not None:
+            self.returned.remove(offset)
+            heapq.heapify(self.returned)
+            self.out[offset] = (size, handover)
+            self.ready_bytes -= size
+            self.unacked_bytes += size
+
     def release(self, places: Iterable[int]) -> dict[Handover, int]:
         """Messages are out no more, and are done; how many of which hand-over were."""
         bits, pop = self._bits, self.out.pop

@@ -1,7 +1,7 @@
 """The door to declared queues: declaring, consuming, getting, and what time does to them.
 
 It is a part of the door of the broker: who asks is the first argument, and whether they may is
-decided here. Queues are named to `access` as vhost@name.
+decided here. Queues are named to `access` as topics are: see `routing.names`.
 
     arguments     what a queue may be declared with
     declared      which durable ones there are
@@ -57,7 +57,7 @@ from onelog.errors import (
     ResourceLockedError,
 )
 from onelog.message import NewMessage
-from onelog.names import check_name, join_key
+from onelog.names import check_name
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -219,8 +219,13 @@ class WorkQueues:
 
         An exclusive queue is its owner's, and ends with it; without a name it gets one.
         """
-        self._check(who, "create", vhost, name)
+        self._check(who, "create", vhost, name or "amq.gen-")
         arguments = arguments or {}
+        if not self._access.is_open and (beyond := arguments.get("x-dead-letter-exchange")):
+            # As in RabbitMQ: what may be read there is what may be written where it ends.
+            self._check(who, "consume", vhost, name or "amq.gen-")
+            place = named_for_access(vhost, str(beyond))
+            self._access.check(who, "publish", ("exchange", place))
         found = self._queues.get((vhost, name))
         if found is not None:
             self._check_like(found, durable, exclusive, auto_delete, arguments, owner)
@@ -313,7 +318,7 @@ class WorkQueues:
             return found
         return [
             each for each in found
-            if self._access.may(who, "describe", ("queue", join_key(each.vhost, each.name)))
+            if self._access.may(who, "describe", ("queue", named_for_access(each.vhost, each.name)))
         ]  # fmt: skip
 
     def __len__(self) -> int:
@@ -563,11 +568,13 @@ class WorkQueues:
         for queue in some:
             queue.is_pending = False
         for queue in some:
+            before = queue.delivered
             try:
                 more = queue.run()
             except Exception:
                 log.exception("%s could not deliver", queue.place_name)
                 continue
+            self._admin.stats.totals.get_count += queue.delivered - before
             if more and not queue.is_pending:
                 self.pend(queue)
         if pending and not self._is_due:

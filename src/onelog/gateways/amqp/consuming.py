@@ -38,6 +38,9 @@ Taken = tuple[int, Settled, int]
 """A delivery: its tag, its queue, and its place there."""
 
 _U32 = Struct(">I")
+CONSUMERS_MAX = 10_000
+"""Of one channel."""
+
 _GET_OK = ENCODERS["basic.get-ok"]
 _GET = NUMBERS["basic.get"]
 _CONSUME = NUMBERS["basic.consume"]
@@ -88,6 +91,8 @@ class Consuming:
         channel = self.channel
         if tag and (tag in self.consumers or tag == self._reply_tag):
             raise not_allowed(f"attempt to reuse consumer tag '{tag}'")
+        if len(self.consumers) >= CONSUMERS_MAX:
+            raise not_allowed(f"a channel has {CONSUMERS_MAX} consumers at most")
         tag = tag or f"amq.ctag-{self.session.random_name()}"
         if name == REPLY_TO:
             self._consume_replies(tag, no_ack, nowait)

@@ -26,7 +26,7 @@ from typing import Any
 from onelog import __version__
 from onelog.core.access import Principal
 from onelog.core.workqueues.consumers import Consumer
-from onelog.errors import OnelogError
+from onelog.errors import NotPermittedError, OnelogError
 from onelog.gateways import House
 from onelog.gateways.amqp.channel import Channel
 from onelog.gateways.amqp.consuming import Settled
@@ -111,10 +111,10 @@ class Gateway:
         if bool(alarm) != bool(self.alarm):
             self.alarm = alarm
             for session in tuple(self.sessions):
-                session.alarmed()
+                session.connection.guard(session.alarmed)
         now_ms = self.clock.now_ms()
         for session in tuple(self.sessions):
-            session.tick(now_ms)
+            session.connection.guard(session.tick, now_ms)
 
     def say_goodbye(self) -> None:
         """The broker goes."""
@@ -261,7 +261,7 @@ class AmqpSession(FramedSession):
         if greeting is None:
             return False
         if greeting not in (GREETING, _OLD_GREETING):
-            log.warning("%s does not speak AMQP 0-9-1", self.connection)
+            self.connection.warn("%s does not speak AMQP 0-9-1", self.connection)
             self.connection.write(GREETING)
             self.state = State.DEAF
             self.connection.close()
@@ -308,7 +308,7 @@ class AmqpSession(FramedSession):
                 self._logged_in(found)
 
     def _refuse(self, error: RefusedError) -> None:
-        log.warning("%s could not log in", self.connection)
+        self.connection.warn("%s could not log in", self.connection)
         if self.can("authentication_failure_close"):
             self.fail(error.code, str(error), _START_OK)
         else:
@@ -317,6 +317,7 @@ class AmqpSession(FramedSession):
 
     def _logged_in(self, who: Principal) -> None:
         self.who = who
+        self.connection.user = who.name
         self.state = State.TUNING
         heartbeat = self.gateway.house.loaded.config.amqp.heartbeat_seconds
         self._send("connection.tune", self.channel_max, self.frame_max, heartbeat)
@@ -343,7 +344,13 @@ class AmqpSession(FramedSession):
 
     def open(self, vhost: str) -> None:
         """connection.open."""
-        if not self.broker.routing.has_vhost(vhost):
+        try:
+            is_there = self.broker.routing.enter(self.who, vhost)
+        except NotPermittedError:
+            raise not_allowed(
+                f"access to vhost '{vhost}' refused for user '{self.who.name}'"
+            ) from None
+        if not is_there:
             raise not_allowed(f"vhost {vhost} not found")
         self.vhost = vhost
         self.state = State.OPEN
@@ -441,8 +448,8 @@ class AmqpSession(FramedSession):
         self._end_channels()
         self.broker.channel_closed(self)
         self._send("connection.close-ok")
-        # As RabbitMQ does, whose clients know that nothing follows. What they have sent before is not
-        # left unread: that would cost them the answer.
+        # As RabbitMQ does, whose clients know that nothing follows. What they have sent before is
+        # not left unread: that would cost them the answer.
         self.state = State.DEAF
         self._deadline_ms = self.gateway.clock.now_ms() + CLOSE_MS_MAX
         self.connection.end()

@@ -73,8 +73,9 @@ Answered = Callable[[Any], None]
 class GrpcClient(Asked):
     """One client, by its id. The core knows it as a channel."""
 
-    def __init__(self, client_id: str) -> None:
+    def __init__(self, client_id: str, user: str) -> None:
         self.client_id = client_id
+        self.user = user
         self.settings: Any = None
         self.telemetry: Call | None = None
         self.session: GrpcSession | None = None
@@ -168,16 +169,19 @@ class Clients:
         self._known: dict[str, GrpcClient] = {}
         self._broker.hooks.channel_expired.append(self._expired)
 
-    def find(self, client_id: str) -> GrpcClient | None:
-        """A client that has introduced itself."""
-        return self._known.get(client_id)
+    def find(self, call: "Call") -> GrpcClient | None:
+        """The client that makes a call, if it has introduced itself; nobody else may use its id."""
+        client = self._known.get(call.client_id)
+        if client is not None and client.user != call.who.name:
+            raise RefusedError(Code.FORBIDDEN, "a client of another user has that id")
+        return client
 
     def _seen(self, call: "Call") -> GrpcClient:
-        client = self._known.get(call.client_id)
+        client = self.find(call)
         if client is None:
             if len(self._known) >= CLIENTS_MAX:
                 raise RefusedError(Code.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are here")
-            client = self._known[call.client_id] = GrpcClient(call.client_id)
+            client = self._known[call.client_id] = GrpcClient(call.client_id, call.who.name)
         client.seen_ms = self._gateway.clock.now_ms()
         if client.session is not call.session:
             client.session = call.session
@@ -205,7 +209,7 @@ class Clients:
         if kind == "settings":
             self._introduced(call, command.settings)
         elif kind in ("thread_stack_trace", "verify_message_result"):
-            client = self._known.get(call.client_id)
+            client = self.find(call)
             if client is not None:
                 client.answered(getattr(command, kind).nonce, command)
 
@@ -279,7 +283,7 @@ class Clients:
 
     def heartbeat(self, call: "Call", request: Any) -> Any:
         """Heartbeat."""
-        client = self._known.get(call.client_id)
+        client = self.find(call)
         if client is None or client.settings is None:
             raise RefusedError(
                 Code.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client"
@@ -294,7 +298,7 @@ class Clients:
 
     def terminated(self, call: "Call", request: Any) -> Any:
         """NotifyClientTermination."""
-        client = self._known.get(call.client_id)
+        client = self.find(call)
         if client is None or client.settings is None:
             raise RefusedError(
                 Code.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client"

@@ -28,7 +28,7 @@ def sync(call: "Call", request: Any) -> Any:
     topic, group = topic_name(gateway.broker, request.topic), group_name(request.group)
     gateway.broker.topic(call.who, topic)
     gateway.broker.group(call.who, group)
-    client = gateway.clients.find(call.client_id)
+    client = gateway.clients.find(call)
     if client is None or not client.is_lite:
         raise RefusedError(
             Code.UNRECOGNIZED_CLIENT_TYPE, "only a lite consumer has lite subscriptions"

@@ -62,7 +62,7 @@ def receive_message(call: Call, request: Any) -> None:
     wait_ms = _wait_ms(call, request)
     topic = topic_name(broker, request.message_queue.topic)
     group = group_name(request.group)
-    client = gateway.clients.find(call.client_id)
+    client = gateway.clients.find(call)
     invisible_ms = milliseconds(request.invisible_duration)
     renewed = client if request.auto_renew else None
     if request.auto_renew:
@@ -223,7 +223,7 @@ def _add_part(
 
 def _held(call: Call, group: str, topic: str, text: str, lite_topic: str = "") -> Kept:
     """The lease that a receipt stands for, which the broker may have renewed since."""
-    client = call.gateway.clients.find(call.client_id)
+    client = call.gateway.clients.find(call)
     if client is not None:
         kept = client.kept.pop(text, None)
         if kept is not None:

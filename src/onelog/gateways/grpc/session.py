@@ -21,7 +21,9 @@ from onelog.errors import FlushTimeoutError, NotAuthenticatedError, OnelogError
 from onelog.gateways import House
 from onelog.gateways.grpc.answers import OK, RefusedError, status_of
 from onelog.gateways.grpc.clients import Clients, GrpcClient
+from onelog.gateways.grpc.endpoints import Endpoints
 from onelog.gateways.grpc.renewal import Renewal
+from onelog.jobs import Job
 from onelog.message import encode_host
 from onelog.net.connection import Connection, FramedSession
 from onelog.rocketmq.profile import added_properties
@@ -148,8 +150,11 @@ def _timeout_ms(text: bytes) -> int | None:
 class Gateway:
     """What all sessions of one broker share."""
 
-    def __init__(self, house: House, handlers: dict[str, tuple[Any, ...]]) -> None:
+    def __init__(
+        self, house: House, handlers: dict[str, tuple[Any, ...]], endpoints: Endpoints
+    ) -> None:
         self.house = house
+        self.endpoints = endpoints
         self.broker = house.broker
         self.clock = house.clock
         self.pop = house.pop
@@ -162,6 +167,7 @@ class Gateway:
         }
         self.refresh(house.loaded)
         self._is_closed = False
+        self._sweeping = Job("looking for gRPC clients that are gone")
         self._sweep()
 
     def refresh(self, loaded: Loaded) -> None:
@@ -173,8 +179,9 @@ class Gateway:
         """Now and then, end what nobody will ever end."""
         if not self._is_closed:
             for session in list(self.sessions):
-                session.sweep()
-            self.clients.sweep()
+                session.connection.guard(session.sweep)
+            with self._sweeping:
+                self.clients.sweep()
             asyncio.get_running_loop().call_later(CALL_SECONDS_MAX, self._sweep)
 
     def later(self, delay_ms: int, act: Callable[[], None]) -> None:
@@ -256,6 +263,7 @@ class GrpcSession(FramedSession):
         if not self.gateway.broker.users.is_open:
             try:
                 call.who = self._signer(call)
+                self.connection.user = call.who.name
             except NotAuthenticatedError as error:
                 call.fail(error)
                 return
@@ -263,7 +271,7 @@ class GrpcSession(FramedSession):
 
     def _signer(self, call: Call) -> Principal:
         """Who has signed the call; `NotAuthenticatedError` if somebody must, and nobody has."""
-        logins, address = self.gateway.broker.logins, self.connection.remote_address
+        logins = self.gateway.broker.logins
         signed = _SIGNED.fullmatch(call.header(b"authorization"))
         if signed is None:
             if logins.is_needed and not self.who.name:
@@ -271,7 +279,7 @@ class GrpcSession(FramedSession):
             return self.who
         given = base64.b64encode(bytes.fromhex(signed[2])).decode()
         content = call.header(b"x-mq-date-time").encode()
-        return logins.signed(signed[1], given, lambda: content, "grpc", address)
+        return logins.signed(signed[1], given, content, self.who)
 
     def ended(self, stream: Stream) -> None:
         """A call is over, however."""

@@ -91,7 +91,7 @@ def recall_message(call: Call, request: Any) -> None:
     gateway = call.gateway
     broker, who = gateway.broker, call.who
     topic = topic_name(broker, request.topic)
-    if broker.find_topic(SELF, topic) is None:
+    if broker.find_topic(who, topic) is None:
         raise TopicNotFoundError(f"recall failed, the topic[{topic}] not exist")
     handle = checked_handle(broker.config, topic, request.recall_handle, gateway.clock.now_ms())
     key = handle.unique_key

@@ -5,7 +5,6 @@ must call this machine by a name that is its own (or names of other servers coul
 here), and what changes something, or is a WebSocket, must not come from another server's page.
 """
 
-import base64
 import importlib
 import ipaddress
 import logging
@@ -21,15 +20,14 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from onelog.errors import NotAuthenticatedError, OnelogError
+from onelog.errors import OnelogError
 from onelog.gateways import House
+from onelog.gateways.http.logins import Logins, is_browser, is_page, page
 from onelog.gateways.http.problems import problem, problem_of
-from onelog.gateways.http.requests import PRINCIPAL, SLASH, address_of, called
+from onelog.gateways.http.requests import PRINCIPAL, SLASH
 
 log = logging.getLogger(__name__)
 
-OPEN = ("/healthz", "/readyz")
-"""What everybody may ask, also where users log in."""
 _SAFE = ("GET", "HEAD", "OPTIONS")
 HEADERS = {
     "x-content-type-options": "nosniff",
@@ -43,13 +41,14 @@ HEADERS = {
 
 def make_app(house: House) -> Starlette:
     """The application, with the routes that the house knows of."""
-    routes = []
+    logins = Logins(house)
+    routes = logins.routes()
     for place in house.routes:
         module, _, name = place.partition(":")
         routes += getattr(importlib.import_module(module), name)(house)
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, house=house)],
+        middleware=[Middleware(Guard, house=house, logins=logins)],
         exception_handlers={
             OnelogError: _onelog_error,
             HTTPException: _http_error,
@@ -89,31 +88,15 @@ async def _bug(request: Request, error: Exception) -> Response:
 class Guard:
     """Refuses what another server's page may have sent, and marks every answer."""
 
-    def __init__(self, app: ASGIApp, house: House) -> None:
+    def __init__(self, app: ASGIApp, house: House, logins: Logins) -> None:
         self._app = app
         self._house = house
+        self._logins = logins
         self._own = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] not in ("http", "websocket"):
-            return
-        raw = scope.get("raw_path") or b""
-        if b"%2f" in raw.lower():
-            shown = re.sub(rb"%2[fF]", quote(SLASH).encode(), raw)
-            scope["path"] = unquote(shown.decode("ascii", "replace"))
-        refusal = self._refusal(scope)
-        if not refusal and not self._house.broker.access.is_open:
-            error = await self._log_in(scope)
-            if error is not None and scope["type"] == "http":
-                await problem_of(error)(scope, receive, send)
-                return
-            refusal = "" if error is None else str(error)
-        if scope["type"] == "websocket":
-            if refusal:
-                await send({"type": "websocket.close", "code": 1008, "reason": refusal})
-            else:
-                await self._app(scope, receive, send)
             return
 
         async def marked(message: Message) -> None:
@@ -123,34 +106,42 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
+        raw = scope.get("raw_path") or b""
+        if b"%2f" in raw.lower():
+            shown = re.sub(rb"%2[fF]", quote(SLASH).encode(), raw)
+            scope["path"] = unquote(shown.decode("ascii", "replace"))
+        refusal = self._refusal(scope)
+        if not refusal and not self._house.broker.access.is_open:
+            found = await self._logins.who(HTTPConnection(scope))
+            if isinstance(found, OnelogError):
+                if scope["type"] == "http":
+                    await self._unknown(found, Headers(scope=scope))(scope, receive, marked)
+                    return
+                refusal = str(found)
+            elif found is not None:
+                scope[PRINCIPAL] = found
+                if scope["type"] == "websocket":
+                    scope["state"]["connection"].user = found.name
+        if scope["type"] == "websocket":
+            if refusal:
+                await send({"type": "websocket.close", "code": 1008, "reason": refusal})
+            else:
+                await self._app(scope, receive, send)
+            return
+
         if refusal:
             await problem(403, refusal)(scope, receive, marked)
         else:
             await self._app(scope, receive, marked)
 
-    async def _log_in(self, scope: Scope) -> OnelogError | None:
-        """Find out who that is, by name and password or by a token; why not, if they cannot."""
-        request = HTTPConnection(scope)
-        logins = self._house.broker.logins
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
-        place = ("http", address_of(request).address)
-        if kind.lower() == "basic":
-            try:
-                name, _, password = base64.b64decode(given, validate=True).decode().partition(":")
-            except ValueError:
-                return NotAuthenticatedError("that is no name and password")
-            (found,) = await called(lambda done: logins.log_in(name, password, *place, done))
-        elif kind.lower() == "bearer":
-            (found,) = await called(lambda done: logins.log_in_by_token(given, *place, done))
-        else:
-            found = logins.certified(scope["state"].get("certificate") or {}, *place)
-            if found is None:
-                is_open = scope["path"] in OPEN or not logins.is_needed
-                return None if is_open else NotAuthenticatedError("log in as a user")
-        if isinstance(found, OnelogError):
-            return found
-        scope[PRINCIPAL] = found
-        return None
+    def _unknown(self, error: OnelogError, headers: Headers) -> Response:
+        """The answer to who is not let in: people get a form, programs are told how to log in."""
+        if is_page(headers):
+            return page(401)
+        made = problem_of(error)
+        if is_browser(headers):
+            del made.headers["www-authenticate"]
+        return made
 
     def _refusal(self, scope: Scope) -> str:
         headers = Headers(scope=scope)

@@ -63,7 +63,7 @@ class Serving:
 
 class _Dated(HttpToolsProtocol):
     """With the date in its answers, which uvicorn's own server would look after, and with the
-    client's certificate in each request's state."""
+    connection and its certificate in each request's state."""
 
     def __init__(self, serving: Serving) -> None:
         config, state = serving.make()
@@ -73,6 +73,7 @@ class _Dated(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.app_state["certificate"] = transport.get_extra_info("peercert")
+        self.app_state["connection"] = transport.get_extra_info("onelog")
 
     def data_received(self, data: bytes) -> None:
         self._serving.date()

@@ -28,6 +28,7 @@ class HttpTransport(asyncio.Transport):
                 "sockname": connection.local,
                 "sslcontext": connection if connection.secure else None,
                 "peercert": connection.certificate,
+                "onelog": connection,
             }
         )
         self._connection = connection

@@ -9,7 +9,7 @@ follows from them. Those that mean something have a check.
     retention.ms              messages may go at that age; -1 for never, while the disk has room
     retention.bytes           what a partition keeps at least; older messages are hidden
     min.insync.replicas       how many must have all messages for a producer with acks=all
-    cleanup.policy            delete, compact or both; an attribute of another name, because
+    cleanup.policy            delete, compact, both or none; an attribute of another name, because
                               RocketMQ has one of that name
     min.compaction.lag.ms, max.compaction.lag.ms, segment.ms, delete.retention.ms and
     min.cleanable.dirty.ratio say when a topic is compacted: see `core.compaction.policy`
@@ -33,8 +33,8 @@ APPEND_TIME = "LogAppendTime"
 MESSAGE_BYTES_MAX = 1_048_588
 """Kafka's default."""
 
-TOPIC_SOURCE, DEFAULT_SOURCE, BROKER_SOURCE = 1, 5, 4
-"""Where a value comes from: set for the topic, a default, the broker's own configuration."""
+TOPIC_SOURCE, CLUSTER_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE = 1, 3, 4, 5
+"""Where a value comes from: set for the topic, or all brokers; the broker's own; a default."""
 _BOOL, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
 """Kafka's numbers for types of settings."""
 
@@ -62,7 +62,7 @@ def _one_of(*words: str) -> Callable[[str], bool]:
 
 
 def _words(*words: str) -> Callable[[str], bool]:
-    return lambda value: all(each.strip() in words for each in value.split(","))
+    return lambda value: not value or all(each.strip() in words for each in value.split(","))
 
 
 def _ratio(value: str) -> bool:
@@ -130,8 +130,8 @@ def check_configs(given: Mapping[str, str]) -> dict[str, str]:
             raise ConfigError(f"{name} = {value!r:.80} is not accepted here")
     attributes = {attribute(name): value for name, value in given.items()}
     if CLEANUP_POLICY in given:
-        words = {word.strip() for word in given[CLEANUP_POLICY].split(",")}
-        attributes[attribute(CLEANUP_POLICY)] = ",".join(sorted(words))
+        words = dict.fromkeys(word.strip() for word in given[CLEANUP_POLICY].split(","))
+        attributes[attribute(CLEANUP_POLICY)] = ",".join(words)
     return attributes
 
 
@@ -152,7 +152,9 @@ def shown_configs(topic: TopicConfig, config: Config) -> list[Shown]:
         if name == RETENTION_MS:
             default = str(config.store.retention_ms)
         value = topic.attributes.get(attribute(name))
-        source = DEFAULT_SOURCE if value is None else TOPIC_SOURCE
+        # Kafka sets that one for the whole cluster when it begins, from 4.1 on.
+        default_source = CLUSTER_SOURCE if name == IN_SYNC_MIN else DEFAULT_SOURCE
+        source = default_source if value is None else TOPIC_SOURCE
         shown.append(Shown(name, default if value is None else value, source, kind, default))
     return shown
 

@@ -144,6 +144,7 @@ _SINCE: dict[ErrorCode, tuple[ErrorCode, dict[ApiKey, int]]] = {
 _NOT_PERMITTED = {
     "topic": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     "group": ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    "transaction": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 
 

@@ -102,12 +102,11 @@ VERSIONS: dict[ApiKey, range] = {
 }
 """What clients are told that they may use."""
 
-_SHARES = frozenset({*shares.HANDLERS, *share_fetch.HANDLERS})
 CLUSTER_VERSIONS: dict[ApiKey, range] = {
-    **{key: versions for key, versions in VERSIONS.items() if key not in _SHARES},
+    **VERSIONS,
     ApiKey.PRODUCE: range(12),
     ApiKey.ADD_OFFSETS_TO_TXN: range(4),
     ApiKey.END_TXN: range(5),
     ApiKey.TXN_OFFSET_COMMIT: range(5),
 }
-"""The same in a cluster: transactions are those of version 1, and there are no share groups."""
+"""The same in a cluster: transactions are those of version 1."""

@@ -8,7 +8,8 @@
     CLUSTER, TRANSACTIONAL_ID          broker, transaction
 
 An ACL for somebody who is not there makes a user without a password. While there are no users,
-ACLs are refused as Kafka does where no authorizer is configured.
+ACLs are refused as Kafka does where no authorizer is configured; unless who does not log in may do
+everything, by `security.anonymous`: Kafka's super.users=User:ANONYMOUS.
 """
 
 from collections.abc import Iterable, Iterator
@@ -123,7 +124,7 @@ def _is_wanted(acl: Acl, wanted: Fields) -> bool:
 def describe_acls(session: KafkaSession, request: Request) -> Fields:
     """DESCRIBE_ACLS."""
     users = session.broker.users
-    if users.is_open:
+    if users.needs_admin:
         return dict(_REFUSED)
     by_thing: dict[tuple[int, str, int], list[Fields]] = {}
     for user in users.all_users(session.principal):
@@ -147,7 +148,7 @@ def create_acls(session: KafkaSession, request: Request) -> Fields:
     """CREATE_ACLS: an answer for each."""
     users, who = session.broker.users, session.principal
     creations = request.fields["creations"]
-    if users.is_open:
+    if users.needs_admin:
         return {"results": [_REFUSED for _ in creations]}
     told = []
     for each in creations:
@@ -172,7 +173,7 @@ def delete_acls(session: KafkaSession, request: Request) -> Fields:
     """DELETE_ACLS: an answer for each filter."""
     users = session.broker.users
     filters = request.fields["filters"]
-    if users.is_open:
+    if users.needs_admin:
         return {"filter_results": [_REFUSED for _ in filters]}
     told = []
     for each in filters:
@@ -255,7 +256,7 @@ def alter_user_scram_credentials(session: KafkaSession, request: Request) -> Fie
 
 def _alter_scram(session: KafkaSession, name: str, changes: Iterable[Fields]) -> None:
     users, who = session.broker.users, session.principal
-    if users.is_open:
+    if users.needs_admin:
         raise InvalidRequestError(_REFUSED["error_message"])
     known = {user.name: user for user in users.all_users(who)}
     scram = dict(known[name].proofs.scram) if name in known else {}

@@ -130,7 +130,7 @@ class KafkaSession(FramedSession):
         self.host = host
         place = "kafka", connection.remote_address
         certified = self.broker.logins.certified(connection.certificate, *place)
-        self.principal = certified or Principal("", *place)
+        self.log_in(certified or Principal("", *place))
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
         self.sasl: str | None = None
         """The mechanism by which the client logs in."""
@@ -142,6 +142,7 @@ class KafkaSession(FramedSession):
     def log_in(self, who: Principal) -> None:
         """The client has proved who it is."""
         self.principal = who
+        self.connection.user = who.name
 
     def require_administrator(self) -> None:
         """`NotPermittedError` if what deletes or reconfigures is not for this peer."""

@@ -7,6 +7,7 @@ from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import ConfigError, InvalidRequestError, OnelogError
 from onelog.gateways.kafka.configs import (
     BROKER_SOURCE,
+    CLUSTER_SOURCE,
     DEFAULT_SOURCE,
     TOPIC_CONFIGS,
     Shown,
@@ -82,7 +83,7 @@ def _told(shown: Shown, fields: Fields) -> Fields:
     }  # fmt: skip
     if fields.get("include_synonyms"):
         told["synonyms"] = [{"name": shown.name, "value": shown.value, "source": shown.source}]
-        if shown.source not in (DEFAULT_SOURCE, BROKER_SOURCE):
+        if shown.source not in (DEFAULT_SOURCE, BROKER_SOURCE, CLUSTER_SOURCE):
             told["synonyms"].append(
                 {"name": shown.name, "value": shown.default, "source": DEFAULT_SOURCE}
             )
@@ -140,7 +141,7 @@ def _altered(session: KafkaSession, request: Request, changes: Changes) -> Field
             if kind == GROUP:
                 group = session.broker.find_group(session.principal, name)
                 given = {} if group is None else group.attributes
-                alter_group(session, name, changes(given, resource), is_trial)
+                alter_group(session, name, changes(given, resource), is_trial, answer)
             elif kind == TOPIC:
                 topic = require_topic(session.broker, session.principal, name)
                 _alter(session, topic, changes(topic.attributes, resource), is_trial, answer)

@@ -19,7 +19,7 @@ from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch import FETCH_BYTES_MAX
 from onelog.gateways.kafka.groups.group_settings import terms_of
 from onelog.gateways.kafka.names import require_topic
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, leader_of
 from onelog.gateways.kafka.share_sessions import FINAL, NEW, Place, ShareSession
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
@@ -185,10 +185,10 @@ def _queue(session: KafkaSession, place: Place) -> tuple[str, int] | ErrorCode:
     if name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     try:
-        queues = require_topic(session.broker, session.principal, name).queues
+        topic = require_topic(session.broker, session.principal, name)
+        return name, session.gateway.cluster.queue(topic, place[1])
     except OnelogError as error:
         return error_code(error)
-    return (name, place[1]) if 0 <= place[1] < queues else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _aim(asked: _Asked, share_session: ShareSession) -> None:
@@ -256,16 +256,27 @@ def _acquired(offsets: Sequence[int], times: Sequence[int]) -> Iterator[Fields]:
 
 def _answer(asked: _Asked, told: dict[Place, Fields]) -> Fields:
     topics: dict[bytes, list[Fields]] = {}
+    is_moved = False
     for (topic, partition), answer in told.items():
+        leader = _NO_LEADER
+        if ErrorCode.NOT_LEADER_OR_FOLLOWER in answer.values():
+            leader, is_moved = _leader(asked.session, topic, partition), True
         topics.setdefault(topic, []).append(
-            {"partition_index": partition, "current_leader": _NO_LEADER, "records": b"", **answer}
+            {"partition_index": partition, "current_leader": leader, "records": b"", **answer}
         )
     return {
         "acquisition_lock_timeout_ms": asked.terms.lock_ms,
+        "node_endpoints": asked.session.gateway.cluster.endpoints() if is_moved else [],
         "responses": [
             {"topic_id": topic, "partitions": partitions} for topic, partitions in topics.items()
         ],
     }
+
+
+def _leader(session: KafkaSession, topic: bytes, partition: int) -> Fields:
+    name = session.gateway.ids.name_of(topic)
+    config = None if name is None else session.broker.find_topic(session.principal, name)
+    return _NO_LEADER if config is None else leader_of(session, config, partition)
 
 
 HANDLERS: dict[ApiKey, Handler] = {

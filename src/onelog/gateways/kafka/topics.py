@@ -78,7 +78,9 @@ def _topic(session: KafkaSession, wanted: Fields, may_create: bool) -> Fields:
     try:
         return _told(session.gateway.cluster, _found_or_made(session, name, may_create))
     except OnelogError as error:
-        return {"error_code": error_code(error), "name": name, "topic_id": NO_ID}
+        # Who asks by id does not learn the name.
+        told = {"name": name, "topic_id": NO_ID} if wanted["name"] else {"name": None, **wanted}
+        return {**told, "error_code": error_code(error)}
 
 
 def _found_or_made(session: KafkaSession, name: str, may_create: bool) -> TopicConfig:

@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from onelog.core.access import Principal
 from onelog.core.routing.names import DEFAULT_VHOST, swapped
+from onelog.core.workqueues.claims import read_again
 from onelog.core.workqueues.consumers import Consumer, Window
+from onelog.core.workqueues.deliveries import Delivery
 from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import OnelogError
 from onelog.gateways.mqtt.filters import Filter, read_filter
-from onelog.gateways.mqtt.outgoing import Outgoing, Sent
+from onelog.gateways.mqtt.letters import NO_LETTER
+from onelog.gateways.mqtt.outgoing import Grant, Outgoing, Sent
 from onelog.gateways.mqtt.subscriptions import Subscribed, Subscriptions
 from onelog.record.forms import Form, mqtt
 
@@ -83,6 +86,7 @@ class Client:
     ) -> None:
         self._clients = clients
         self._broker = clients.broker
+        self._letters = clients.letters
         self.client_id = client_id
         self._who = who
         self.outgoing = outgoing
@@ -97,15 +101,19 @@ class Client:
 
     # -- coming and going ----------------------------------------------------------------------
 
-    def resume(self, known: dict[str, tuple[int, int]], left: dict[int, Sent]) -> None:
-        """Go on with a session: its filters, and what was on its way."""
+    def resume(self, known: dict[str, tuple[int, int]]) -> None:
+        """Go on with a durable session: its filters, and what was on its way."""
+        self.is_durable = True
+        self.outgoing.recorder = self
         for text, (options, identifier) in known.items():
             subscribed = Subscribed(read_filter(text), options, identifier)
             self.subscriptions.set(text, subscribed)
         if any(each.qos and not each.filter.group for each in self._all()):
             self._queue = self._declared()
-        released = self._broker.packet_ids.of(self.client_id).released
-        self.outgoing.resume(released, left, self._queue)
+        exchanges = self._broker.packet_ids.of(self.client_id)
+        for packet_id, place in exchanges.released.items():
+            self.outgoing.resume(packet_id, self._queue, place, is_shared=False)
+        self._resume_shared(exchanges.shared)
         for each in self._all():
             if each.filter.group:
                 self._share(each)
@@ -114,15 +122,42 @@ class Client:
         if self._queue is not None:
             self._consume(self._queue.name, None)
 
+    def _resume_shared(self, shared: dict[int, tuple[str, int]]) -> None:
+        """Send messages of shared filters again that are this client's."""
+        for packet_id, (name, place) in list(shared.items()):
+            queue = self._clients.find_shared(name)
+            if queue is None:
+                self.outgoing.resume(packet_id, None, place, is_shared=True)
+                continue
+            sent = Sent(NO_LETTER, 2, (b"", b""), queue, place, True)
+            self.outgoing.in_flight[packet_id] = sent  # Until it is read.
+            again = partial(self._send_again, packet_id, sent, queue)
+            read_again(self._broker.workqueues, queue, place, again)
+
+    def _send_again(
+        self, packet_id: int, sent: Sent, queue: WorkQueue, found: list[Delivery]
+    ) -> None:
+        if self.outgoing.in_flight.get(packet_id) is not sent:
+            return  # The client is gone, or has answered.
+        if not found:
+            self.outgoing.resume(packet_id, queue, sent.place, is_shared=True)
+        for place, _, body, form, _, _ in found:
+            letter = self._clients.letters.of(body, form)
+            names = {shared_name(each.filter): each for each in self._all() if each.filter.group}
+            subscribed = names.get(queue.name)
+            grant = Grant(2, False, ()) if subscribed is None else subscribed.grant
+            now_ms = self._clients.now_ms()
+            self.outgoing.send_again(packet_id, letter, grant, queue, place, now_ms)
+
     def _all(self) -> list[Subscribed]:
         return list(self.subscriptions.by_filter.values())
 
-    def leave(self, *, is_over: bool) -> dict[int, Sent]:
-        """The connection is gone; what of it waits for the client's return."""
+    def leave(self, *, is_over: bool) -> None:
+        """The connection is gone, and the session with it or not."""
         workqueues = self._broker.workqueues
         for consumer in self._consumers.values():
             workqueues.cancel(consumer)
-        left = self.outgoing.give_back(is_over=is_over)
+        self.outgoing.give_back(is_over=is_over)
         shared = {shared_name(each.filter) for each in self._all() if each.filter.group}
         self._consumers.clear()
         if self._live is not None:
@@ -132,7 +167,6 @@ class Client:
             for name in shared:
                 self._clients.unshare(name, self.client_id)
         self._replays.clear()
-        return left
 
     # -- subscribing ---------------------------------------------------------------------------
 
@@ -220,13 +254,15 @@ class Client:
 
     def put(self, body: bytes, form: int, priority: int) -> None:
         """A message that is routed to `Live`."""
-        clients = self._clients
-        letters = clients.letters
+        letters = self._letters
         letter = letters.last if body is letters.body else letters.of(body, form)
-        grant = self.subscriptions.grant(letter.topic, letter.publisher)
+        subscriptions = self.subscriptions
+        grant = None if subscriptions.has_no_local else subscriptions.grants.get(letter.topic)
+        if grant is None:
+            grant = subscriptions.grant(letter.topic, letter.publisher)
         # What the session's queue gets as well comes from there.
         if grant is not None and not (self.is_durable and grant.qos):
-            self.outgoing.offer(letter, grant, 0 if letter.is_plain else clients.now_ms())
+            self.outgoing.offer(letter, grant, 0 if letter.is_plain else self._clients.now_ms())
 
     def put_all(self, bodies: Sequence[bytes], form: int) -> None:
         """The same for several."""
@@ -250,8 +286,9 @@ class Client:
                 if subscribed is None
                 else subscribed.grant
             )
+            is_own = subscribed is None  # Of others, it may have been another's.
             outgoing.take(
-                letter, grant, queue, place, now_ms, again=times > 0, is_own=subscribed is None
+                letter, grant, queue, place, now_ms, again=is_own and times > 0, is_own=is_own
             )
         outgoing.settle()
 
@@ -263,8 +300,9 @@ class Client:
     def go_on(self) -> None:
         """Send what waits, as far as the window and the connection let it."""
         outgoing = self.outgoing
-        outgoing.go_on(self._clients.now_ms())
-        outgoing.settle()
+        if outgoing.waits:
+            outgoing.go_on(self._clients.now_ms())
+            outgoing.settle()
         count = 0
         while self._replays and outgoing.has_room and count < _REPLAY_MAX:
             count += 1
@@ -296,29 +334,56 @@ class Client:
             letter = self._clients.letters.of(replayed, _FORM)
             self.outgoing.offer(letter, subscribed.grant, now_ms)
 
-    def release(self, packet_id: int, place: int) -> bool:
+    # -- records of QoS 2, in a durable session ------------------------------------------------
+
+    def assign(self, packet_id: int, sent: Sent) -> None:
+        """Record that a message of a shared queue is this client's, and send it."""
+        assert isinstance(sent.queue, WorkQueue)
+        told = partial(self._assigned, packet_id, sent)
+        self._broker.packet_ids.assigned(
+            self.client_id, packet_id, sent.queue.name, sent.place, told
+        )
+
+    def _assigned(self, packet_id: int, sent: Sent, error: OnelogError | None) -> None:
+        if error is None:
+            self.outgoing.assigned(packet_id, sent)
+        elif self.outgoing.in_flight.get(packet_id) is sent:
+            del self.outgoing.in_flight[packet_id]
+            self._broker.packet_ids.completed(self.client_id, packet_id, is_shared=True)
+            assert sent.queue is not None
+            sent.queue.requeue([sent.place], counted=False)
+
+    def release(self, packet_id: int, sent: Sent) -> None:
         """Record that the client has a message; it is told when that is so."""
-        if not self.is_durable:
-            return False
         told = partial(self._released, packet_id)
-        self._broker.packet_ids.released(self.client_id, packet_id, place, told)
-        return True
+        if sent.is_shared:
+            assert sent.queue is not None
+            self.outgoing.settle()
+            sent.queue.when_recorded(told)
+        else:
+            self._broker.packet_ids.released(self.client_id, packet_id, sent.place, told)
 
     def _released(self, packet_id: int, error: OnelogError | None) -> None:
         if error is None:
             self.outgoing.released(packet_id)
 
-    def completed(self, packet_id: int) -> None:
-        """PUBCOMP: the exchange is over."""
-        sent = self.outgoing.got_pubcomp(packet_id)
-        if sent is None or not self.is_durable or sent.is_shared:
-            return
-        completed = partial(self._broker.packet_ids.completed, self.client_id, packet_id)
+    def complete(self, packet_id: int, sent: Sent) -> None:
+        """Record that an exchange is over."""
+        completed = partial(
+            self._broker.packet_ids.completed, self.client_id, packet_id, is_shared=sent.is_shared
+        )
         if sent.queue is None:
             completed()
         else:
             # With the record gone before the acknowledgement is there, it would come again.
+            self.outgoing.settle()
             sent.queue.when_recorded(lambda error: None if error else completed())
+
+    def completed(self, packet_id: int) -> None:
+        """PUBCOMP: the exchange is over."""
+        sent = self.outgoing.got_pubcomp(packet_id)
+        if sent is not None and self.is_durable:
+            self.complete(packet_id, sent)
 
 
 def _ignore(token: object, where: object, error: OnelogError | None) -> None:

@@ -17,16 +17,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from onelog.core.access import SELF, Principal
 from onelog.core.durable.writer import OnStored
-from onelog.core.routing.names import DEFAULT_VHOST, swapped
+from onelog.core.routing.names import DEFAULT_VHOST
 from onelog.core.sessions.sessions import FOREVER_S, Kept
+from onelog.core.workqueues.claims import claim
 from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import OnelogError, QueueNotFoundError
 from onelog.gateways import House
 from onelog.gateways.mqtt.client import EXCHANGE, queue_name, shared_name
-from onelog.gateways.mqtt.filters import read_filter
+from onelog.gateways.mqtt.connecting import Greeting
+from onelog.gateways.mqtt.filters import Topic, read_filter
 from onelog.gateways.mqtt.letters import Letters
-from onelog.gateways.mqtt.outgoing import Sent
 from onelog.gateways.mqtt.sys_topics import SysTopics
+from onelog.jobs import Job
 from onelog.message import NewMessage
 from onelog.record.forms import Form, mqtt
 
@@ -78,8 +80,6 @@ class Clients:
         self.sessions: set[MqttSession] = set()
         """All connections, also those that have not said who they are."""
         self.connected: dict[str, MqttSession] = {}
-        self.left: dict[str, dict[int, Sent]] = {}
-        """Of those who are away: messages of shared filters that are theirs to have."""
         self._ends: list[tuple[int, int, str]] = []
         """When sessions end of those who are away, and wills are due: a heap."""
         self._number = 0
@@ -104,7 +104,21 @@ class Clients:
                     self._shares.setdefault(shared_name(wanted), set()).add(kept.client)
             will = Testament.read(kept.will) if kept.will else None
             self._gone(kept, will)
+        self._claim()
         self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    def _claim(self) -> None:
+        """What clients had of shared filters, with QoS 2, is nobody else's."""
+        for client, shared in self.broker.packet_ids.shared():
+            if self.broker.sessions.find(client) is None:
+                self.broker.packet_ids.forget(client)
+                continue
+            for packet_id, (name, place) in list(shared.items()):
+                queue = self.find_shared(name)
+                if queue is None:
+                    self.broker.packet_ids.misplaced(client, packet_id)
+                else:
+                    claim(self.broker.workqueues, queue, place)
 
     async def stop(self) -> None:
         """Say goodbye."""
@@ -118,20 +132,17 @@ class Clients:
         asyncio.get_running_loop().call_soon(call)
 
     async def _watch(self) -> None:
+        job = Job("looking after MQTT's sessions")
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            try:
+            with job:
                 self.tick()
-            except OnelogError as error:
-                log.warning("MQTT's sessions were not looked after: %s", error)
-            except Exception:
-                log.exception("MQTT's sessions were not looked after")
 
     def tick(self) -> None:
         """What time brings."""
         now_ms = self.now_ms()
         for session in list(self.sessions):
-            session.check_time(now_ms)
+            session.connection.guard(session.check_time, now_ms)
         while self._ends and self._ends[0][0] <= now_ms:
             client_id = heapq.heappop(self._ends)[2]
             if client_id not in self.connected:
@@ -139,6 +150,27 @@ class Clients:
         self.sys.tick(now_ms)
 
     # -- sessions ------------------------------------------------------------------------------
+
+    def admits(self, who: Principal, client_id: str, will: Testament | None) -> bool:
+        """Whether somebody may have that client id, and leave that will.
+
+        A session is its user's: whoever takes it over gets what was sent to him.
+        """
+        access = self.broker.access
+        if access.is_open:
+            return True
+        before, kept = self.connected.get(client_id), self.broker.sessions.find(client_id)
+        owners = {before.user if before is not None else "", kept.user if kept is not None else ""}
+        is_own = not owners - {"", who.name}
+        return is_own and (will is None or access.may(who, "publish", ("exchange", EXCHANGE)))
+
+    def check_room(self, greeting: Greeting) -> None:
+        """Raise what is wrong if there is no room for what a client wants to be kept."""
+        if greeting.expiry_s:
+            kept = self.broker.sessions.find(greeting.client_id)
+            will = "" if greeting.will is None else greeting.will.written()
+            if kept is None or len(will) > len(kept.will):
+                self.broker.sessions.check_room()
 
     def come(self, session: "MqttSession", client_id: str, *, clean: bool) -> Kept | None:
         """A client has connected: who was there before goes. Its session, if it has one."""
@@ -160,13 +192,9 @@ class Clients:
         self.connected[client_id] = session
         return kept
 
-    def go(
-        self, client_id: str, expiry_s: int, will: Testament | None, left: dict[int, Sent]
-    ) -> None:
+    def go(self, client_id: str, expiry_s: int, will: Testament | None) -> None:
         """A client is gone, and has left a will or not."""
         del self.connected[client_id]
-        if left:
-            self.left[client_id] = left
         kept = self.broker.sessions.find(client_id)
         if expiry_s == 0:
             if kept is not None:
@@ -218,14 +246,15 @@ class Clients:
 
     def forget(self, client_id: str) -> None:
         """A session is over."""
+        for name, place in self.broker.packet_ids.of(client_id).shared.values():
+            queue = self.find_shared(name)
+            if queue is not None:
+                queue.ack([place])
         kept = self.broker.sessions.find(client_id)
         for text in () if kept is None else list(kept.subscriptions):
             wanted = read_filter(text)
             if wanted.group:
                 self.unshare(shared_name(wanted), client_id)
-        for sent in self.left.pop(client_id, {}).values():
-            if sent.queue is not None and sent.letter is not None:
-                sent.queue.ack([sent.place])
         self.broker.workqueues.delete(SELF, DEFAULT_VHOST, queue_name(client_id))
         self.broker.packet_ids.forget(client_id)
         self.broker.sessions.forget(client_id)
@@ -241,6 +270,13 @@ class Clients:
         except QueueNotFoundError:
             return self.broker.workqueues.declare(who, DEFAULT_VHOST, name, durable=durable)
 
+    def find_shared(self, name: str) -> WorkQueue | None:
+        """The queue of a shared filter, if there is one."""
+        try:
+            return self.broker.workqueues.find(SELF, DEFAULT_VHOST, name)
+        except QueueNotFoundError:
+            return None
+
     def unshare(self, name: str, client_id: str) -> None:
         """A client does not have a shared filter any more; with the last one its queue goes."""
         members = self._shares.get(name, set())
@@ -255,7 +291,7 @@ class Clients:
         self,
         who: Principal,
         client_id: bytes,
-        topic: str,
+        topic: Topic,
         raw_topic: bytes,
         flags: int,
         properties: bytes,
@@ -268,15 +304,17 @@ class Clients:
 
         If that is 0, and there are no records, nobody is told.
         """
-        body = mqtt.encode(flags & 7, self.now_ms(), client_id, raw_topic, properties, payload)
+        content = mqtt.Content(flags & 7, self.now_ms(), client_id, raw_topic, properties, payload)
+        body = mqtt.encode(*content)
+        self.letters.made(body, content)
         if flags & 1:
-            told = partial(_retained, topic)
-            self.broker.retained.retain(topic, body if payload else None, told)
+            told = partial(_retained, topic.text)
+            self.broker.retained.retain(topic.text, body if payload else None, told)
         return self.broker.routing.publish_record(
             who,
             DEFAULT_VHOST,
             EXCHANGE,
-            swapped(topic),
+            topic.key,
             body,
             _FORM,
             on_stored,
@@ -289,8 +327,8 @@ class Clients:
         flags = will.qos << 1 | will.retain
         try:
             self.publish(
-                SELF, client_id.encode(), will.topic, will.topic.encode(), flags, will.properties,
-                will.payload, _stored_will,
+                SELF, client_id.encode(), Topic.of(will.topic), will.topic.encode(), flags,
+                will.properties, will.payload, _stored_will,
             )  # fmt: skip
         except OnelogError as error:
             log.warning("the will of MQTT client %s was not published: %s", client_id, error)

@@ -8,6 +8,7 @@ halves that are the same for all.
 from onelog.core.routing.names import swapped
 from onelog.record.forms import Form, amqp, mqtt
 from onelog.record.forms.amqp_fields import property_of
+from onelog.record.forms.mqtt import Content
 from onelog.wire.mqtt.codes import V5
 from onelog.wire.mqtt.fields import encode_varint
 
@@ -23,22 +24,17 @@ class Letter:
     """A message, and its encodings."""
 
     __slots__ = (
-        "_halves", "_plain", "body", "expires_ms", "flags", "is_plain", "payload",
+        "_halves", "_plain", "expires_ms", "flags", "is_plain", "payload",
         "properties", "publisher", "qos", "topic",
     )  # fmt: skip
 
-    def __init__(self, body: bytes | memoryview) -> None:
-        self.body = body
-        content = mqtt.read(body)
-        self.flags = content.flags
-        self.qos = content.flags >> 1 & 3
-        self.publisher = content.client_id
-        self.topic = content.topic
-        self.properties = content.properties
-        self.payload = content.payload
-        expiry_s = mqtt.expiry_s(content.properties)
-        self.expires_ms = None if expiry_s is None else content.time_ms + expiry_s * 1_000
-        self.is_plain = expiry_s is None and not self.flags & mqtt.REPLAYED
+    def __init__(self, content: Content) -> None:
+        flags, time_ms, self.publisher, self.topic, self.properties, self.payload = content
+        self.flags = flags
+        self.qos = flags >> 1 & 3
+        expiry_s = mqtt.expiry_s(self.properties) if self.properties else None
+        self.expires_ms = None if expiry_s is None else time_ms + expiry_s * 1_000
+        self.is_plain = expiry_s is None and not flags & mqtt.REPLAYED
         """Whether it looks the same to all who have the same QoS and no wishes of their own."""
         self._plain: dict[int, Halves] = {}
         self._halves: dict[tuple[int, int, tuple[int, ...]], Halves] = {}
@@ -99,17 +95,31 @@ class Letters:
     """Makes letters of record bodies; the last one is kept, for others who get it."""
 
     def __init__(self) -> None:
-        self.body: bytes | memoryview = mqtt.encode(0, 0, b"", b"", b"", b"")
-        self.last = Letter(self.body)
+        self.body: bytes | memoryview = b""
+        self.last = NO_LETTER
         """What the last body was made into."""
+        self._made: tuple[bytes, Content] = (b"", _NOTHING)
+
+    def made(self, body: bytes, content: Content) -> None:
+        """This body was made of this content: nobody has to read it again."""
+        self._made = body, content
 
     def of(self, body: bytes | memoryview, form: int) -> Letter:
         """The letter with a record's body of this form."""
         if body is self.body:
             return self.last
-        letter = Letter(body if form in (_MQTT_FORM, Form.MQTT) else _converted(body))
+        if body is self._made[0]:
+            letter = Letter(self._made[1])
+        else:
+            in_form = body if form in (_MQTT_FORM, Form.MQTT) else _converted(body)
+            letter = Letter(mqtt.read(in_form))
         self.body, self.last = body, letter
         return letter
+
+
+_NOTHING = Content(0, 0, b"", b"", b"", b"")
+NO_LETTER = Letter(_NOTHING)
+"""Where there is none yet."""
 
 
 def _converted(body: bytes | memoryview) -> bytes:

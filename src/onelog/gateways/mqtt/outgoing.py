@@ -1,14 +1,16 @@
 """What is on its way to one client: packet ids, the client's window, and what it has answered.
 
 Messages come from three sides. The client's own queue in the log (a durable session) hands out
-places, and a place is the packet id: `place % 65535 + 1`, so that a message has the same id when it
+places, and a place is the packet id: `place % 32767 + 1`, so that a message has the same id when it
 comes again, after a reconnect or a restart, without a record for each. Queues of shared filters
-hand out places too; those get a free id. What is for a session without a queue comes at once, and
-waits here in memory while the window is full.
+hand out places too; those get a free id from 32768 on. What is for a session without a queue comes
+at once, and waits here in memory while the window is full.
 
     QoS 1    PUBLISH -> PUBACK: the place is acknowledged
     QoS 2    PUBLISH -> PUBREC: the place is acknowledged, and it is recorded that the client has
              the message; then PUBREL -> PUBCOMP: the record goes
+             of a shared filter, in a durable session: it is recorded before the PUBLISH that the
+             message is this client's, with its id; the place is done before the PUBREL
 
 Invariants: at most `window` packet ids are in use, and none twice. A client of a durable session is
 told to forget an id only when it is recorded that it has the message.
@@ -18,11 +20,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from onelog.gateways.mqtt.letters import Halves, Letter
+from onelog.gateways.mqtt.letters import NO_LETTER, Halves, Letter
 from onelog.wire.mqtt.codes import PACKET_ID_MAX, V5, Packet, Reason
 from onelog.wire.mqtt.packets import encode_answer
 
 DUPLICATE = 8
+OWN_IDS = 32_767
+"""Packet ids of messages of the client's own queue; those above are for others."""
 WAITING_MAX = 10_000
 WAITING_BYTES_MAX = 32 << 20
 """What waits in memory for a client whose window is full; more is dropped, and counted."""
@@ -50,6 +54,19 @@ class Wire(Protocol):
         """Send it at the end of the tick."""
 
 
+class Recorder(Protocol):
+    """Records for a durable session what a restart of the broker must not forget."""
+
+    def assign(self, packet_id: int, sent: "Sent") -> None:
+        """That a message of a shared queue is this client's; then `Outgoing.assigned` is called."""
+
+    def release(self, packet_id: int, sent: "Sent") -> None:
+        """That the client has a message; then `Outgoing.released` is called."""
+
+    def complete(self, packet_id: int, sent: "Sent") -> None:
+        """That the packet id is free."""
+
+
 class Sent(NamedTuple):
     """A message that the client has not answered for."""
 
@@ -61,6 +78,10 @@ class Sent(NamedTuple):
     """Where its place is; None for what is in memory only."""
     place: int
     is_shared: bool
+
+
+_LIVE = [Sent(NO_LETTER, qos, (b"", b""), None, 0, True) for qos in range(3)]
+"""What is in memory only is not sent again: no more is known of it."""
 
 
 class Grant(NamedTuple):
@@ -78,8 +99,7 @@ class Outgoing:
 
     __slots__ = (
         "_acks", "_alias_max", "_aliases", "_bytes_max", "_connection", "_held", "_held_bytes",
-        "_is_plain", "_last_id", "_level", "_on_released", "dropped", "in_flight", "send",
-        "window",
+        "_is_plain", "_last_id", "_level", "dropped", "in_flight", "recorder", "send", "window",
     )  # fmt: skip
 
     def __init__(
@@ -89,23 +109,21 @@ class Outgoing:
         window: int,
         bytes_max: int,
         alias_max: int,
-        on_released: Callable[[int, int], bool],
     ) -> None:
-        """`on_released` records that the client has the message with an id, at a place; False if
-        there is nothing to wait for."""
         self._level = level
         self._connection = connection
         self.send = connection.write
-        self.window = window
+        self.window = min(window, OWN_IDS)
         self._bytes_max = bytes_max
         self._alias_max = alias_max
         self._aliases: dict[bytes, int] = {}
-        self._on_released = on_released
+        self.recorder: Recorder | None = None
+        """Of a durable session."""
         self.in_flight: dict[int, Sent] = {}
         self._held: deque[tuple[Letter, Grant, Queue | None, int, bool, bool]] | None = None
         self._held_bytes = 0
         self._acks: dict[Queue, list[int]] = {}
-        self._last_id = 0
+        self._last_id = OWN_IDS
         self._is_plain = not bytes_max and not alias_max
         """Whether packets are the same for all who have no wishes of their own."""
         self.dropped = 0
@@ -129,6 +147,12 @@ class Outgoing:
                 self.send(halves[0])
         elif self._held or connection.congested or len(self.in_flight) >= self.window:
             self._hold(letter, grant, None, 0, False, False)
+        elif self._is_plain and grant.is_plain and letter.is_plain:
+            live = _LIVE[min(letter.qos, grant.qos)]
+            head, tail = letter.plain(self._level, live.qos)
+            packet_id = self._free_id()
+            self.in_flight[packet_id] = live
+            connection.write(b"%b%c%c%b" % (head, packet_id >> 8, packet_id & 255, tail))
         else:
             self._deliver(letter, grant, None, 0, False, False, now_ms)
 
@@ -166,7 +190,7 @@ class Outgoing:
             self._deliver(letter, grant, queue, place, again, is_own, now_ms)
 
     def _is_used(self, place: int) -> bool:
-        return place % PACKET_ID_MAX + 1 in self.in_flight
+        return place % OWN_IDS + 1 in self.in_flight
 
     def _deliver(
         self,
@@ -179,9 +203,10 @@ class Outgoing:
         now_ms: int,
     ) -> None:
         qos = min(letter.qos, grant.qos)
-        if qos and self._is_plain and grant.is_plain and letter.is_plain:
+        is_assigned = queue is not None and qos == 2 and not is_own and self.recorder is not None
+        if qos and self._is_plain and grant.is_plain and letter.is_plain and not is_assigned:
             same = letter.plain(self._level, qos)
-            packet_id = place % PACKET_ID_MAX + 1 if is_own else self._free_id()
+            packet_id = place % OWN_IDS + 1 if is_own else self._free_id()
             self.in_flight[packet_id] = tuple.__new__(
                 Sent, (letter, qos, same, queue, place, not is_own)
             )
@@ -189,7 +214,7 @@ class Outgoing:
             return
         halves = self._halves(letter, qos, grant, now_ms)
         aliased = halves
-        if self._alias_max and halves is not None:
+        if self._alias_max and halves is not None and not is_assigned:
             aliased = self._aliased(letter, halves, grant.ids, now_ms)
         if halves is None or aliased is None or qos == 0:
             if aliased is not None:
@@ -197,9 +222,18 @@ class Outgoing:
             if queue is not None:
                 self.acknowledge(queue, place)
             return
-        packet_id = place % PACKET_ID_MAX + 1 if is_own else self._free_id()
-        self.in_flight[packet_id] = Sent(letter, qos, halves, queue, place, not is_own)
-        self._send(packet_id, aliased, again)
+        packet_id = place % OWN_IDS + 1 if is_own else self._free_id()
+        sent = self.in_flight[packet_id] = Sent(letter, qos, halves, queue, place, not is_own)
+        if is_assigned:
+            assert self.recorder is not None
+            self.recorder.assign(packet_id, sent)
+        else:
+            self._send(packet_id, aliased, again)
+
+    def assigned(self, packet_id: int, sent: Sent) -> None:
+        """It is recorded that a message is this client's: send it."""
+        if self.in_flight.get(packet_id) is sent:
+            self._send(packet_id, sent.halves, False)
 
     def _send(self, packet_id: int, halves: Halves, again: bool) -> None:
         head, tail = halves
@@ -208,11 +242,12 @@ class Outgoing:
         self.send(b"%b%b%b" % (head, packet_id.to_bytes(2, "big"), tail))
 
     def _free_id(self) -> int:
-        packet_id = self._last_id % PACKET_ID_MAX + 1
-        while packet_id in self.in_flight:
-            packet_id = packet_id % PACKET_ID_MAX + 1
-        self._last_id = packet_id
-        return packet_id
+        packet_id = self._last_id
+        while True:
+            packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else OWN_IDS + 1
+            if packet_id not in self.in_flight:
+                self._last_id = packet_id
+                return packet_id
 
     def _halves(self, letter: Letter, qos: int, grant: Grant, now_ms: int) -> Halves | None:
         """The packet; None if it is larger than the client takes."""
@@ -251,6 +286,11 @@ class Outgoing:
                     self.acknowledge(queue, place)
                 continue
             self._deliver(letter, grant, queue, place, again, is_own, now_ms)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is something to go on with."""
+        return bool(self._held or self._acks)
 
     @property
     def has_room(self) -> bool:
@@ -293,16 +333,17 @@ class Outgoing:
             return
         if sent.letter is not None and sent.queue is not None:
             self.acknowledge(sent.queue, sent.place)
+        recorder = self.recorder if sent.queue is not None else None
         if reason >= 0x80:
             del self.in_flight[packet_id]
-            return
-        if sent.letter is None:
-            self._release(packet_id)
+            if recorder is not None and (sent.is_shared or sent.letter is None):
+                recorder.complete(packet_id, sent)
             return
         self.in_flight[packet_id] = sent._replace(letter=None)
-        is_kept = sent.queue is not None and not sent.is_shared
-        if not (is_kept and self._on_released(packet_id, sent.place)):
+        if sent.letter is None or recorder is None:
             self._release(packet_id)
+        else:
+            recorder.release(packet_id, sent)
 
     def _release(self, packet_id: int, reason: int = 0) -> None:
         reason = reason if self._level == V5 else 0
@@ -322,34 +363,36 @@ class Outgoing:
 
     # -- over connections ----------------------------------------------------------------------
 
-    def resume(self, released: dict[int, int], left: dict[int, Sent], queue: Queue | None) -> None:
-        """Go on where another connection ended: with ids that the client may forget, and messages
-        of shared filters that are this client's to have."""
-        for packet_id, place in released.items():
-            self.in_flight[packet_id] = Sent(None, 2, (b"", b""), queue, place, False)
-            self._release(packet_id)
-        for packet_id, sent in left.items():
-            self.in_flight[packet_id] = sent
-            if sent.letter is None:
-                self._release(packet_id)
-            else:
-                self._send(packet_id, sent.halves, True)
+    def resume(self, packet_id: int, queue: Queue | None, place: int, *, is_shared: bool) -> None:
+        """An id that another connection ended with, of a message that the client has."""
+        self.in_flight[packet_id] = Sent(None, 2, (b"", b""), queue, place, is_shared)
+        self._release(packet_id)
 
-    def give_back(self, *, is_over: bool) -> dict[int, Sent]:
+    def send_again(
+        self, packet_id: int, letter: Letter, grant: Grant, queue: Queue, place: int, now_ms: int
+    ) -> None:
+        """A message of a shared filter that another connection ended with."""
+        halves = self._halves(letter, 2, grant, now_ms)
+        if halves is None:
+            self.acknowledge(queue, place)
+            self.resume(packet_id, queue, place, is_shared=True)
+        else:
+            self.in_flight[packet_id] = Sent(letter, 2, halves, queue, place, True)
+            self._send(packet_id, halves, True)
+
+    def give_back(self, *, is_over: bool) -> None:
         """The connection is gone. What others may have goes back; the rest is this client's.
 
         A message of a shared filter with QoS 2 is nobody else's once it was sent (4.8.2).
         """
         back: dict[Queue, list[int]] = {}
-        left: dict[int, Sent] = {}
-        for packet_id, sent in self.in_flight.items():
-            if sent.queue is not None and sent.is_shared and sent.qos == 2:
-                if not is_over:
-                    left[packet_id] = sent
-                elif sent.letter is not None:
-                    self.acknowledge(sent.queue, sent.place)
-            elif sent.queue is not None and sent.letter is not None:
+        for sent in self.in_flight.values():
+            if sent.queue is None or sent.letter is None:
+                continue
+            if not sent.is_shared or sent.qos != 2:
                 back.setdefault(sent.queue, []).append(sent.place)
+            elif is_over:
+                self.acknowledge(sent.queue, sent.place)
         for _, _, queue, place, _, _ in self._held or ():
             if queue is not None:
                 back.setdefault(queue, []).append(place)
@@ -358,4 +401,3 @@ class Outgoing:
             queue.requeue(places, counted=False)
         self.in_flight = {}
         self._held = None
-        return left

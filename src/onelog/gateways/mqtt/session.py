@@ -16,18 +16,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onelog.core.access import Principal
 from onelog.core.sessions.sessions import FOREVER_S
 from onelog.errors import OnelogError
 from onelog.gateways.mqtt.client import Client
 from onelog.gateways.mqtt.connecting import Greeting, greet
-from onelog.gateways.mqtt.filters import LEVELS_MAX, read_filter
+from onelog.gateways.mqtt.filters import LEVELS_MAX, SYS, Topic, read_filter
 from onelog.gateways.mqtt.outgoing import Outgoing
 from onelog.gateways.mqtt.reasons import reason_of
 from onelog.gateways.mqtt.subscriptions import NO_LOCAL, Subscribed
-from onelog.gateways.mqtt.sys_topics import PREFIX
 from onelog.message import NewMessage
 from onelog.net.connection import Connection, FramedSession
 from onelog.wire.mqtt import packets
@@ -55,8 +54,8 @@ KNOWN_MAX = 1_000
 SUBSCRIPTIONS_MAX = 10_000
 
 _PUBLISH, _PUBACK, _PUBREC = Packet.PUBLISH, Packet.PUBACK, Packet.PUBREC
-_Answer = list[bytes | None]
-"""A place for an answer."""
+_Answer = list[Any]
+"""A place for an answer: its bytes, or None as long as there is none; the QoS and the packet id."""
 
 
 class MqttSession(FramedSession):
@@ -86,7 +85,7 @@ class MqttSession(FramedSession):
         self._received: set[int] = set()
         """Packet ids of QoS 2 that the client has not released, in a session that is not durable.
         """
-        self._topics: dict[bytes, str] = {}
+        self._topics: dict[bytes, Topic] = {}
         self._known: dict[bytes, tuple[bytes, int]] = {}
         self._aliases: dict[int, bytes] = {}
         self._receive_max = ANSWERS_MAX
@@ -94,6 +93,20 @@ class MqttSession(FramedSession):
         clients.sessions.add(self)
 
     # -- the connection ------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes arrived."""
+        client = self._client
+        if len(data) != 4 or data[:2] != b"\x40\2" or client is None or self._is_busy:
+            super().data_received(data)
+            return
+        self._is_alive = True  # A PUBACK by itself, of one of many who got the same.
+        client.outgoing.got_puback(data[2] << 8 | data[3])
+        client.go_on()
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._is_late or self._reader.unread_bytes > 0
 
     def _handle_read(self) -> None:
         self._is_alive = True
@@ -107,8 +120,12 @@ class MqttSession(FramedSession):
     def _handle_some(self) -> None:
         """Handle packets for a few milliseconds; the rest waits for the next tick."""
         reader, connection = self._reader, self.connection
+        late = self._clients.broker.routing.late
         ends = monotonic() + TURN_SECONDS
         while len(self._answers) < ANSWERS_MAX and not connection.congested:
+            if late:
+                self._put_off()  # So many get what was published that it takes its time.
+                return
             spans = reader.spans(SPANS_MAX)
             if not spans:
                 return
@@ -128,7 +145,7 @@ class MqttSession(FramedSession):
                     self._is_held = True
                     connection.hold()
                     return
-                if monotonic() > ends:
+                if late or monotonic() > ends:
                     reader.give_back(end)
                     self._put_off()
                     return
@@ -171,9 +188,9 @@ class MqttSession(FramedSession):
         if client is not None:
             self._will = None
             self._clients.sys.left(client)
-            left = client.leave(is_over=self._expiry_s == 0)
+            client.leave(is_over=self._expiry_s == 0)
             self._answers.clear()
-            self._clients.go(self.client_id, self._expiry_s, will, left)
+            self._clients.go(self.client_id, self._expiry_s, will)
 
     def taken_over(self) -> None:
         """Another connection has the same client id."""
@@ -272,10 +289,19 @@ class MqttSession(FramedSession):
             return
         if isinstance(found, OnelogError):
             reason = Reason.BAD_USER_OR_PASSWORD
-            self.connection.write(packets.encode_connack(self._level, False, reason, {}))
-            self.connection.end()
+            self._turn_away(reason)
+            return
+        if not self._clients.admits(found, greeting.client_id, greeting.will):
+            self._turn_away(Reason.NOT_AUTHORIZED)
+            return
+        try:
+            self._clients.check_room(greeting)
+        except OnelogError as error:
+            self.connection.warn("%s is refused: %s", self.connection, error)
+            self._turn_away(reason_of(error))
             return
         self._who = found
+        self.connection.user = found.name
         try:
             self._welcome(greeting, connect)
         except Exception:
@@ -285,6 +311,15 @@ class MqttSession(FramedSession):
         if self._is_held:
             self._is_held = False
             self._next_turn()
+
+    def _turn_away(self, reason: Reason) -> None:
+        self.connection.write(packets.encode_connack(self._level, False, reason, {}))
+        self.connection.end()
+
+    @property
+    def user(self) -> str:
+        """Who has logged in; empty for nobody."""
+        return self._who.name
 
     def _welcome(self, greeting: Greeting, connect: packets.Connect) -> None:
         clients, config = self._clients, self._clients.config
@@ -304,7 +339,6 @@ class MqttSession(FramedSession):
             min(about.get(Property.RECEIVE_MAXIMUM, 65_535), config.in_flight_max),
             about.get(Property.MAXIMUM_PACKET_SIZE, 0),
             min(about.get(Property.TOPIC_ALIAS_MAXIMUM, 0), config.topic_alias_maximum),
-            self._record_release,
         )  # fmt: skip
         is_durable = greeting.expiry_s > 0
         client = Client(clients, greeting.client_id, self._who, outgoing, is_durable)
@@ -313,15 +347,13 @@ class MqttSession(FramedSession):
         self.connection.write(answer)
         if is_durable:
             will = "" if greeting.will is None else greeting.will.written()
-            known = clients.broker.sessions.keep(self.client_id, greeting.expiry_s, 0, will)
-            client.resume(dict(known.subscriptions), clients.left.pop(self.client_id, {}))
+            known = clients.broker.sessions.keep(
+                self.client_id, greeting.expiry_s, 0, will, self.user
+            )
+            client.resume(dict(known.subscriptions))
         elif kept is not None:
             # It goes on with its session for as long as it is connected.
-            client.is_durable = True
-            client.resume(dict(kept.subscriptions), clients.left.pop(self.client_id, {}))
-
-    def _record_release(self, packet_id: int, place: int) -> bool:
-        return self._client is not None and self._client.release(packet_id, place)
+            client.resume(dict(kept.subscriptions))
 
     # -- messages of the client ----------------------------------------------------------------
 
@@ -333,14 +365,12 @@ class MqttSession(FramedSession):
             properties, alias = self._looked_at(properties)
             if alias:
                 raw = self._aliased(alias, raw)
-        topic = self._topics.get(raw)
-        if topic is None:
-            topic = self._topic(raw)
+        topic = self._topics.get(raw) or self._topic(raw)
         qos = flags >> 1 & 3
         clients = self._clients
         clients.sys.received += 1
         if qos == 0:
-            if topic[:1] != "$" or not topic.startswith(PREFIX):
+            if not topic.is_sys:
                 try:
                     clients.publish(
                         self._who, self._name, topic, raw, flags, properties, payload, _nobody
@@ -348,27 +378,27 @@ class MqttSession(FramedSession):
                 except OnelogError as error:
                     log.info("a message of %s is dropped: %s", self.connection, error)
             return
-        place: _Answer = [None]
+        place: _Answer = [None, qos, packet_id]
+        self._answers.append(place)
         if qos == 2 and packet_id in self._received_ids():
-            self._answers.append(place)
-            self._answer(place, 2, packet_id, 0)  # It is here already.
+            self._answer(place, 0)  # It is here already.
             return
-        self._admit(place)
-        if topic.startswith(PREFIX):
-            self._answer(place, qos, packet_id, Reason.NOT_AUTHORIZED)
+        if self._level == V5:
+            self._check_receive_maximum()
+        if topic.is_sys:
+            self._answer(place, Reason.NOT_AUTHORIZED)
             return
         records = self._note_received(packet_id) if qos == 2 else ()
-        stored = partial(self._stored, qos, packet_id)
         try:
             count = clients.publish(
-                self._who, self._name, topic, raw, flags, properties, payload, stored, place,
+                self._who, self._name, topic, raw, flags, properties, payload, self._stored, place,
                 records,
             )  # fmt: skip
         except OnelogError as error:
-            stored(place, None, error)
+            self._stored(place, None, error)
         else:
             if not count and not records:
-                self._answer(place, qos, packet_id, Reason.NO_MATCHING_SUBSCRIBERS)
+                self._answer(place, Reason.NO_MATCHING_SUBSCRIBERS)
 
     def _note_received(self, packet_id: int) -> Sequence[NewMessage]:
         """A message of QoS 2 comes in: what has to be recorded with it."""
@@ -377,11 +407,9 @@ class MqttSession(FramedSession):
         self._received.add(packet_id)
         return ()
 
-    def _admit(self, place: _Answer) -> None:
-        """Keep a place for an answer."""
-        self._answers.append(place)
-        in_use = len(self._answers) + self._received_count()
-        if self._level == V5 and in_use > self._receive_max:
+    def _check_receive_maximum(self) -> None:
+        in_use = len(self._answers) + len(self._received_ids())
+        if in_use > self._receive_max:
             raise PacketError(
                 f"{in_use} messages are not answered, of {self._receive_max} at most",
                 Reason.RECEIVE_MAXIMUM_EXCEEDED,
@@ -393,31 +421,31 @@ class MqttSession(FramedSession):
             return self._clients.broker.packet_ids.of(self.client_id).received
         return self._received
 
-    def _received_count(self) -> int:
-        return len(self._received_ids())
-
-    def _stored(
-        self, qos: int, packet_id: int, place: _Answer, where: object, error: OnelogError | None
-    ) -> None:
+    def _stored(self, place: _Answer, where: object, error: OnelogError | None) -> None:
         if error is None:
-            self._answer(place, qos, packet_id, 0)
+            self._answer(place, 0)
             return
+        _, qos, packet_id = place
         if qos == 2 and self._expiry_s:
             self._clients.broker.packet_ids.forgotten(self.client_id, packet_id, None)
         self._received.discard(packet_id)
-        self._answer(place, qos, packet_id, reason_of(error))
+        self._answer(place, reason_of(error))
 
-    def _answer(self, place: _Answer, qos: int, packet_id: int, reason: int) -> None:
+    def _answer(self, place: _Answer, reason: int) -> None:
         """Answer a message, now or when those before it are."""
         if self._client is None:
             return
-        if reason >= 0x80 and self._level < V5:
+        _, qos, packet_id = place
+        if reason and self._level == V5:
+            kind = _PUBACK if qos == 1 else _PUBREC
+            place[0] = packets.encode_answer(kind, V5, packet_id, reason)
+        elif reason >= 0x80:
             # There is no way to say no: the client has to send it again.
             log.warning("%s is closed: a message could not be taken", self.connection)
             self._end(Reason(reason), "")
             return
-        kind = _PUBACK if qos == 1 else _PUBREC
-        place[0] = packets.encode_answer(kind, self._level, packet_id, reason)
+        else:
+            place[0] = b"%c\2%c%c" % (0x40 if qos == 1 else 0x50, packet_id >> 8, packet_id & 255)
         answers = self._answers
         was_full = len(answers) >= ANSWERS_MAX
         while answers and (data := answers[0][0]) is not None:
@@ -458,13 +486,14 @@ class MqttSession(FramedSession):
             raise PacketError(f"alias {alias} is no topic yet", Reason.PROTOCOL_ERROR)
         return known
 
-    def _topic(self, raw: bytes) -> str:
-        topic = packets.read_topic(raw)
+    def _topic(self, raw: bytes) -> Topic:
+        topic = Topic.of(packets.read_topic(raw))
         if raw.count(b"/") >= LEVELS_MAX:
             raise PacketError("a topic has too many levels", Reason.TOPIC_NAME_INVALID)
         if len(self._topics) >= KNOWN_MAX:
             self._topics.clear()
-        self._topics[raw] = topic
+        if len(raw) < 256:
+            self._topics[raw] = topic
         return topic
 
     def got_pubrel(self, head: int, at: int, end: int) -> None:
@@ -530,7 +559,7 @@ class MqttSession(FramedSession):
             packets.encode_reasons(Packet.SUBACK, self._level, wanted.packet_id, reasons)
         )
         for each in news:
-            if each.filter.levels[0] == PREFIX:
+            if each.filter.levels[0] == SYS:
                 self._clients.sys.subscribed(client, each)
 
     def _subscribe(
@@ -548,6 +577,8 @@ class MqttSession(FramedSession):
             return None, Reason.QUOTA_EXCEEDED
         handling = options >> 4 & 3
         try:
+            if client.is_durable:
+                self._clients.broker.sessions.check_room()
             client.subscribe(text, subscribed, replay=None if handling == 1 else handling == 0)
         except OnelogError as error:
             return None, reason_of(error)

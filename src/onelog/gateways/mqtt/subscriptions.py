@@ -37,13 +37,14 @@ class Subscribed(NamedTuple):
 class Subscriptions:
     """All of one client, by the text of their filters."""
 
-    __slots__ = ("_grants", "_has_no_local", "_name", "by_filter")
+    __slots__ = ("_name", "by_filter", "grants", "has_no_local")
 
     def __init__(self, client_id: str) -> None:
         self._name = client_id.encode()
         self.by_filter: dict[str, Subscribed] = {}
-        self._grants: dict[bytes, Grant | None] = {}
-        self._has_no_local = False
+        self.grants: dict[bytes, Grant | None] = {}
+        """What topics were granted, unless their publisher matters."""
+        self.has_no_local = False
 
     def set(self, text: str, subscribed: Subscribed) -> bool:
         """Add or replace one; whether it is new."""
@@ -59,19 +60,19 @@ class Subscriptions:
         return subscribed
 
     def _changed(self) -> None:
-        self._grants = {}
-        self._has_no_local = any(each.options & NO_LOCAL for each in self.by_filter.values())
+        self.grants = {}
+        self.has_no_local = any(each.options & NO_LOCAL for each in self.by_filter.values())
 
     def grant(self, topic: bytes, publisher: bytes) -> Grant | None:
         """What the filters that are not shared grant for a topic; None if none matches."""
-        if self._has_no_local and publisher == self._name:
+        if self.has_no_local and publisher == self._name:
             return self._matched(topic, NO_LOCAL)
         try:
-            return self._grants[topic]
+            return self.grants[topic]
         except KeyError:
-            if len(self._grants) >= GRANTS_MAX:
-                self._grants = {}
-            grant = self._grants[topic] = self._matched(topic, 0)
+            if len(self.grants) >= GRANTS_MAX:
+                self.grants = {}
+            grant = self.grants[topic] = self._matched(topic, 0)
             return grant
 
     def _matched(self, topic: bytes, without: int) -> Grant | None:

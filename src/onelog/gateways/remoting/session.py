@@ -174,26 +174,25 @@ class BrokerSession(ServerSession[Answer]):
         place = "remoting", connection.remote_address
         certified = self.broker.logins.certified(connection.certificate, *place)
         self.principal = self._unsigned = certified or Principal("", *place)
+        connection.user = self.principal.name
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
 
     def authenticate(self, command: Command) -> None:
         """Who has signed the request? `NotAuthenticatedError` if somebody must, and nobody has."""
         ext = command.ext
         name = ext.get(ACCESS_KEY)
-        address = self.connection.remote_address
-        if name is None:
-            if not self._unsigned.name and self.broker.logins.is_needed:
-                raise errors.NotAuthenticatedError(
-                    "No accessKey is configured: requests have to be signed by a user"
-                )
-            who = self._unsigned
-        else:
+        who = self._unsigned
+        if name is not None:
             who = self.broker.logins.signed(
-                name, ext.get(SIGNATURE) or "", lambda: signed_content(ext, command.body),
-                "remoting", address,
-            )  # fmt: skip
-        if who.name != self.principal.name:
+                name, ext.get(SIGNATURE) or "", signed_content(ext, command.body), self.principal
+            )
+        elif not who.name and self.broker.logins.is_needed:
+            raise errors.NotAuthenticatedError(
+                "No accessKey is configured: requests have to be signed by a user"
+            )
+        if who is not self.principal:
             self.principal = who
+            self.connection.user = who.name
 
     def answer(self, command: Command, answer: Answer) -> None:
         """Send a successful answer."""

@@ -97,7 +97,7 @@ class Gateway:
         """Send heart-beats that are due, and end connections whose own are missing."""
         now_ms = self.clock.now_ms()
         for session in list(self.sessions):
-            session.beat(now_ms)
+            session.connection.guard(session.beat, now_ms)
 
 
 class StompSession(FramedSession):
@@ -240,9 +240,7 @@ class StompSession(FramedSession):
             self.fail(error, version=",".join(VERSIONS))
             return
         ours = self._agree_on_heartbeats(headers.get("heart-beat", "0,0"))
-        vhost = headers.get("host", DEFAULT_VHOST)
-        # Clients put the name of the machine there, if they know of nothing better.
-        self.vhost = vhost if self.broker.routing.has_vhost(vhost) else DEFAULT_VHOST
+        self.vhost = headers.get("host", DEFAULT_VHOST)
         self.client_id = headers.get("client-id", "")
         self._is_logging_in = True
         told = partial(self._logged_in, common[-1], ours)
@@ -262,6 +260,10 @@ class StompSession(FramedSession):
             self.fail(found)
             return
         self.who = found
+        self.connection.user = found.name
+        # Clients put the name of the machine there, if they know of nothing better.
+        if not self.broker.routing.is_open_to(found, self.vhost):
+            self.vhost = DEFAULT_VHOST
         self.version = self._reader.version = version
         # Who wants to know that the other side is alive, says so by heart-beats.
         self.connection.idle_ms = 0

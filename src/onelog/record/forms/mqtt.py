@@ -37,6 +37,8 @@ from onelog.errors import WireError
 from onelog.record.forms.neutral import Header, Neutral
 
 QOS = 6
+EXACTLY_ONCE = 4
+"""QoS 2, in its place among the flags."""
 RETAIN = 1
 REPLAYED = 0x80
 _HEAD = struct.Struct(">BQHHI")

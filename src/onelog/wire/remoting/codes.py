@@ -142,6 +142,7 @@ class RequestCode(IntEnum):
     QUERY_STAGED = 900103
     CHANGE_BINDING = 900111
     LIST_BINDINGS = 900112
+    LIST_AUDIT = 900113
 
 
 class ResponseCode(IntEnum):

@@ -5,7 +5,9 @@ Signature, which is the HMAC-SHA1, in base64, of the values of all the other fie
 their names, followed by the body.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from operator import itemgetter
 
 from onelog.message import Buffer
 
@@ -16,5 +18,13 @@ SIGNATURE = "Signature"
 
 def signed_content(ext: Mapping[str, str], body: Buffer = b"") -> bytes:
     """What the signature of a request is made of."""
-    values = [ext[name] for name in sorted(ext) if name != SIGNATURE]
-    return "".join(values).encode() + body
+    return "".join(_values(tuple(ext))(ext)).encode() + body
+
+
+@lru_cache(1_024)
+def _values(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], Iterable[str]]:
+    """What takes the values that are signed out of such fields: clients send the same again."""
+    signed = sorted(name for name in names if name != SIGNATURE)
+    if len(signed) > 1:
+        return itemgetter(*signed)
+    return lambda ext: [ext[name] for name in signed]

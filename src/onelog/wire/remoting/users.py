@@ -22,6 +22,18 @@ class UserInfo(Body, frozen=True):
     username: Name = ""
 
 
+class AuditEntry(Body, frozen=True):
+    """What somebody did, or tried."""
+
+    action: str = ""
+    address: str = ""
+    protocol: str = ""
+    result: str = ""
+    thing: str = ""
+    time: int = 0
+    user: str = ""
+
+
 class PolicyEntry(Body, frozen=True):
     """What may be done to one thing."""
 

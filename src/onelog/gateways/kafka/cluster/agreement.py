@@ -3,6 +3,7 @@
     node/NUMBER         "name host port" of a broker
     topic/NAME          a placement (`core.catalog.placements`); of a deleted topic, when that was
     coordinator/SLOT    the number of the broker that looks after a slot
+    group/NAME          the settings of a share group
 
 Whoever wants a change puts a text in the place of the one it knows; if another was quicker, it
 fails, and nothing is changed. Then it carries out its own part, and has the others look. A broker
@@ -29,11 +30,18 @@ from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import BrokerBusyError, ConfigError, OnelogError
 from onelog.gateways import House
 from onelog.gateways.kafka.cluster.peers import Peers
-from onelog.gateways.kafka.cluster.register import Register
-from onelog.gateways.kafka.cluster.view import NODE_KEY, TOPIC_KEY, Cluster, Node, Proposal
+from onelog.gateways.kafka.cluster.view import (
+    GROUP_KEY,
+    NODE_KEY,
+    TOPIC_KEY,
+    Cluster,
+    Node,
+    Proposal,
+)
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.names import is_visible, visible_topics
 from onelog.jobs import Job
+from onelog.net.register import Register
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
 
@@ -45,6 +53,8 @@ ATTEMPTS = 5
 AT_ONCE = 20
 """Topics that are carried out before others may go on."""
 REGISTER_MARGIN_MS = 2_000
+SHARE_SETTINGS = "share."
+"""What settings of share groups begin with."""
 DELETED_KEPT_MS = 30 * 86_400_000
 """A broker that was away for longer may bring a topic back that was deleted meanwhile."""
 
@@ -57,7 +67,7 @@ class Agreement:
         self._clock = house.clock
         self._node = node
         self.cluster = cluster
-        self._register = Register(lambda: house.broker.config, house.tls)
+        self._register = Register("KAFKA", lambda: house.broker.config, house.tls)
         self.peers = Peers(cluster.nodes.get, house.tls)
         self._round = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
@@ -176,6 +186,9 @@ class Agreement:
             for key, known in texts.items()
             if key.startswith(TOPIC_KEY) and kept.get(key) != known
         ]
+        for key, known in texts.items():
+            if key.startswith(GROUP_KEY) and kept.get(key) != known:
+                self._apply_group(key.removeprefix(GROUP_KEY), known)
         for number, key in enumerate(changed):
             self._apply(key.removeprefix(TOPIC_KEY), texts[key])
             if number % AT_ONCE == AT_ONCE - 1:
@@ -279,14 +292,54 @@ class Agreement:
         self.cluster.texts[key] = text
         if key.startswith(TOPIC_KEY):
             self._apply(key.removeprefix(TOPIC_KEY), text)
+        elif key.startswith(GROUP_KEY):
+            self._apply_group(key.removeprefix(GROUP_KEY), text)
 
     async def _tell(self) -> None:
         """Have all other brokers look; who does not answer does so by itself, later."""
+        await self.ask_others(ApiKey.METADATA, 9, {"topics": []})
+
+    async def ask_others(self, key: ApiKey, version: int, fields: Fields) -> list[Fields]:
+        """What the other brokers answer, those that do."""
         others = self.cluster.live - {self._node.node_id}
-        asked = (self.peers.ask(each, ApiKey.METADATA, 9, {"topics": []}) for each in others)
+        asked = (self.peers.ask(each, key, version, fields) for each in others)
+        found = []
         for told in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(told, BaseException):
                 log.info("a broker of the Kafka cluster was not told: %s", told)
+            else:
+                found.append(told)
+        return found
+
+    # -- share groups --------------------------------------------------------------------------
+
+    def _apply_group(self, name: str, text: str) -> None:
+        """Have a group's settings as they were agreed on."""
+        try:
+            given = msgspec.json.decode(text, type=dict[str, str])
+            if not given and self.broker.find_group(SELF, name) is None:
+                return
+            group = self.broker.group(SELF, name)
+            kept = {
+                key: value
+                for key, value in group.attributes.items()
+                if not key.startswith(SHARE_SETTINGS)
+            }
+            self.broker.admin.update_group(SELF, replace(group, attributes=kept | given))
+        except (OnelogError, msgspec.DecodeError) as error:
+            log.error("group %s is not as the Kafka cluster agreed on: %s", name, error)
+
+    def forget_group(self, name: str) -> None:
+        """A share group was deleted here: the others forget its positions and settings."""
+        topics = [{"topic_name": each.name} for each in visible_topics(self.broker, SELF)]
+
+        async def tell() -> None:
+            if GROUP_KEY + name in self.cluster.texts:
+                await self._try(Proposal(GROUP_KEY + name, "{}", {}))
+            fields = {"group_id": name, "topics": topics}
+            await self.ask_others(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, fields)
+
+        self.spawn(tell())
 
     # -- topics that others made ---------------------------------------------------------------
 

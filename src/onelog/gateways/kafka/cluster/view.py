@@ -21,7 +21,8 @@ from onelog.wire.kafka.schema import Fields
 SLOTS = 64
 """Of coordinators: as many brokers can have a part in coordinating."""
 TOPIC_KEY, NODE_KEY, COORDINATOR_KEY = "topic/", "node/", "coordinator/"
-"""What keys of the register begin with; behind it is a topic, a node's number or a slot."""
+GROUP_KEY = "group/"
+"""What keys of the register begin with; behind it is a topic, a node's number, a slot, a group."""
 
 
 class Node(NamedTuple):

@@ -134,7 +134,11 @@ def delete_groups(session: KafkaSession, request: Request) -> Fields:
         code = ErrorCode.NONE
         try:
             session.require_administrator()
-            session.broker.coordinator.delete(session.principal, name)
+            coordinator = session.broker.coordinator
+            is_shared = coordinator.share_group(session.principal, name) is not None
+            coordinator.delete(session.principal, name)
+            if is_shared and session.gateway.agreement is not None:
+                session.gateway.agreement.forget_group(name)
         except OnelogError as error:
             code = error_code(error)
         told.append({"group_id": name, "error_code": code})

@@ -10,13 +10,17 @@ share.partition.max.record.locks   how far it may have read beyond what it is do
 from collections.abc import Mapping
 from dataclasses import replace
 
+import msgspec
+
 from onelog.config import KafkaConfig
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.leases.queue import SHARED
 from onelog.core.leases.sharing import Terms
 from onelog.errors import ConfigError
+from onelog.gateways.kafka.cluster.view import GROUP_KEY, Proposal
 from onelog.gateways.kafka.configs import DEFAULT_SOURCE, Shown
 from onelog.gateways.kafka.session import KafkaSession
+from onelog.wire.kafka.schema import Fields
 
 GROUP = 32
 """Kafka's number for settings of groups."""
@@ -77,7 +81,11 @@ def _is_accepted(name: str, value: str) -> bool:
 
 
 def alter_group(
-    session: KafkaSession, name: str, wanted: Mapping[str, str | None], is_trial: bool
+    session: KafkaSession,
+    name: str,
+    wanted: Mapping[str, str | None],
+    is_trial: bool,
+    told: Fields,
 ) -> None:
     """Change settings of a group, None for a default; it is made if there is none."""
     for key, value in wanted.items():
@@ -90,4 +98,10 @@ def alter_group(
     group = session.broker.group(session.principal, name)
     kept = {key: value for key, value in group.attributes.items() if key not in wanted}
     given = {key: value for key, value in wanted.items() if value is not None}
+    cluster = session.gateway.cluster
+    if not cluster.is_alone:
+        known = {key: value for key, value in (kept | given).items() if key in GROUP_CONFIGS}
+        text = msgspec.json.encode(known).decode()
+        cluster.proposals.append(Proposal(GROUP_KEY + name, text, told))
+        return
     session.broker.admin.update_group(session.principal, replace(group, attributes=kept | given))

@@ -143,6 +143,7 @@ def consumer_group_heartbeat(session: KafkaSession, request: Request) -> Fields:
     owned = fields["topic_partitions"]
     if not fields["member_id"] and (fields["member_epoch"] != 0 or request.version > 0):
         raise InvalidRequestError("a heartbeat needs the id of its member")
+    check_topics(session, fields["subscribed_topic_names"])
     beat = Beat(
         fields["group_id"], fields["member_id"], fields["member_epoch"], fields["instance_id"],
         fields["rack_id"],
@@ -166,6 +167,12 @@ def consumer_group_heartbeat(session: KafkaSession, request: Request) -> Fields:
     return answer
 
 
+def check_topics(session: KafkaSession, topics: list[str] | None) -> None:
+    """`NotPermittedError` if a member may not know of what it subscribes to, there or not."""
+    for topic in topics or ():
+        session.broker.access.check(session.principal, "describe", ("topic", topic))
+
+
 def by_topic(session: KafkaSession, partitions: "frozenset[tuple[str, int]]") -> list[Fields]:
     """Partitions as Kafka lists them: by topic, with its id."""
     found: dict[str, list[int]] = {}
@@ -173,7 +180,9 @@ def by_topic(session: KafkaSession, partitions: "frozenset[tuple[str, int]]") ->
         found.setdefault(topic, []).append(partition)
     told = []
     for topic, numbers in found.items():
-        config = session.broker.find_topic(session.principal, topic)
+        # A regular expression is about topics that they may know of.
+        is_known = session.broker.access.may(session.principal, "describe", ("topic", topic))
+        config = session.broker.find_topic(session.principal, topic) if is_known else None
         if config is not None:
             told.append({"topic_id": topic_id(config), "topic_name": topic, "partitions": numbers})
     return told

@@ -1,6 +1,11 @@
-"""Share groups: heartbeats of their members, and what administrators ask and correct."""
+"""Share groups: heartbeats of their members, and what administrators ask and correct.
 
-from collections.abc import Mapping, Sequence
+In a cluster one broker looks after a group's members. Where the group is in a partition, and what
+its members have of it, the partition's broker knows: the first one asks the others for that, and
+puts their answers together with its own.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 
 from onelog.core.membership.consumers import LEAVE_EPOCH, Beat, ConsumerGroup
 from onelog.core.membership.shares import ASSIGNOR
@@ -9,13 +14,12 @@ from onelog.errors import (
     GroupNotFoundError,
     InvalidRequestError,
     OnelogError,
-    TopicNotFoundError,
 )
 from onelog.gateways.kafka.groups.describing import ALL_OPERATIONS
-from onelog.gateways.kafka.groups.members import by_topic
+from onelog.gateways.kafka.groups.members import by_topic, check_topics
 from onelog.gateways.kafka.names import NO_ID, require_topic, topic_id
 from onelog.gateways.kafka.session import LEADER_EPOCH, Handler, KafkaSession, Request, refusal
-from onelog.wire.kafka.codes import ApiKey
+from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
 _NOWHERE = -1
@@ -33,6 +37,7 @@ def share_group_heartbeat(session: KafkaSession, request: Request) -> Fields:
         fields["group_id"], fields["member_id"], epoch, rack=fields["rack_id"], rebalance_ms=0,
         topics=topics, owned=(), client_id=request.client_id, client_host=f"/{session.host}",
     )  # fmt: skip
+    check_topics(session, topics)
     beaten = session.broker.coordinator.beat_share(session.principal, beat)
     answer: Fields = {
         "error_code": 0, "member_id": beaten.member_id, "member_epoch": beaten.epoch,
@@ -96,9 +101,10 @@ def describe_share_group_offsets(session: KafkaSession, request: Request) -> Fie
         name, topics = asked["group_id"], asked["topics"]
         answer: Fields = {"group_id": name, "error_code": 0, "topics": []}
         try:
-            _require(session, name)
+            if _is_here(session, name):
+                _require(session, name)
             wanted: Mapping[str, Sequence[int]] = (
-                session.broker.sharing.topics_of(session.principal, name)
+                _partitions_of(session, name)
                 if topics is None
                 else {each["topic_name"]: each["partitions"] for each in topics}
             )
@@ -111,37 +117,57 @@ def describe_share_group_offsets(session: KafkaSession, request: Request) -> Fie
     return {"groups": told}
 
 
-def _positions(session: KafkaSession, group: str, topic: str, queues: Sequence[int]) -> Fields:
+def _partitions_of(session: KafkaSession, group: str) -> dict[str, list[int]]:
+    """The partitions of each topic in which a group has a position here."""
+    cluster = session.gateway.cluster
+    return {
+        topic: [
+            partition
+            for place in places
+            if (partition := cluster.partition(topic, place)) is not None
+        ]
+        for topic, places in session.broker.sharing.topics_of(session.principal, group).items()
+    }
+
+
+def _positions(session: KafkaSession, group: str, topic: str, wanted: Sequence[int]) -> Fields:
     sharing, who = session.broker.sharing, session.principal
     partitions = []
-    id_ = NO_ID
-    for queue_id in queues:
+    for partition in wanted:
         answer: Fields = {
-            "partition_index": queue_id, "start_offset": _NOWHERE, "leader_epoch": LEADER_EPOCH,
+            "partition_index": partition, "start_offset": _NOWHERE, "leader_epoch": LEADER_EPOCH,
             "lag": -1, "error_code": 0,
         }  # fmt: skip
         try:
-            id_ = _topic(session, topic, queue_id)
-            found = sharing.position(who, group, (topic, queue_id))
+            found = sharing.position(who, group, (topic, _queue(session, topic, partition)))
             if found is not None:
                 answer["start_offset"], answer["lag"] = found
         except OnelogError as error:
             answer |= refusal(error)
         partitions.append(answer)
-    return {"topic_name": topic, "topic_id": id_, "partitions": partitions}
+    return {"topic_name": topic, "topic_id": _id(session, topic), "partitions": partitions}
 
 
-def _topic(session: KafkaSession, topic: str, queue_id: int = 0) -> bytes:
-    """The id of a topic that has this partition."""
+def _id(session: KafkaSession, topic: str) -> bytes:
+    config = session.broker.find_topic(session.principal, topic)
+    return NO_ID if config is None else topic_id(config)
+
+
+def _queue(session: KafkaSession, topic: str, partition: int) -> int:
+    """The queue of a partition; `NotLeaderError` if another broker has it."""
     config = require_topic(session.broker, session.principal, topic)
-    if not 0 <= queue_id < config.queues:
-        raise TopicNotFoundError(f"topic {topic} has no partition {queue_id}")
-    return topic_id(config)
+    return session.gateway.cluster.queue(config, partition)
+
+
+def _is_here(session: KafkaSession, group: str) -> bool:
+    """Whether this broker knows the members of a group; others tell of their partitions only."""
+    cluster = session.gateway.cluster
+    return cluster.coordinator(group) == cluster.node_id
 
 
 def _require_empty(session: KafkaSession, name: str) -> None:
     session.require_administrator()
-    if _require(session, name).members:
+    if _is_here(session, name) and _require(session, name).members:
         raise GroupNotEmptyError(f"group {name} has members: stop them")
 
 
@@ -153,18 +179,20 @@ def alter_share_group_offsets(session: KafkaSession, request: Request) -> Fields
     for topic in request.fields["topics"]:
         partitions = []
         positions: dict[int, int] = {}
-        id_ = NO_ID
+        asked = topic["topic_name"]
         for each in topic["partitions"]:
             answer: Fields = {"partition_index": each["partition_index"], "error_code": 0}
             try:
-                id_ = _topic(session, topic["topic_name"], each["partition_index"])
-                positions[each["partition_index"]] = each["start_offset"]
+                queue_id = _queue(session, asked, each["partition_index"])
+                positions[queue_id] = each["start_offset"]
             except OnelogError as error:
                 answer |= refusal(error)
             partitions.append(answer)
         if positions:
-            session.broker.sharing.move(session.principal, name, topic["topic_name"], positions)
-        told.append({"topic_name": topic["topic_name"], "topic_id": id_, "partitions": partitions})
+            session.broker.sharing.move(session.principal, name, asked, positions)
+        told.append(
+            {"topic_name": asked, "topic_id": _id(session, asked), "partitions": partitions}
+        )
     return {"error_code": 0, "responses": told}
 
 
@@ -176,7 +204,8 @@ def delete_share_group_offsets(session: KafkaSession, request: Request) -> Field
     for topic in request.fields["topics"]:
         answer: Fields = {"topic_name": topic["topic_name"], "topic_id": NO_ID, "error_code": 0}
         try:
-            answer["topic_id"] = _topic(session, topic["topic_name"])
+            config = require_topic(session.broker, session.principal, topic["topic_name"])
+            answer["topic_id"] = topic_id(config)
             session.broker.sharing.forget(session.principal, name, topic["topic_name"])
         except OnelogError as error:
             answer |= refusal(error)
@@ -184,10 +213,62 @@ def delete_share_group_offsets(session: KafkaSession, request: Request) -> Field
     return {"error_code": 0, "responses": told}
 
 
+# -- in a cluster ------------------------------------------------------------------------------
+
+
+def _of_all(
+    groups: Callable[[Fields], list[str]], handle: Callable[[KafkaSession, Request], Fields]
+) -> Handler:
+    """A handler that also asks the brokers that have other partitions."""
+
+    def handler(session: KafkaSession, request: Request) -> Fields | None:
+        agreement, fields = session.gateway.agreement, request.fields
+        if agreement is None or not any(_is_here(session, each) for each in groups(fields)):
+            return handle(session, request)
+
+        async def ask() -> Fields:
+            own = handle(session, request)
+            for told in await agreement.ask_others(ApiKey(request.key), request.version, fields):
+                _merge(own, told)
+            return own
+
+        session.later(request, ask)
+        return None
+
+    return handler
+
+
+def _merge(own: Fields, other: Fields) -> None:
+    """Put what another broker tells of its partitions into an answer."""
+    if own.get("error_code") == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        own.update(other)
+    for name, theirs in other.items():
+        if isinstance(theirs, list):
+            known = {_name_of(each): each for each in own[name]}
+            for each in theirs:
+                if _name_of(each) in known:
+                    _merge(known[_name_of(each)], each)
+                else:
+                    own[name].append(each)
+
+
+def _name_of(part: Fields) -> object:
+    """What a part of an answer is about."""
+    return part.get("group_id") or part.get("topic_name") or part.get("partition_index")
+
+
+def _groups(fields: Fields) -> list[str]:
+    return [each["group_id"] for each in fields["groups"]]
+
+
+def _group(fields: Fields) -> list[str]:
+    return [fields["group_id"]]
+
+
 HANDLERS: dict[ApiKey, Handler] = {
     ApiKey.SHARE_GROUP_HEARTBEAT: share_group_heartbeat,
     ApiKey.SHARE_GROUP_DESCRIBE: share_group_describe,
-    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: describe_share_group_offsets,
-    ApiKey.ALTER_SHARE_GROUP_OFFSETS: alter_share_group_offsets,
-    ApiKey.DELETE_SHARE_GROUP_OFFSETS: delete_share_group_offsets,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: _of_all(_groups, describe_share_group_offsets),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: _of_all(_group, alter_share_group_offsets),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: _of_all(_group, delete_share_group_offsets),
 }

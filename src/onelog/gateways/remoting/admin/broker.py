@@ -270,6 +270,7 @@ def update_config(session: BrokerSession, command: Command) -> Answer | None:
             session.fail(command, error)
             return
         log.info("%s changed settings: %s", session.connection, changes)
+        session.broker.audit.note(session.principal, "alter", f"settings {[*changes]}", "done")
         session.answer(command, Answer())
 
     session.gateway.house.reconfigure(changes, changed)

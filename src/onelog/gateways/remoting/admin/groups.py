@@ -82,22 +82,22 @@ def update_group(session: BrokerSession, command: Command) -> Answer:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP. Without a body nothing happens."""
     if command.body:
         body = SubscriptionGroupConfig.decode(command.body)
-        session.broker.admin.update_group(session.principal, _group_config(session.broker, body))
+        session.broker.admin.update_group(session.principal, _group_config(session, body))
     return Answer()
 
 
 def update_groups(session: BrokerSession, command: Command) -> Answer | None:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST. One that is refused keeps all others from it."""
     wanted = SubscriptionGroupList.decode(command.body).group_config_list
-    configs = [_group_config(session.broker, body) for body in wanted]
+    configs = [_group_config(session, body) for body in wanted]
     return session.in_turns(
         command, configs, partial(session.broker.admin.update_group, session.principal)
     )
 
 
-def _group_config(broker: Broker, body: SubscriptionGroupConfig) -> GroupConfig:
+def _group_config(session: BrokerSession, body: SubscriptionGroupConfig) -> GroupConfig:
     check_group(body.group_name)
-    current = broker.find_group(SELF, body.group_name)
+    current = session.broker.find_group(session.principal, body.group_name)
     before = None if current is None else current.attributes
     attributes = alter(GROUP_ATTRIBUTES, before, body.attributes)
     return replace(group_from_body(body), attributes=attributes)
@@ -279,7 +279,7 @@ def reset_offsets(session: BrokerSession, command: Command) -> None:
     time_ms = fields.number(ext, "timestamp")
     queue_id, offset = fields.int32(ext, "queueId", -1), fields.number(ext, "offset", -1)
     is_forced = fields.flag(ext, "isForce", True) or (queue_id >= 0 and offset != -1)
-    config = broker.topic(SELF, topic)
+    config = broker.topic(who, topic)
     queues = [queue_id] if queue_id >= 0 else range(config.read_queues)
 
     def reset(places: dict[int, int]) -> Answer:

@@ -8,7 +8,6 @@ from functools import partial
 
 import msgspec
 
-from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.core.filters.tags import Subscription
 from onelog.errors import InvalidRequestError, InvalidTopicError, SystemTopicError
@@ -87,7 +86,7 @@ def _create(session: BrokerSession, command: Command, wanted: list[TopicBody]) -
             return _NO_MIXED_TYPE
         check_topic(body.topic_name)
         _refuse_system_topic(broker, body.topic_name)
-        current = broker.find_topic(SELF, body.topic_name)
+        current = broker.find_topic(session.principal, body.topic_name)
         before = None if current is None else current.attributes
         attributes = alter(TOPIC_ATTRIBUTES, before, body.attributes)
         configs.append(replace(topic_from_body(body), attributes=attributes))
@@ -105,7 +104,7 @@ def delete_topic(session: BrokerSession, command: Command) -> Answer:
     if not topic.strip():
         raise InvalidTopicError("The specified topic is blank.")
     _refuse_system_topic(session.broker, topic)
-    if session.broker.find_topic(SELF, topic) is not None:
+    if session.broker.find_topic(session.principal, topic) is not None:
         session.broker.admin.delete_topic(session.principal, topic)
     return Answer()
 

@@ -22,12 +22,13 @@ from onelog.core.users.passwords import Proofs, prove
 from onelog.core.users.permissions import ANY, Effect, Match, Rule
 from onelog.core.users.users import ADMIN_ROLE, Role, User
 from onelog.errors import InvalidRequestError, UserNotFoundError
-from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
+from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, by_worker
 from onelog.wire.remoting import fastjson, fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.users import AclInfo, PolicyEntry, PolicyInfo, UserInfo
 
+AUDIT_COUNT_MAX = 1_000
 _ACTIONS = {
     "Pub": "publish", "Sub": "consume", "Create": "create", "Delete": "delete", "Update": "alter",
     "Get": "describe", "List": "describe", "All": "admin", "Any": "admin",
@@ -257,7 +258,16 @@ def list_acls(session: BrokerSession, command: Command) -> Answer:
     return Answer(body=msgspec.json.encode(found))
 
 
+def list_audit(session: BrokerSession, command: Command) -> Answer:
+    """LIST_AUDIT: the last administrative actions, newest first."""
+    count = max(1, min(fields.int32(command.ext, "maxNum", 100), AUDIT_COUNT_MAX))
+    user = command.ext.get("username") or ""
+    entries = session.broker.audited(session.principal, count, user)
+    return Answer(body=msgspec.json.encode(entries))
+
+
 HANDLERS: dict[int, Handler] = {
+    RequestCode.LIST_AUDIT: by_worker(list_audit),
     RequestCode.AUTH_CREATE_USER: create_user,
     RequestCode.AUTH_UPDATE_USER: update_user,
     RequestCode.AUTH_DELETE_USER: delete_user,

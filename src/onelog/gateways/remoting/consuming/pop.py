@@ -193,7 +193,7 @@ def _receipt(session: BrokerSession, command: Command, topic: str) -> tuple[Rece
     """The receipt in a request, and the offset it is for; they must fit the rest of the request."""
     ext = command.ext
     queue_id = fields.int32(ext, "queueId")
-    _check_queue(session, topic, queue_id)
+    _check_queue(session, fields.text(ext, "consumerGroup"), topic, queue_id)
     receipt = parse_receipt(fields.text(ext, "extraInfo"))
     offset = fields.number(ext, "offset")
     if (
@@ -206,8 +206,8 @@ def _receipt(session: BrokerSession, command: Command, topic: str) -> tuple[Rece
     return receipt, offset
 
 
-def _check_queue(session: BrokerSession, topic: str, queue_id: int) -> None:
-    config = session.broker.topic(SELF, topic)
+def _check_queue(session: BrokerSession, group: str, topic: str, queue_id: int) -> None:
+    config = session.broker.consumed_topic(session.principal, group, topic)
     if not 0 <= queue_id < config.read_queues:
         raise InvalidReceiptError(
             f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"

@@ -5,7 +5,6 @@ not be delivered. So it is also the answer where nothing is scheduled and the ha
 come: it was recalled before, or never sent.
 """
 
-from onelog.core.access import SELF
 from onelog.errors import OnelogError, TopicNotFoundError
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
 from onelog.message import Appended
@@ -21,7 +20,7 @@ def recall_message(session: BrokerSession, command: Command) -> None:
     topic = fields.text(ext, "topic")
     text = fields.text(ext, "recallHandle")
     broker, who = session.broker, session.principal
-    if broker.find_topic(SELF, topic) is None:
+    if broker.find_topic(who, topic) is None:
         raise TopicNotFoundError(f"recall failed, the topic[{topic}] not exist")
     handle = checked_handle(broker.config, topic, text, session.gateway.clock.now_ms())
     group = ext.get("producerGroup", "")

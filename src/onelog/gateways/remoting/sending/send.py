@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from operator import itemgetter
 
-from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.durable.writer import UNCONFIRMED
 from onelog.core.publish import Intent
@@ -95,7 +94,9 @@ def send_message(session: BrokerSession, command: Command) -> None:
         properties, unique = _looked_through(gateway, properties)
         intent = intent_of(properties, gateway.clock.now_ms())
         if PRIORITY_NEEDLE in properties or LITE_NEEDLE in properties:
-            config = session.broker.find_topic(SELF, topic) or _create_topic(session, header)
+            config = session.broker.find_topic(session.principal, topic) or _create_topic(
+                session, header
+            )
             properties, queue_id, extra = placed(config, properties, queue_id)
     if retries_max is not None:
         intent = (intent or Intent())._replace(retries_max=retries_max)
@@ -172,7 +173,9 @@ def _may_have_reserved(properties: bytes) -> bool:
 
 def pick_queue(session: BrokerSession, header: SendHeader) -> int:
     """Any queue that can be written to, for a client that leaves the choice to the broker."""
-    config = session.broker.find_topic(SELF, header.topic) or _create_topic(session, header)
+    config = session.broker.find_topic(session.principal, header.topic) or _create_topic(
+        session, header
+    )
     return (
         session.gateway.house.random.randrange(config.write_queues) if config.write_queues else -1
     )
@@ -264,7 +267,7 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     parts = checked_parts(source)
     if not parts or not all(map(_BODY, parts)):
         raise EmptyMessageError("a batch without messages, or with one that has no body")
-    config = session.broker.find_topic(SELF, header.topic)
+    config = session.broker.find_topic(session.principal, header.topic)
     if config is not None and config.attributes.get("queue.type") == "BatchCQ":
         _send_inner_batch(session, command, header, queue_id, source, len(parts))
         return

@@ -1,0 +1,134 @@
+"""What being watched costs: a scrape of many queues, and the counters on the send path.
+
+The scrape is of a broker with 10,000 queues and 1,000 groups, by HTTP. The counters are taken out
+and put back in turns, a slice of sends each, in one process; the smallest difference that this can
+tell is about half a percent.
+"""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import uvloop
+
+from benchmarks.table import Options, Row, under
+from onelog.config import Value, load
+from onelog.core.access import SELF
+from onelog.core.catalog.topics import TopicConfig
+from onelog.core.durable.writer import Writer
+from onelog.message import NewMessage
+from onelog.metrics import Histogram
+from onelog.server import BrokerServer, running_broker
+
+QUEUES_PER_TOPIC = 10
+GROUPS = 1_000
+SLICE = 20_000
+TOGETHER = 64
+BODY = bytes(128)
+
+
+def run(options: Options) -> list[Row]:
+    """Both."""
+    return uvloop.run(_measured(options))
+
+
+async def _measured(options: Options) -> list[Row]:
+    settings: dict[str, Value] = {
+        "broker.store_path": str(options.folder / "store"), "broker.port": 0, "broker.vip_port": 0,
+        "broker.nameservers": "", "http.port": -1, "store.disk_clean_percent": 97,
+        "store.disk_force_percent": 98, "store.disk_refuse_percent": 99,
+        **dict.fromkeys(("kafka.port", "amqp.port", "stomp.port", "mqtt.port", "grpc.port"), 0),
+    }  # fmt: skip
+    async with running_broker(load(overrides=settings)) as server:
+        options.announce("the counters on the send path")
+        share, ns = await _share(server, 4 if options.quick else 20)
+        options.announce("scraping 10,000 queues")
+        seconds, size = await _scraped(server, 1_000 if options.quick else 10_000)
+    counted = f"paired slices of {SLICE:,} sends in one process, the median; {ns:.0f} ns of each"
+    scraped = f"best of 5; {size >> 10} KiB, in steps of 5 ms"
+    return [
+        under("counters, of the send path's CPU time", share * 100, "%", 1.0, note=counted),
+        under("scrape of 10,000 queues", seconds * 1_000, "ms", 200, note=scraped),
+    ]
+
+
+async def _share(server: BrokerServer, rounds: int) -> tuple[float, float]:
+    """How much of a send's CPU time is counting, and how much time that is in ns."""
+    topic = TopicConfig("watched", 8, 8)
+    server.broker.admin.create_topic(SELF, topic)
+    await _send(server)
+    differences, whole = [], []
+    for _ in range(rounds):
+        with_counters = await _send(server)
+        with _uncounted():
+            without = await _send(server)
+        again = await _send(server)
+        both = (with_counters + again) / 2
+        differences.append(both - without)
+        whole.append(both)
+    lost = statistics.median(differences)
+    return max(0.0, lost / statistics.median(whole)), lost * 1e9
+
+
+@contextmanager
+def _uncounted() -> Iterator[None]:
+    account, observe = Writer.account, Histogram.observe
+
+    def waking_only(self: Writer, messages: object, appended: object) -> None:
+        for told in self.stored:
+            told(messages, appended)  # type: ignore[arg-type]
+
+    Writer.account = waking_only  # type: ignore[method-assign]
+    Histogram.observe = lambda *_: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Writer.account, Histogram.observe = account, observe  # type: ignore[method-assign]
+
+
+async def _send(server: BrokerServer) -> float:
+    """CPU seconds of one message, from the broker's door to its answer, 64 at a time."""
+    broker = server.broker
+    messages = [NewMessage("watched", queue % 8, BODY) for queue in range(TOGETHER)]
+    loop = asyncio.get_running_loop()
+    began = time.process_time()
+    for _ in range(SLICE // TOGETHER):
+        done = loop.create_future()
+        left = TOGETHER
+
+        def stored(*_told: object, done: asyncio.Future[None] = done) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                done.set_result(None)
+
+        for message in messages:
+            broker.publish(SELF, message, stored)
+        await done
+    return (time.process_time() - began) / SLICE
+
+
+async def _scraped(server: BrokerServer, queues: int) -> tuple[float, int]:
+    broker = server.broker
+    for number in range(queues // QUEUES_PER_TOPIC):
+        topic = TopicConfig(f"topic-{number}", QUEUES_PER_TOPIC, QUEUES_PER_TOPIC)
+        broker.admin.create_topic(SELF, topic)
+    for number in range(GROUPS):
+        broker.group(SELF, f"group-{number}")
+        name = f"topic-{number % (queues // QUEUES_PER_TOPIC)}"
+        for queue in range(QUEUES_PER_TOPIC):
+            broker.commit_offset(SELF, f"group-{number}", name, queue, 0)
+    await asyncio.sleep(0.1)
+    at = f"http://127.0.0.1:{server.config.http.port}"
+    times, size = [], 0
+    async with httpx.AsyncClient(base_url=at, timeout=60) as client:
+        for _ in range(6):
+            began = time.perf_counter()
+            answer = await client.get("/metrics")
+            times.append(time.perf_counter() - began)
+            assert answer.status_code == 200
+            size = len(answer.content)
+    return min(times[1:]), size

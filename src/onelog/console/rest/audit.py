@@ -1,0 +1,32 @@
+"""What administrators did, by REST."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from onelog.console.rest.operations import Ask, Limit, Listing, Operation
+from onelog.core.users.audit import Entry
+from onelog.gateways.http.requests import looked_up
+
+
+class AuditQuery(Struct, forbid_unknown_fields=True):
+    """How many, and whose."""
+
+    limit: Limit = 100
+    user: Annotated[str, Meta(max_length=255, description="Whose actions only.")] = ""
+
+
+async def list_audit(ask: Ask) -> Listing[Entry]:
+    """The last ones, newest first."""
+    broker, query = ask.house.broker, ask.query
+    find = lambda: broker.audited(ask.who, query.limit, query.user)  # noqa: E731 - for a worker
+    found = await looked_up(ask.house, find)
+    return Listing(found, len(found))
+
+
+OPERATIONS = [
+    Operation(
+        "GET", "/v1/audit", "What administrators did, newest first", list_audit, Listing[Entry],
+        AuditQuery,
+    ),
+]  # fmt: skip
