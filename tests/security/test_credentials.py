@@ -22,6 +22,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from paho.mqtt.enums import CallbackAPIVersion
 
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
@@ -201,7 +202,7 @@ def stomp_1_2(server: BrokerServer, way: Way) -> Iterator[Callable[[], str]]:
 
 @contextlib.contextmanager
 def mqtt(server: BrokerServer, way: Way) -> Iterator[Callable[[], str]]:
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+    client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
     if way.login:
         client.username_pw_set(*way.login)
     if way.context is not None:
