@@ -70,7 +70,7 @@ async def ask(
     signed = {**ext, "AccessKey": who[0]}
     signed["Signature"] = signature(who[1], signed_content(signed, body))
     peer: Peer = client.peer
-    return await peer.ask(code, signed, body, QUICK_MS)
+    return await peer.ask(RequestCode(code), signed, body, QUICK_MS)
 
 
 def told(answer: Command, name: str) -> tuple[int, bytes, bytes]:
@@ -120,6 +120,8 @@ async def test_who_does_not_sign_is_told_nothing(tmp_path: Path) -> None:
     async with house(tmp_path) as server, connected(server) as client:
         for code in sorted(HANDLERS):
             ext = about(SECRET, SECRET, 0)
-            answer = await client.peer.ask(code, ext, body_about(SECRET, SECRET), QUICK_MS)
+            answer = await client.peer.ask(
+                RequestCode(code), ext, body_about(SECRET, SECRET), QUICK_MS
+            )
             assert answer.code == ResponseCode.NO_PERMISSION, RequestCode(code).name
             assert "No accessKey" in (answer.remark or "")

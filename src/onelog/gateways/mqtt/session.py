@@ -272,10 +272,10 @@ class MqttSession(FramedSession):
             return
         if isinstance(found, OnelogError):
             reason = Reason.BAD_USER_OR_PASSWORD
-            self._refuse(reason)
+            self._turn_away(reason)
             return
         if not self._clients.admits(found, greeting.client_id, greeting.will):
-            self._refuse(Reason.NOT_AUTHORIZED)
+            self._turn_away(Reason.NOT_AUTHORIZED)
             return
         self._who = found
         self.connection.user = found.name
@@ -289,7 +289,7 @@ class MqttSession(FramedSession):
             self._is_held = False
             self._next_turn()
 
-    def _refuse(self, reason: Reason) -> None:
+    def _turn_away(self, reason: Reason) -> None:
         self.connection.write(packets.encode_connack(self._level, False, reason, {}))
         self.connection.end()
 
