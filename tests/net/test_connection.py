@@ -222,6 +222,29 @@ async def test_a_socket_that_is_gone_keeps_nobody_else_from_being_flushed() -> N
     assert lost == [connections[1]]
 
 
+async def test_a_socket_that_is_gone_keeps_nobody_elses_late_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whose bytes wait for the next tick is not read from meanwhile: that must have an end."""
+
+    class Gone(Wire):
+        def resume_reading(self) -> None:
+            raise RuntimeError("unable to perform operation on it; the handler is closed")
+
+    monkeypatch.setattr(net_connection, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(net_connection, "PAUSE_SECONDS", 60.0)
+    outbox = Outbox(asyncio.get_running_loop())
+    outbox.idle_since = time.monotonic()
+    wires = [Gone(), Wire()]
+    lost: list[Connection] = []
+    connections = [Connection(Echo, outbox, Limits(), lost.append) for _ in wires]
+    for connection, wire in zip(connections, wires, strict=True):
+        connection.connection_made(wire)
+        connection.data_received(b"late")
+    await until(lambda: wires[1].writes == [b"late"] and wires[1].is_reading())
+    await until(lambda: lost == [connections[0]])
+
+
 async def test_much_is_not_held_back_until_the_tick_ends() -> None:
     connection, wire, _ = connected()
     connection.write(bytes(FLUSH_BYTES))

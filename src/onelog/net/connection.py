@@ -154,7 +154,7 @@ class Outbox:
         self._busy_since = began = monotonic()
         while late and self.idle_since - began < BUSY_SECONDS:
             connection, data = late[0]
-            connection.handle_late(data)
+            connection.guard(connection.handle_late, data)
             late.popleft()
             self._late_bytes -= len(data)
             self.idle_since = monotonic()
@@ -328,7 +328,7 @@ class Connection(asyncio.Protocol):
         if not held:
             self._read_on()
         elif not self._transport.is_closing():
-            self._transport.pause_reading()
+            self._set_reading(False)
 
     def read_on(self) -> None:
         """Read again, after `hold`."""
@@ -372,11 +372,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._transport.writelines(out)
         except RuntimeError as error:
-            # uvloop's word for a socket that it has closed, of which it may tell later, or never.
-            # Others are to be flushed after this one.
-            log.info("%s is gone: %s", self, error)
-            self.closing = True
-            self._outbox.after(lambda: self.connection_lost(None))
+            self._find_gone(error)
             return
         if not self.congested:
             self._active = True
@@ -385,6 +381,24 @@ class Connection(asyncio.Protocol):
             self.abort()
         else:
             self._keep_unsent(waiting)
+
+    def _find_gone(self, error: RuntimeError) -> None:
+        """uvloop's word for a socket that it has closed, of which it may tell later, or never.
+
+        Whoever meets it may have others to look after: it must not be raised.
+        """
+        log.info("%s is gone: %s", self, error)
+        self.closing = True
+        self._outbox.after(lambda: self.connection_lost(None))
+
+    def _set_reading(self, reads: bool) -> None:
+        try:
+            if reads:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+        except RuntimeError as error:
+            self._find_gone(error)
 
     def _keep_unsent(self, size: int) -> None:
         if self._limits.capacity is not None:
@@ -422,7 +436,7 @@ class Connection(asyncio.Protocol):
         outbox = self._outbox
         if self._late or outbox.is_over():
             self._late += 1
-            self._transport.pause_reading()
+            self._set_reading(False)
             outbox.put_off(self, data)
             return
         self.guard(self._session.data_received, data)
@@ -438,7 +452,7 @@ class Connection(asyncio.Protocol):
     def _read_on(self) -> None:
         is_behind = self.congested and not self.reads_on
         if not (is_behind or self.held or self._late or self._transport.is_closing()):
-            self._transport.resume_reading()
+            self._set_reading(True)
 
     def eof_received(self) -> None:
         """The peer will send no more; the loop closes the socket after what we still write here."""
@@ -450,7 +464,7 @@ class Connection(asyncio.Protocol):
         self.congested = True
         if not self._transport.is_closing():
             if not self.reads_on:
-                self._transport.pause_reading()
+                self._set_reading(False)
             self._keep_unsent(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from onelog.core.access import SELF
 from onelog.core.users.passwords import prove
@@ -50,7 +51,7 @@ def take_over(server: BrokerServer) -> None:
     port = server.config.mqtt.port
     with Raw(port, V5) as ann, Raw(port, V5) as bob:
         assert ann.connect("hers", clean=False, user="ann", password=b"secret").reason == 0
-        login = {"user": "bob", "password": b"b"}
+        login: dict[str, Any] = {"user": "bob", "password": b"b"}
         assert bob.connect("hers", clean=False, **login).reason == Reason.NOT_AUTHORIZED
         assert bob.ends()
         ann.publish("t", b"still there", 1, 1)
