@@ -347,10 +347,13 @@ class Connection(asyncio.Protocol):
         if not self.closing:
             self.flush()
             self.closing = True
-            if self._transport.can_write_eof():
-                self._transport.write_eof()
-            else:
-                self._transport.close()
+            try:
+                if self._transport.can_write_eof():
+                    self._transport.write_eof()
+                else:
+                    self._transport.close()
+            except RuntimeError as error:
+                self._find_gone(error)
 
     def abort(self) -> None:
         """Close now."""
