@@ -1,5 +1,7 @@
 """Policies: what queues have without having been declared with it."""
 
+from typing import Any
+
 import pytest
 
 from onelog.core.access import SELF
@@ -8,9 +10,9 @@ from onelog.errors import PreconditionFailedError, QueueNotFoundError
 from tests.core.workqueues.yard import Yard, numbered
 
 
-def put(yard: Yard, kind: Kind = "policy", name: str = "p", **settings: object) -> None:
+def put(yard: Yard, kind: Kind = "policy", *, name: str = "p", **settings: Any) -> None:
     given = {"pattern": ".*", **settings}
-    yard.works.policies.put(SELF, kind, Policy("/", name, **given))  # type: ignore[arg-type]
+    yard.works.policies.put(SELF, kind, Policy("/", name, **given))
     yard.settle()
 
 
@@ -85,7 +87,7 @@ def test_policies_are_there_after_a_restart(yard: Yard) -> None:
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused(
-    yard: Yard, kind: Kind, settings: dict[str, object]
+    yard: Yard, kind: Kind, settings: dict[str, Any]
 ) -> None:
     with pytest.raises(PreconditionFailedError):
         put(yard, kind, **settings)
