@@ -26,7 +26,7 @@ def settings_of(group: str, topic: str) -> bytes:
     settings.subscription.group.name = group
     entry = settings.subscription.subscriptions.add()
     entry.topic.name, entry.expression.expression = topic, "*"
-    payload = messages.TelemetryCommand(settings=settings).SerializeToString()
+    payload: bytes = messages.TelemetryCommand(settings=settings).SerializeToString()
     return b"\0" + struct.pack(">I", len(payload)) + payload
 
 
@@ -46,7 +46,7 @@ async def introduce(
         writer.write(frame(HEADERS, END_HEADERS, number, bytes(encoder.encode(fields))))
         writer.write(frame(DATA, 0, number, said))
         await writer.drain()
-    told = set()
+    told: set[int] = set()
     async with asyncio.timeout(120):
         while len(told) < count:
             high, low, kind, flags, number = struct.unpack(">HBBBI", await reader.readexactly(9))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from onelog.errors import OnelogError
 from onelog.gateways import House
-from onelog.gateways.register import Register
+from onelog.net.register import Register
 from onelog.wire.remoting.routes import QueueData
 
 log = logging.getLogger(__name__)

@@ -32,8 +32,8 @@ from onelog.gateways.kafka.cluster.peers import Peers
 from onelog.gateways.kafka.cluster.view import NODE_KEY, TOPIC_KEY, Cluster, Node, Proposal
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.names import is_visible, visible_topics
-from onelog.gateways.register import Register
 from onelog.jobs import Job
+from onelog.net.register import Register
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
 
