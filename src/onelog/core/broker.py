@@ -45,7 +45,6 @@ from onelog.store.reader import Fetched
 if TYPE_CHECKING:
     from onelog.core.cursors.times import Dated
     from onelog.core.transactions.transactional_ids import Transaction
-    from onelog.core.users.audit import Entry
     from onelog.core.workqueues.keeping import Pin
 
 log = logging.getLogger(__name__)
@@ -161,18 +160,10 @@ class Broker(Parts):
         return self.topics.create_for_send(topic, default_topic, queues, sys_flag)
 
     def send_back(
-        self,
-        who: Principal,
-        group: str,
-        log_offset: int,
-        delay_level: int,
-        on_stored: OnStored,
-        token: Any = None,
-        *,
-        retries_max: int | None = None,
-        unit_mode: bool = False,
+        self, who: Principal, group: str, log_offset: int, delay_level: int, on_stored: OnStored,
+        token: Any = None, *, retries_max: int | None = None, unit_mode: bool = False,
         unique_key: str = "",
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Deliver a message to the group again later, or put it with the dead letters.
 
         Where a record holds many messages of another form, the unique key says which.
@@ -210,17 +201,10 @@ class Broker(Parts):
     # -- transactions --------------------------------------------------------------------------
 
     def commit_half(
-        self,
-        who: Principal,
-        group: str,
-        half_offset: int,
-        log_offset: int,
-        on_stored: OnStored,
-        token: Any = None,
-        *,
-        checked: bool = False,
+        self, who: Principal, group: str, half_offset: int, log_offset: int, on_stored: OnStored,
+        token: Any = None, *, checked: bool = False,
         intent_of: Callable[[NewMessage], Intent | None] = lambda message: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Deliver a half message, with the intent that is told then; see `Transactions.commit`."""
         self.access.check(who, "publish", ("group", group))
 
@@ -233,16 +217,9 @@ class Broker(Parts):
         )
 
     def roll_back_half(
-        self,
-        who: Principal,
-        group: str,
-        half_offset: int,
-        log_offset: int,
-        on_stored: OnStored,
-        token: Any = None,
-        *,
-        checked: bool = False,
-    ) -> None:
+        self, who: Principal, group: str, half_offset: int, log_offset: int, on_stored: OnStored,
+        token: Any = None, *, checked: bool = False,
+    ) -> None:  # fmt: skip
         """Forget a half message; see `Transactions.roll_back`."""
         self.access.check(who, "publish", ("group", group))
         self.transactions.roll_back(
@@ -275,33 +252,17 @@ class Broker(Parts):
         self.staged.abort(owner, name)
 
     def stage_batch(
-        self,
-        who: Principal,
-        query: str,
-        batch: int,
-        attempt: str,
-        run: NewRun,
-        on_stored: OnStored,
-        token: Any = None,
-        *,
-        one_off: bool = False,
-    ) -> None:
+        self, who: Principal, query: str, batch: int, attempt: str, run: NewRun,
+        on_stored: OnStored, token: Any = None, *, one_off: bool = False,
+    ) -> None:  # fmt: skip
         """Store a part of a batch that a query prepares; see `PreparedBatches.stage`."""
         self.access.check(who, "publish", ("topic", run.topic))
         self.prepared_batches.stage(query, batch, attempt, run, on_stored, token, one_off=one_off)
 
     def commit_batch(
-        self,
-        who: Principal,
-        query: str,
-        batch: int,
-        parts: Sequence[int],
-        on_committed: OnCommitted,
-        token: Any = None,
-        *,
-        note: str = "",
-        one_off: bool = False,
-    ) -> None:
+        self, who: Principal, query: str, batch: int, parts: Sequence[int],
+        on_committed: OnCommitted, token: Any = None, *, note: str = "", one_off: bool = False,
+    ) -> None:  # fmt: skip
         """Deliver a prepared batch; see `PreparedBatches.commit`."""
         self.access.check(who, "publish", ("broker", self.config.name))
         self.prepared_batches.commit(
@@ -806,11 +767,6 @@ class Broker(Parts):
             pin for pin in pins
             if may(who, "describe", ("queue", named_for_access(pin.vhost, pin.queue)))
         ]  # fmt: skip
-
-    def audited(self, who: Principal, count: int, user: str = "") -> "list[Entry]":
-        """What administrators did last, all or one, newest first; for a worker to ask."""
-        self.access.check(who, "describe", ("broker", "users"))
-        return self.audit.last(count, lambda entry: user in ("", entry.user))
 
     @property
     def is_follower(self) -> bool:
