@@ -37,10 +37,10 @@ async def busy(
                     properties={"colour": "red"},
                 )  # fmt: skip
                 await producer.send(message)
-            with contextlib.ExitStack() as stack:
+            async with contextlib.AsyncExitStack() as stack:
                 for client in (kafka, amqp, stomp, mqtt):
                     made = await asyncio.to_thread(_entered, client(server, count))
-                    stack.callback(_left, made)
+                    stack.push_async_callback(asyncio.to_thread, _left, made)
                 for number in range(count):
                     sent = await web.post(
                         "/v1/topics/orders/produce", content=b"http",
@@ -50,10 +50,7 @@ async def busy(
                         },
                     )  # fmt: skip
                     assert sent.status_code < 300, sent.text
-                try:
-                    yield server, web, names
-                finally:
-                    await asyncio.to_thread(stack.close)
+                yield server, web, names
 
 
 def _entered(steps: Iterator[None]) -> Iterator[None]:
@@ -78,10 +75,11 @@ def kafka(server: BrokerServer, count: int) -> Iterator[None]:
     producer.flush(30)
     consumer = Consumer({**at, "group.id": "readers", "auto.offset.reset": "earliest"})
     consumer.subscribe(["orders"])
-    for _ in range(100):
-        if consumer.poll(0.3) is not None:
+    for _ in range(200):
+        found = consumer.poll(0.3)
+        if found is not None and found.error() is None:
+            consumer.commit(found, asynchronous=False)
             break
-    consumer.commit(asynchronous=False)
     yield
     consumer.close()
 
