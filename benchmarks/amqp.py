@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,8 +35,9 @@ from tests.e2e.rabbitmq_peer import MISSING, RabbitmqPeer
 SOURCE = Path(__file__).with_name("amqp_client.c")
 ROUNDS = 2
 BACKLOG = int(os.environ.get("AMQP_BACKLOG", "5000000"))
-RATE, LATENCY_S, WARM_UP_S = 10_000, 8, 2
+RATE, LATENCY_S, WARM_UP_S = 10_000, 5, 2
 SMALL = 16
+CLIENT_TIMEOUT_S = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +52,17 @@ class Cell:
 
 CONFIRMED = "bytes=1024 persistent=1 confirm=1000 prefetch=500 ack=100"
 CELLS = {
-    "confirms": Cell("persistent, confirms (1,000 at most), acks, 1 KiB", 200_000, CONFIRMED, 3.0),
-    "transient": Cell("transient, autoack, 16 bytes", 800_000, f"bytes={SMALL} durable=0", 1.5),
+    "confirms": Cell("persistent, confirms (1,000 at most), acks, 1 KiB", 150_000, CONFIRMED, 3.0),
+    "transient": Cell("transient, autoack, 16 bytes", 500_000, f"bytes={SMALL} durable=0", 1.5),
     "durable": Cell(
-        "transient in a durable queue, autoack, 16 bytes", 500_000, f"bytes={SMALL}", None
+        "transient in a durable queue, autoack, 16 bytes", 300_000, f"bytes={SMALL}", None
     ),
     "fan-out": Cell(
-        "fan-out to 10 queues, 16 bytes, deliveries", 1_000_000,
+        "fan-out to 10 queues, 16 bytes, deliveries", 600_000,
         f"bytes={SMALL} durable=0 fanout=1 queues=10", 1.5,
     ),
     "many": Cell(
-        "1,000 durable queues in turn, autoack, 16 bytes", 200_000, f"bytes={SMALL} queues=1000",
+        "1,000 durable queues in turn, autoack, 16 bytes", 150_000, f"bytes={SMALL} queues=1000",
         1.5,
     ),
 }  # fmt: skip
@@ -137,8 +139,12 @@ def _measure(options: Options, client: Path) -> tuple[dict[str, Measured], dict[
     for number, name in turns(rounds, list(SERVERS)):
         folder = options.folder / f"{name}-{number}"
         with SERVERS[name](folder) as peer:
-            options.announce(f"round {number} of {rounds}, {name}")
-            _turn(peer, client, found[name], single[name], share)
+            for key, cell in CELLS.items():
+                options.announce(f"round {number} of {rounds}, {name}: {cell.name}")
+                found[name][key].append(_cell(peer, client, key, cell.messages // share))
+            single[name]["memory"].append(anonymous_bytes(peer.pids) / 2**20)
+            options.announce(f"round {number} of {rounds}, {name}: latency")
+            _latency(peer, client, single[name], LATENCY_S // share or 1)
             options.announce(f"round {number} of {rounds}, {name}: {backlog:,} messages")
             _backlog(peer, client, found[name], single[name], backlog)
         shutil.rmtree(folder, ignore_errors=True)
@@ -149,21 +155,17 @@ def _measure(options: Options, client: Path) -> tuple[dict[str, Measured], dict[
     return found, single, backlog
 
 
-def _turn(peer: Peer, client: Path, found: Measured, single: Single, share: int) -> None:
-    """One life of a server."""
-    for key, cell in CELLS.items():
-        found[key].append(_cell(peer, client, key, cell.messages // share))
-    single["memory"].append(anonymous_bytes(peer.pids) / 2**20)
-    words = f"name=latency bytes=100 persistent=1 rate={RATE} seconds={LATENCY_S // share or 1}"
-    seen = drive(client, peer, "latency", f"{words} warm_up={WARM_UP_S}").told
-    for name in ("p50_us", "p99_us"):
-        single[name].append(seen[name])
-
-
 def _cell(peer: Peer, client: Path, key: str, messages: int) -> Figures:
     words = f"name={key} {CELLS[key].words}"
     drive(client, peer, "flow", f"{words} messages={messages // 5}")
     return drive(client, peer, "flow", f"{words} messages={messages}")
+
+
+def _latency(peer: Peer, client: Path, single: Single, seconds: int) -> None:
+    words = f"name=latency bytes=100 persistent=1 rate={RATE} seconds={seconds}"
+    seen = drive(client, peer, "latency", f"{words} warm_up={WARM_UP_S}").told
+    for name in ("p50_us", "p99_us"):
+        single[name].append(seen[name])
 
 
 def _backlog(peer: Peer, client: Path, found: Measured, single: Single, backlog: int) -> None:
@@ -180,6 +182,8 @@ def drive(client: Path, peer: Peer, mode: str, words: str) -> Figures:
     command = [str(client), mode, str(peer.port), *words.split()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
+        limit = threading.Timer(CLIENT_TIMEOUT_S, child.kill)
+        limit.start()
         try:
             if child.stdout.readline() != "begin\n":
                 raise ChildError(f"the client saw nothing: {' '.join(command[1:])}")
@@ -187,6 +191,7 @@ def drive(client: Path, peer: Peer, mode: str, words: str) -> Figures:
             line = child.stdout.readline()
             used = cpu_seconds(peer.pids) - before
         finally:
+            limit.cancel()
             child.kill()
     if not line.startswith("end "):
         raise ChildError(f"the client did not end well: {' '.join(command[1:])}")

@@ -252,11 +252,12 @@ def run(options: Options) -> list[Row]:
     found: dict[str, dict[str, list[float]]] = {name: {} for name in names}
     for number, name in turns(rounds, names):
         with started(name, options.folder / f"{name}-{number}") as (port, pid):
+            # First: what others have left would be used again.
+            options.announce(f"round {number}: {name}, {clients} idle clients")
+            found[name].setdefault(IDLE, []).append(idle_kb(port, pid, clients))
             for title, (qos, readers) in CELLS.items():
                 options.announce(f"round {number}: {name}, {title}")
                 found[name].setdefault(title, []).append(rate(port, qos, seconds, readers))
-            options.announce(f"round {number}: {name}, {clients} idle clients")
-            found[name].setdefault(IDLE, []).append(idle_kb(port, pid, clients))
     return [_row(title, found) for title in (*CELLS, IDLE)]
 
 

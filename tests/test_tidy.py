@@ -19,6 +19,7 @@ BANNED_WORDS = frozenset(
 TESTS_WITHOUT_MODULE = (
     "tests/benchmarks/",
     "tests/e2e/",
+    "tests/security/",
     "tests/simulation/",
     "tests/docs/",
     "tests/examples/",

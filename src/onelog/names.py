@@ -92,3 +92,7 @@ def split_key(key: str, count: int = 2) -> list[str]:
     if "~" in key:
         names = [_ESCAPED.sub(lambda found: "~@"[int(found[1])], name) for name in names]
     return names
+
+
+STARTED = "ONELOG_STARTED"
+"""The variable of the environment in which a server finds its command line, read already."""

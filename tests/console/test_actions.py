@@ -424,6 +424,7 @@ PAGES = {
     "exchanges": "exchanges/shop", "send": "send?topic=orders", "delays": "delays",
     "dead-letters": "dead-letters/billing", "transactions": "transactions",
     "connections": "connections", "cluster": "cluster", "lake": "lake", "users": "users",
+    "audit": "audit",
     "settings": "settings",
 }  # fmt: skip
 
@@ -454,7 +455,8 @@ async def test_pictures(tmp_path: Path) -> None:
                 await at.web.post("/v1/roles", json=role)
                 await at.page.reload()
             await asyncio.sleep(9 if name == "group" else 0.7)
-            await at.page.screenshot(path=folder / f"{name}.png")
+            path = folder / f"{name}.png"
+            await at.page.screenshot(path=path, full_page=name == "message")
         await at.page.evaluate(
             "localStorage.setItem('onelog-theme', 'light'); "
             "localStorage.setItem('onelog-language', 'zh-CN')"

@@ -64,6 +64,7 @@ WAYS: dict[str, str | tuple[str, ...]] = {
     "user update": ("PATCH /v1/users/{name}",),
     "user delete": ("DELETE /v1/users/{name}",),
     "user list": ("GET /v1/users",),
+    "user audit": ("GET /v1/audit",),
     "role create": ("POST /v1/roles",),
     "role delete": ("DELETE /v1/roles/{name}",),
     "role list": ("GET /v1/roles",),
@@ -85,13 +86,11 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
 
 def test_every_command_has_its_way_in_rest() -> None:
     found = set(commands(typer.main.get_command(app)))
-    # `audit` is told of elsewhere; whatever else is new has to be in the table above.
-    assert {each for each in found - WAYS.keys() if "audit" not in each} == set()
+    assert found == WAYS.keys()
     there = {f"{each.method} {each.path}" for each in OPERATIONS}
     for module in (consuming, producing):
         for route in module(None):  # type: ignore[arg-type]
             there |= {f"{method} {route.path}" for method in route.methods}  # type: ignore[attr-defined]
     for command, ways in WAYS.items():
-        assert command in found, command
         if isinstance(ways, tuple):
             assert set(ways) <= there, (command, set(ways) - there)

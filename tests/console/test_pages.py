@@ -40,6 +40,7 @@ PLACES = {
     "cluster": "broker-a",
     "lake": "Spark",
     "users": "There are no users",
+    "audit": "What administrators did",
     "settings": "http.port",
 }
 """Pages, and what has to be read there."""

@@ -5,6 +5,7 @@ from pathlib import Path
 import httpx
 
 from tests.console.browser import Watched, browser, needs_chromium
+from tests.console.live import cluster
 from tests.gateways.http.live import SECONDS, http, url
 
 SENDING = {"actions": ["publish"], "kind": "topic", "name": "orders"}
@@ -60,13 +61,24 @@ async def test_users_and_roles_are_made_changed_and_deleted(tmp_path: Path) -> N
             assert (await admin.get("/v1/users")).json()["total"] == 1
 
 
+async def logged_in(watched: Watched, at: str) -> None:
+    """Log in by the form."""
+    page = watched.page
+    await page.goto(at)
+    await page.locator("input[name=user]").fill("ann")
+    await page.locator("input[name=password]").fill("a")
+    await page.locator("button").click()
+    await page.get_by_role("heading", name="Overview", level=1).wait_for()
+    watched.complaints.clear()  # The form comes with a status of 401.
+
+
 @needs_chromium
 async def test_the_console_makes_users_and_gives_them_permissions(tmp_path: Path) -> None:
     async with http(tmp_path) as (server, web), browser() as chromium:
         await web.post("/v1/users", json={"name": "ann", "password": "a", "roles": ["admin"]})
-        context = await chromium.new_context(http_credentials={"username": "ann", "password": "a"})
-        watched = Watched(await context.new_page(), url(server))
+        watched = Watched(await chromium.new_page(), url(server))
         page, dialog = watched.page, watched.page.get_by_role("dialog")
+        await logged_in(watched, url(server))
         await watched.open("users")
         await page.get_by_role("button", name="New role").click()
         await dialog.get_by_label("Name").fill("senders")
@@ -94,3 +106,22 @@ async def test_the_console_makes_users_and_gives_them_permissions(tmp_path: Path
         await dialog.get_by_role("button", name="Delete").click()
         await bob.wait_for(state="detached")
         assert watched.complaints == []
+
+
+@needs_chromium
+async def test_who_logs_in_by_the_form_sees_the_whole_cluster_and_logs_out(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (server, web, _), browser() as chromium:
+        await web.post("/v1/topics", json={"name": "orders", "queues": 1})
+        await web.post("/v1/users", json={"name": "ann", "password": "a", "roles": ["admin"]})
+        watched = Watched(await chromium.new_page(), url(server))
+        page = watched.page
+        await logged_in(watched, url(server))
+        for place, words in (
+            ("delays", "Nothing waits."), ("dead-letters", "No message has died."),
+            ("cluster", "broker-a"), ("audit", "ann"), ("users", "ann"),
+        ):  # fmt: skip
+            await watched.open(place)
+            await page.locator("main").get_by_text(words).first.wait_for()
+        assert watched.complaints == []
+        await page.get_by_role("button", name="ann").click()
+        await page.locator("input[name=password]").wait_for()

@@ -162,7 +162,7 @@ class Round:
 
 
 def _drained(channel: BlockingChannel, queue: str) -> list[bytes]:
-    found = []
+    found: list[bytes] = []
     while True:
         method, _, body = channel.basic_get(queue, auto_ack=True)
         if method is None:

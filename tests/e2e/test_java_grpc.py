@@ -1,6 +1,9 @@
-"""RocketMQ's own gRPC client for Java: the same program on OneLog and on RocketMQ's proxy."""
+"""RocketMQ's own gRPC clients for Java and Go: the same steps on OneLog and on its own proxy."""
 
+import asyncio
 import json
+import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +21,7 @@ CLIENT = "5.1.0"
 UPDATE_AND_CREATE_TOPIC = 17
 UPDATE_BROKER_CONFIG = 25
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
+GO_PROGRAM = Path(__file__).resolve().parent / "go" / "grpc"
 TYPES = ("normal", "fifo", "delay", "transaction")
 
 
@@ -46,12 +50,12 @@ async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
             await in_thread(lambda: peer.__exit__(None, None, None))
 
 
-def prepare(served: Served) -> None:
+def prepare(served: Served, language: str) -> None:
     changes = b"recallMessageEnable=true\ntransactionTimeOut=3000\ntransactionCheckInterval=2000\n"
     if served.is_rocketmq:
         assert call(served.broker_address, UPDATE_BROKER_CONFIG, {}, changes).code == 0
     for kind in TYPES:
-        topic = f"java-{kind}"
+        topic = f"{language}-{kind}"
         ext = {
             "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
             "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
@@ -68,13 +72,43 @@ async def test_the_java_client_sends_and_receives_every_type(
     served: Served, tmp_path: Path
 ) -> None:
     def work() -> dict[str, list[str]]:
-        prepare(served)
+        prepare(served, "java")
         program = build("grpc", CLIENT, "onelog.grpc.Main", tmp_path)
         lines = program.run(served.endpoints, "java", timeout_s=300)
         return {line["name"]: line["got"] for line in lines}
 
-    got = await in_thread(work)
+    check(await in_thread(work))
+
+
+def check(got: dict[str, list[str]]) -> None:
     assert got["normal"] == sorted(f"n{each} t k{each} v" for each in range(20))
     assert got["fifo"] == [f"f{each}" for each in range(20)]
     assert got["delay"] == ["late 1", "in time"]
     assert got["transaction"] == ["asked about 1", "committed 1"]
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="go is not installed")
+async def test_the_go_client_sends_and_receives_every_type(served: Served, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+
+    def build_go() -> None:
+        built = subprocess.run(
+            ["go", "build", "-o", str(program), "."],
+            cwd=GO_PROGRAM, capture_output=True, text=True, timeout=600, check=False,
+        )  # fmt: skip
+        if "dial tcp" in built.stderr or "403 Forbidden" in built.stderr:
+            pytest.skip("the Go client cannot be downloaded here")
+        assert built.returncode == 0, built.stderr
+
+    def work() -> dict[str, list[str]]:
+        prepare(served, "go")
+        ended = subprocess.run(
+            [str(program), served.endpoints, "go", str(tmp_path)],
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stderr + ended.stdout
+        lines = map(json.loads, ended.stdout.splitlines())
+        return {line["name"]: line["got"] for line in lines}
+
+    await asyncio.to_thread(build_go)
+    check(await in_thread(work))

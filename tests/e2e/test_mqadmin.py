@@ -279,3 +279,40 @@ def test_wiping_the_write_permission_takes_the_broker_out_of_sending(admin: Admi
         restored = admin("addWritePerm", "-b", broker)
     assert re.search(rf"add write perm of broker\[{broker}\] .* OK, [1-9]\d*", restored)
     assert '"perm":6' in admin("topicRoute", "-t", TOPIC)
+
+
+OTHERS = (
+    f"topicClusterList -t {TOPIC}",
+    f"allocateMQ -t {TOPIC} -i 127.0.0.1",
+    f"consumerStatus -g {TOPIC}-group",
+    f"getConsumerConfig -g {TOPIC}-group",
+    f"setConsumeMode -c CLUSTER -t {TOPIC} -g Popping -m POP -q 8",
+    f"updateTopicPerm -b ADDRESS -t {TOPIC} -p 6",
+    "brokerConsumeStats -b ADDRESS",
+    "updateBrokerConfig -b ADDRESS -k flushIntervalCommitLog -v 500",
+    "sendMsgStatus -b NAME -c 2 -s 16",
+    "cleanExpiredCQ -b ADDRESS",
+    "deleteExpiredCommitLog -b ADDRESS",
+    f"checkMsgSendRT -t {TOPIC} -a 2 -s 16",
+    f"queryCq -t {TOPIC} -q 0 -i 0 -c 2 -b ADDRESS",
+    f"printMsgByQueue -t {TOPIC} -a NAME -i 0",
+    f"consumeMessage -t {TOPIC} -b NAME -i 0 -o 0 -c 2",
+    f"sendMessage -t {TOPIC} -p hello",
+    "producer -b ADDRESS",
+    "getNamesrvConfig",
+    "haStatus -b ADDRESS",
+    "exportMetadata -b ADDRESS -f HOME",
+    "exportConfigs -c CLUSTER -f HOME",
+    "exportMetrics -c CLUSTER -f HOME",
+)
+"""What has no test of its own here."""
+
+
+@pytest.mark.parametrize("command", OTHERS)
+def test_the_command_works(admin: Admin, command: str) -> None:
+    server = admin.server
+    meant = {"ADDRESS": server.broker_address, "NAME": server.broker_name,
+             "CLUSTER": server.cluster, "HOME": str(admin.home)}  # fmt: skip
+    output = admin(*(meant.get(word, word) for word in command.split()))
+    assert "[error]" not in output.lower()
+    assert "not supported" not in output

@@ -65,12 +65,12 @@ def body_about(name: str, own: str) -> bytes:
 
 
 async def ask(
-    client: Client, who: tuple[str, str], code: int, ext: dict[str, str], body: bytes
+    client: Client, who: tuple[str, str], code: RequestCode, ext: dict[str, str], body: bytes
 ) -> Command:
     signed = {**ext, "AccessKey": who[0]}
     signed["Signature"] = signature(who[1], signed_content(signed, body))
     peer: Peer = client.peer
-    return await peer.ask(code, signed, body, QUICK_MS)
+    return await peer.ask(RequestCode(code), signed, body, QUICK_MS)
 
 
 def told(answer: Command, name: str) -> tuple[int, bytes, bytes]:
@@ -82,7 +82,7 @@ def told(answer: Command, name: str) -> tuple[int, bytes, bytes]:
 
 
 async def compare(
-    server: BrokerServer, client: Client, who: tuple[str, str], code: int, own: str
+    server: BrokerServer, client: Client, who: tuple[str, str], code: RequestCode, own: str
 ) -> str:
     """What is wrong with the answers to a request, asked about what is there and what is not."""
     answers = []
@@ -106,7 +106,7 @@ async def test_no_request_tells_what_is_there(tmp_path: Path, who: tuple[str, st
     wrong: dict[str, str] = {}
     async with house(tmp_path) as server, connected(server) as client:
         before = state(server)
-        for code in sorted(HANDLERS):
+        for code in map(RequestCode, sorted(HANDLERS)):
             for own in ("",) if who is NOBODY else ("", "own"):
                 if found := await compare(server, client, who, code, own):
                     wrong[f"{RequestCode(code).name} {own}"] = found
@@ -118,8 +118,8 @@ async def test_no_request_tells_what_is_there(tmp_path: Path, who: tuple[str, st
 
 async def test_who_does_not_sign_is_told_nothing(tmp_path: Path) -> None:
     async with house(tmp_path) as server, connected(server) as client:
-        for code in sorted(HANDLERS):
+        for code in map(RequestCode, sorted(HANDLERS)):
             ext = about(SECRET, SECRET, 0)
             answer = await client.peer.ask(code, ext, body_about(SECRET, SECRET), QUICK_MS)
-            assert answer.code == ResponseCode.NO_PERMISSION, RequestCode(code).name
+            assert answer.code == ResponseCode.NO_PERMISSION, code.name
             assert "No accessKey" in (answer.remark or "")

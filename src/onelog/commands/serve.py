@@ -1,13 +1,18 @@
 """`onelog up`, `onelog broker`, `onelog nameserver`: the programs that serve.
 
-Only names, options and help; what they do is `serving`, which is imported when one of them runs.
+Only names, options and help; what they do is `serving`, in the program that the process becomes.
 """
 
+import json
+import os
+import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from onelog.names import STARTED
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", envvar="ONELOG_CONFIG", help="TOML file with settings.")
@@ -28,14 +33,12 @@ def nameserver(
     verbose: Verbose = False,
 ) -> None:
     """Run a name server."""
-    from onelog.commands import serving
-
     flags = {
         "nameserver.host": host,
         "nameserver.port": port,
         "nameserver.kv_path": data / "kvConfig.json" if data else None,
     }
-    serving.run(serving.serve_nameserver(serving.settings(config, set_, flags)), verbose)
+    _start("nameserver", config, set_, flags, verbose)
 
 
 KafkaPort = Annotated[
@@ -92,8 +95,6 @@ def broker(
     number: Annotated[int, typer.Option(hidden=True)] = 0,
 ) -> None:
     """Run a broker."""
-    from onelog.commands import serving
-
     flags = {
         "broker.host": host,
         "broker.port": port,
@@ -107,8 +108,7 @@ def broker(
         "broker.nameservers": nameservers,
         "broker.store_path": data,
     }
-    loaded = serving.settings(config, set_, flags)
-    serving.run(serving.serve_broker(loaded, number, parent), verbose)
+    _start("broker", config, set_, flags, verbose, number=number, parent=parent)
 
 
 def up(
@@ -141,8 +141,8 @@ def up(
 ) -> None:
     """Run everything: a name server and a broker, with all data in one folder."""
     began = time.monotonic()
-    from onelog.commands import serving
-
+    if brokers > 1 and replicas > 1:
+        raise typer.BadParameter("--brokers and --replicas: one of them at a time")
     flags = {
         "nameserver.host": host,
         "nameserver.port": nameserver_port,
@@ -155,17 +155,22 @@ def up(
         "stomp.port": stomp_port,
         "grpc.port": grpc_port,
     }
-    loaded, folder = serving.settings_of_all(config, set_, flags, data)
-    extra = ["--config", str(config)] if config else []
-    extra += [word for item in set_ or [] for word in ("--set", item)]
-    for name in ("kafka.port", "mqtt.port", "http.port", "amqp.port", "stomp.port", "grpc.port"):
-        if flags[name] is not None:
-            extra += ["--set", f"{name}={flags[name]}"]
-    if brokers > 1 and replicas > 1:
-        raise typer.BadParameter("--brokers and --replicas: one of them at a time")
-    if brokers > 1:
-        serving.run(serving.supervise(loaded, folder, brokers, extra, began), verbose)
-    elif replicas > 1:
-        serving.run(serving.supervise_set(loaded, folder, replicas, extra, began), verbose)
-    else:
-        serving.run(serving.serve_all(loaded, folder, began), verbose)
+    _start(
+        "up", config, set_, flags, verbose, data=data, brokers=brokers, replicas=replicas,
+        began=began,
+    )  # fmt: skip
+
+
+def _start(
+    command: str, config: Path | None, given: list[str] | None, flags: dict[str, Any],
+    verbose: bool, **more: Any,
+) -> None:  # fmt: skip
+    """Become a program that has not read a command line: what does that takes 10 MB, and more."""
+    started = {
+        "command": command, "config": config, "set": given or [], "verbose": verbose,
+        "flags": {key: value for key, value in flags.items() if value is not None}, **more,
+    }  # fmt: skip
+    text = json.dumps(started, default=str)
+    os.environ[STARTED] = text
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "onelog", *sys.argv[1:]])

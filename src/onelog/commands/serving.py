@@ -8,6 +8,7 @@ these are the nodes of one replicated broker, and an etcd beside them says which
 import asyncio
 import contextlib
 import ctypes
+import json
 import logging
 import os
 import resource
@@ -20,15 +21,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from onelog.config import Loaded, load, value_of
-from onelog.errors import OnelogError
+from onelog.errors import ConfigError, OnelogError
 
 if TYPE_CHECKING:
     from onelog.net.capacity import Capacity
     from onelog.server import BrokerServer
 
+PORTS = ("kafka.port", "mqtt.port", "http.port", "amqp.port", "stomp.port", "grpc.port")
 BROKER_PORT_STEP = 10
 ETCD_PORT_STEP = 4
 """From the first broker's port to that of its etcd, which has the next one, too."""
@@ -46,13 +46,51 @@ STEADY_SECONDS = 30.0
 log = logging.getLogger(__name__)
 
 
+def start(text: str) -> int:
+    """Run a server whose command line was read by `serve`; the exit code."""
+    given = json.loads(text)
+    try:
+        run(_main(given), given["verbose"])
+    except OnelogError as error:
+        sys.stdout.flush()
+        red, plain = ("\x1b[31m", "\x1b[0m") if sys.stderr.isatty() else ("", "")
+        print(f"{red}onelog: {error}{plain}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _main(given: dict[str, Any]) -> Coroutine[Any, Any, None]:
+    """What a server does."""
+    config = Path(given["config"]) if given["config"] else None
+    flags = given["flags"]
+    if given["command"] == "nameserver":
+        return serve_nameserver(settings(config, given["set"], flags))
+    if given["command"] == "broker":
+        loaded = settings(config, given["set"], flags)
+        return serve_broker(loaded, given["number"], given["parent"])
+    data = Path(given["data"]) if given["data"] else None
+    loaded, folder = settings_of_all(config, given["set"], flags, data)
+    extra = ["--config", str(config)] if config else []
+    extra += [word for item in given["set"] for word in ("--set", item)]
+    extra += [
+        word for name in PORTS if name in flags for word in ("--set", f"{name}={flags[name]}")
+    ]
+    if given["brokers"] > 1:
+        return supervise(loaded, folder, given["brokers"], extra, given["began"])
+    if given["replicas"] > 1:
+        return supervise_set(loaded, folder, given["replicas"], extra, given["began"])
+    return serve_all(loaded, folder, given["began"])
+
+
 def settings(config: Path | None, given: list[str] | None, flags: Mapping[str, object]) -> Loaded:
     """The configuration of a program, from all its sources; of flags only those that were used."""
     result = {}
     for item in given or []:
         key, equals, value = item.partition("=")
         if not equals:
-            raise typer.BadParameter(f"--set {item}: write it as key=value")
+            raise ConfigError(f"--set {item}: write it as key=value")
         result[key.strip()] = value.strip()
     used = {key: str(value) for key, value in flags.items() if value is not None}
     return load(config, os.environ, result | used)

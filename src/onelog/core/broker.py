@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onelog.core.access import Principal, remember
-from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits, OnFetched
 from onelog.core.cursors.forms import named_by
@@ -20,20 +19,18 @@ from onelog.core.durable.writer import OnStored
 from onelog.core.filters.tags import Subscription
 from onelog.core.leases.lending import OnLeased
 from onelog.core.leases.supply import LeaseRequest
+from onelog.core.looking import Looking
 from onelog.core.membership.assignment import RequestMode
 from onelog.core.membership.locks import Queue
 from onelog.core.membership.members import Client, ConsumerData, LiveGroup
-from onelog.core.parts import Parts
 from onelog.core.publish import Intent
-from onelog.core.routing.names import named_for_access
-from onelog.core.transactions.in_place import Producer, Stamp
+from onelog.core.transactions.in_place import Stamp
 from onelog.core.transactions.prepared_batches import OnCommitted
 from onelog.errors import (
     GroupNotFoundError,
     GroupPermissionError,
     InvalidGroupError,
     InvalidQueueError,
-    NotPermittedError,
     OffsetOutOfRangeError,
     SubscriptionNotFoundError,
     SubscriptionOutdatedError,
@@ -43,10 +40,7 @@ from onelog.store.outcomes import Aborted
 from onelog.store.reader import Fetched
 
 if TYPE_CHECKING:
-    from onelog.core.cursors.times import Dated
     from onelog.core.transactions.transactional_ids import Transaction
-    from onelog.core.users.audit import Entry
-    from onelog.core.workqueues.keeping import Pin
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +48,7 @@ UNIT_SUBSCRIBED_FLAG = 2
 """The sys flag of the retry topic of a group in unit mode."""
 
 
-class Broker(Parts):
+class Broker(Looking):
     """One broker. Gateways use its methods, `admin`, `hooks` and `config`; parts are its own."""
 
     # -- for who runs it -----------------------------------------------------------------------
@@ -336,14 +330,6 @@ class Broker(Parts):
                 f"the consumer group[{group}] can not consume by broadcast way"
             )
         return found
-
-    def _check_consumer(self, who: Principal, group: str | None, topic: str) -> None:
-        """They must be allowed the group, and the topic; a group's retry topic is its own."""
-        if self._guarded:
-            if group is not None:
-                self.access.check(who, "consume", ("group", group))
-            if group is None or topic != self.naming.retry_topic(group):
-                self.access.check(who, "consume", ("topic", topic))
 
     def fetch(
         self,
@@ -668,161 +654,3 @@ class Broker(Parts):
         """How a group shall consume a topic."""
         self.access.check(who, "consume", ("group", group))
         return self.request_modes.of(group, topic)
-
-    # -- looking up ----------------------------------------------------------------------------
-
-    def topic(self, who: Principal, name: str) -> TopicConfig:
-        """A topic's settings, or `TopicNotFoundError`."""
-        if self._guarded:
-            self.access.check(who, "describe", ("topic", name))
-        return self.topics.require(name)
-
-    def consumed_topic(self, who: Principal, group: str, topic: str) -> TopicConfig:
-        """The settings of a topic that a group consumes; its retry topic is its own."""
-        self._check_consumer(who, group, topic)
-        return self.topics.require(topic)
-
-    def find_topic(self, who: Principal, name: str) -> TopicConfig | None:
-        """A topic's settings, if it exists."""
-        if self._guarded:
-            self.access.check(who, "describe", ("topic", name))
-        return self.topics.get(name)
-
-    def group(self, who: Principal, name: str) -> GroupConfig:
-        """A consumer group's settings; created on first use where that is allowed."""
-        self.access.check(who, "describe", ("group", name))
-        return self.groups.require(name)
-
-    def find_group(self, who: Principal, name: str) -> GroupConfig | None:
-        """A consumer group's settings, if it exists."""
-        if self._guarded:
-            self.access.check(who, "describe", ("group", name))
-        return self.groups.get(name)
-
-    def min_offset(self, who: Principal, topic: str, queue_id: int) -> int:
-        """Where a queue begins."""
-        self.access.check(who, "describe", ("topic", topic))
-        return self.store.min_offset(topic, queue_id)
-
-    def delete_before(self, who: Principal, topic: str, queue_id: int, offset: int) -> int:
-        """Delete the first messages of a queue, -1 for all; where it begins then."""
-        self.access.check(who, "delete", ("topic", topic))
-        return self.starts.delete_before(topic, queue_id, offset)
-
-    def producers_of(
-        self, who: Principal, topic: str, queue_id: int
-    ) -> list[tuple[int, Producer, int]]:
-        """Who numbers batches in a queue, and where their transactions begin, -1 if none does."""
-        self.access.check(who, "describe", ("topic", topic))
-        return self.batch_producers.of(topic, queue_id)
-
-    def max_offset(self, who: Principal, topic: str, queue_id: int) -> int:
-        """Where a queue ends."""
-        self.access.check(who, "describe", ("topic", topic))
-        return self.store.max_offset(topic, queue_id)
-
-    def offset_by_time(
-        self, who: Principal, topic: str, queue_id: int, time_ms: int, upper: bool = False
-    ) -> int:
-        """Where in a queue a time is; for a worker to ask."""
-        self.access.check(who, "describe", ("topic", topic))
-        found = self.store.offset_by_time(topic, queue_id, time_ms, upper)
-        left = self.compaction.remains.get((topic, queue_id))
-        # What is left was stored again since: a time before its end is where the queue begins.
-        if left is not None and found <= left.end:
-            return self.store.min_offset(topic, queue_id)
-        return found
-
-    def first_message_since(
-        self, who: Principal, topic: str, queue_id: int, time_ms: int
-    ) -> "Dated | None":
-        """The first message of a queue that was made then or later; for a worker to ask."""
-        from onelog.core.cursors import times  # What reads other forms, few need.
-
-        self.access.check(who, "describe", ("topic", topic))
-        left = self.compaction.remains.get((topic, queue_id))
-        return times.first_since(self.store, topic, queue_id, time_ms, left)
-
-    def latest_message(self, who: Principal, topic: str, queue_id: int) -> "Dated | None":
-        """The message of a queue that was made last; for a worker to ask."""
-        from onelog.core.cursors import times
-
-        self.access.check(who, "describe", ("topic", topic))
-        left = self.compaction.remains.get((topic, queue_id))
-        return times.latest(self.store, topic, queue_id, left)
-
-    def earliest_time(self, who: Principal, topic: str, queue_id: int) -> int:
-        """When the oldest message of a queue was stored; -1 if it has none."""
-        self.access.check(who, "describe", ("topic", topic))
-        start = self.store.min_offset(topic, queue_id)
-        stored_ms = self.store.store_time(topic, queue_id, start)
-        return -1 if stored_ms is None else stored_ms
-
-    def find_by_key(
-        self, who: Principal, topic: str, key: str, begin_ms: int, end_ms: int, count_max: int
-    ) -> list[Message]:
-        """Messages with a key or unique key that were stored in a time, newest first."""
-        self.access.check(who, "consume", ("topic", topic))
-        found = self.store.find_by_key(topic, key, begin_ms, end_ms, count_max)
-        return [self.store.message_at(at) for at in found]
-
-    def message_at(self, who: Principal, log_offset: int) -> Message:
-        """The message whose record starts at a log offset."""
-        return self._seen_message(who, log_offset)
-
-    def _seen_message(self, who: Principal, log_offset: int, group: str | None = None) -> Message:
-        """The same, if they may consume it; they are not told which topic it would be of."""
-        message = self._confirmed_message(log_offset)
-        try:
-            self._check_consumer(who, group, message.topic)
-        except NotPermittedError as error:
-            refused = NotPermittedError(
-                f"{who.name or who.address} may not consume what is at log offset {log_offset}"
-            )
-            refused.kind = error.kind
-            raise refused from None
-        return message
-
-    def _confirmed_message(self, log_offset: int) -> Message:
-        """What replicas have not confirmed is nobody's to see: it may come to nothing."""
-        if log_offset >= self.store.confirmed:
-            raise OffsetOutOfRangeError(f"no message is at log offset {log_offset}")
-        return self.store.message_at(log_offset)
-
-    def message_by_id(self, who: Principal, message_id: str) -> Message:
-        """The message with an offset message id."""
-        return self._seen_message(who, self.store.message_by_id(message_id).log_offset)
-
-    def is_warm(self, log_offset: int) -> bool:
-        """Whether the record at a log offset, if there is one, can be read without waiting."""
-        return self.store.is_record_warm(log_offset)
-
-    def log_pins(self, who: Principal) -> "list[Pin]":
-        """The declared queues that the log has to be kept for, however old it is."""
-        self.access.check(who, "describe", ("broker", self.config.name))
-        pins = self.keeping.pins()
-        may = self.access.may
-        return [
-            pin for pin in pins
-            if may(who, "describe", ("queue", named_for_access(pin.vhost, pin.queue)))
-        ]  # fmt: skip
-
-    def audited(self, who: Principal, count: int, user: str = "") -> "list[Entry]":
-        """What administrators did last, all or one, newest first; for a worker to ask."""
-        self.access.check(who, "describe", ("broker", "users"))
-        return self.audit.last(count, lambda entry: user in ("", entry.user))
-
-    @property
-    def is_follower(self) -> bool:
-        """Whether another broker writes the log."""
-        return self.follows
-
-    @property
-    def log_end(self) -> int:
-        """Where the log ends."""
-        return self.store.log_end
-
-    @property
-    def last_append_ms(self) -> int:
-        """When the last message was stored."""
-        return self.store.last_append_ms

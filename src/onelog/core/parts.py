@@ -411,7 +411,8 @@ class Parts:
             self.batch_producers, self.coordinator, self.coordinator.notes, self.coordinator.uses,
             self.in_place, self.starts, self.compaction, self.placements, self.schemas,
             self.branches,
-            *self.topology.tables, self.workqueues.declared, self.schedules, self.schedules.times,
+            *self.topology.tables, self.workqueues.declared, self.workqueues.policies,
+            self.schedules, self.schedules.times,
             self.sessions, self.sessions.subscriptions, self.retained, self.outflows,
         )  # fmt: skip
         for table in kept:

@@ -201,9 +201,10 @@ class Stats:
         totals.put_count += count
         totals.put_bytes += size
 
-    def got(self, group: str, topic: str, count: int, size: int) -> None:
-        """Messages were handed to a group."""
-        self.group_get.add((topic, group), count, size)
+    def got(self, group: str | None, topic: str, count: int, size: int) -> None:
+        """Messages were handed to a group, or to somebody who names none, as Kafka's fetches."""
+        if group is not None:
+            self.group_get.add((topic, group), count, size)
         totals = self.totals
         totals.get_count += count
         totals.found += 1

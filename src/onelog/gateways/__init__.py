@@ -78,6 +78,42 @@ class Standing:
     """Where Kafka's clients find each node of the set, once it is master."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChannelState:
+    """A channel of a client that consumes declared queues, as management tools are told of it."""
+
+    channel: object
+    number: int
+    consumers: Sequence[object]
+    """Those of the core that are this channel's."""
+    prefetch: int
+    window: int
+    """How many messages its consumers may have together; 0: as many as they like."""
+    unacked: int
+    unconfirmed: int
+    mode: str
+    """plain, confirm or tx."""
+    published: int
+    delivered: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClientState:
+    """A client that is connected, as management tools are told of it."""
+
+    connection: Connection
+    user: str
+    vhost: str
+    state: str
+    since_ms: int
+    says: Mapping[str, object]
+    """What it says of itself."""
+    channels: Sequence[ChannelState]
+    frame_max: int
+    channel_max: int
+    heartbeat_seconds: int
+
+
 @dataclass(slots=True)
 class House:
     """What a server gives to every gateway."""
@@ -113,6 +149,8 @@ class House:
     adds its own in its constructor."""
     make_session: dict[str, MakeSession] = field(init=False, default_factory=dict)
     """How gateways whose protocols go through WebSockets, too, make their sessions; by section."""
+    clients: Callable[[], Iterable[ClientState]] = field(init=False, default=tuple)
+    """Who is connected by AMQP, with their channels."""
     lookups: int = field(init=False, default=0)
     pop: Pop = field(init=False)
     """RocketMQ's POP: its clients take messages through more than one protocol."""

@@ -1,5 +1,6 @@
 """Durable sessions: what they take is added up, and there is a limit."""
 
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -14,7 +15,7 @@ def sessions(bytes_max: int) -> Sessions:
     """Sessions whose changes are made as soon as they are written."""
     tables = mock.Mock()
     made = Sessions(tables, ManualClock(), bytes_max)
-    parts = {made.name: made, made.subscriptions.name: made.subscriptions}
+    parts: dict[str, Any] = {made.name: made, made.subscriptions.name: made.subscriptions}
 
     def write(changes: list[Change]) -> None:
         for table, key, value in changes:

@@ -118,13 +118,14 @@ def test_a_queue_that_deletes_itself_goes_with_its_last_consumer(yard: Yard) -> 
 def test_deleting_what_is_used_or_has_messages_can_be_refused(yard: Yard) -> None:
     queue = yard.queue()
     taker = yard.consume(prefetch=1)
-    yard.put_all(b"a")
+    yard.put_all(b"a", b"b")
     with pytest.raises(PreconditionFailedError, match="in use"):
         yard.works.delete(SELF, "/", "q", if_unused=True)
     with pytest.raises(PreconditionFailedError, match="not empty"):
         yard.works.delete(SELF, "/", "q", if_empty=True)
-    queue.ack(taker.places)
     yard.works.cancel(taker.consumer)
+    assert yard.works.purge(SELF, "/", "q") == 1
+    assert queue.unacked == 1  # What somebody has does not count.
     assert yard.works.delete(SELF, "/", "q", if_unused=True, if_empty=True) == 0
     assert yard.works.delete(SELF, "/", "q") == 0  # There is none: nobody minds.
 

@@ -43,7 +43,7 @@ async def test_a_certificate_says_who_one_is(tmp_path: Path) -> None:
         return paths
 
     own, ann, nobody = made("broker"), made("ann"), made("nobody")
-    settings = {
+    settings: dict[str, str | int] = {
         "amqp__port": -1, "tls__cert_path": str(own[0]), "tls__key_path": str(own[1]),
         "tls__client_ca_path": str(authority.ca_path),
     }  # fmt: skip

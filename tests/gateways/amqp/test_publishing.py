@@ -91,6 +91,40 @@ def test_many_confirms_are_one(url: str) -> None:
         assert answers < 400
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_many_messages_that_are_alike_come_each_once_and_in_order(url: str, durable: bool) -> None:
+    sent = [b"%05d" % number for number in range(1_500)]
+    sent[700] = b"one of another length"
+    with Raw(url) as raw, connected(url) as other:
+        raw.shake_hands().open()
+        raw.say(1, "confirm.select", False)
+        raw.hear_of("confirm.select-ok")
+        raw.say(1, "queue.declare", "alike", False, durable, False, False, False, {})
+        raw.hear_of("queue.declare-ok")
+        taker = other.channel()
+        taker.basic_qos(prefetch_count=300)
+        raw.socket.sendall(
+            b"".join(bytes(each) for body in sent for each in _frames("alike", body))
+        )
+        confirmed = 0
+        while confirmed < len(sent):
+            confirmed, _ = raw.hear_of("basic.ack")
+        found = []
+        for method, _, body in taker.consume("alike", inactivity_timeout=20):
+            assert method is not None
+            assert not method.redelivered
+            found.append(body)
+            if len(found) % 100 == 0:
+                taker.basic_ack(method.delivery_tag, multiple=True)
+            if len(found) == len(sent):
+                break
+        assert found == sent
+        taker.cancel()
+        left = taker.queue_declare("alike", durable=durable, passive=True).method.message_count
+        assert left == 0
+        taker.queue_delete("alike")
+
+
 def _frames(key: str, body: bytes) -> list[Any]:
     from onelog.wire.amqp.frame import content_frames
     from onelog.wire.amqp.methods import ENCODERS

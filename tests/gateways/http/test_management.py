@@ -5,9 +5,13 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import aio_pika
 import pytest
 
+from onelog.clock import ManualClock
+from onelog.gateways.http.rates import Rates
 from onelog.server import BrokerServer
 from tests.gateways.http.live import http
 
@@ -15,6 +19,10 @@ RABBITMQADMIN = shutil.which("rabbitmqadmin")
 needs_rabbitmqadmin = pytest.mark.skipif(
     RABBITMQADMIN is None, reason="there is no rabbitmqadmin: apt-get install rabbitmq-server"
 )
+
+
+class Counted:
+    """Something that has counters."""
 
 
 class Tool:
@@ -99,6 +107,116 @@ async def test_definitions_go_from_one_broker_to_another(tmp_path: Path) -> None
 
 
 @needs_rabbitmqadmin
+async def test_rabbitmqadmin_declares_and_deletes_policies_which_count_at_once(
+    tmp_path: Path,
+) -> None:
+    async with http(tmp_path, amqp__port=-1) as (server, _):
+        tool = Tool(server)
+        await tool.run("declare", "queue", "name=orders")
+        for number in range(4):
+            await tool.run("publish", "routing_key=orders", f"payload={number}")
+        await tool.run(
+            "declare", "policy", "name=short", "pattern=^ord", 'definition={"max-length": 2}',
+            "priority=1", "apply-to=queues",
+        )  # fmt: skip
+        limit = ("name=limit", "pattern=.*", 'definition={"max-length": 1}')
+        await tool.run("declare", "operator_policy", *limit)
+        (queue,) = await tool.listed("list", "queues")
+        assert (queue["policy"], queue["operator_policy"]) == ("short", "limit")
+        assert queue["effective_policy_definition"] == {"max-length": 1}
+        got = await tool.listed("get", "queue=orders", "count=5")
+        assert [each["payload"] for each in got] == ["3"]
+        assert [each["name"] for each in await tool.listed("list", "policies")] == ["short"]
+        await tool.run("delete", "operator_policy", "name=limit")
+        await tool.run("delete", "policy", "name=short")
+        assert await tool.listed("list", "policies") == []
+
+
+async def test_definitions_of_rabbitmq_3_10_are_taken_over(tmp_path: Path) -> None:
+    given = json.loads(Path(__file__).with_name("rabbitmq_3_10_definitions.json").read_text())
+    async with http(tmp_path, amqp__port=-1) as (_, web):
+        told = await web.post("/api/definitions", json=given)
+        assert told.status_code == 201, told.text
+        assert (await web.post("/api/definitions", json=given)).status_code == 201
+        mine = (await web.get("/api/definitions")).json()
+        for what in ("queues", "policies", "bindings", "exchanges"):
+            names = [set(given[what][0])] * len(given[what])
+            theirs = [{key: each[key] for key in sorted(names[0])} for each in given[what]]
+            ours = [{key: each[key] for key in sorted(names[0])} for each in mine[what]]
+            assert sorted(ours, key=repr) == sorted(theirs, key=repr)
+        orders = (await web.get("/api/queues/%2F/orders")).json()
+        assert orders["policy"] == "short-lived"
+        kinds = {each["name"]: each["type"] for each in (await web.get("/api/queues")).json()}
+        assert kinds == {"orders": "classic", "payments": "quorum", "events": "stream"}
+
+
+async def test_clients_are_listed_with_their_channels_and_consumers(tmp_path: Path) -> None:
+    async with http(tmp_path, amqp__port=-1) as (server, web):
+        address = f"amqp://guest:guest@127.0.0.1:{server.config.amqp.port}/"
+        connection = await aio_pika.connect(address, client_properties={"connection_name": "me"})
+        async with connection:
+            channel = await connection.channel()
+            await channel.set_qos(7)
+            queue = await channel.declare_queue("work", durable=True)
+            await channel.default_exchange.publish(aio_pika.Message(b"one"), "work")
+            got: asyncio.Queue[object] = asyncio.Queue()
+            await queue.consume(got.put, consumer_tag="taker")
+            await asyncio.wait_for(got.get(), 20)
+            (client,) = (await web.get("/api/connections")).json()
+            assert (client["user"], client["vhost"], client["channels"]) == ("guest", "/", 1)
+            assert client["client_properties"]["connection_name"] == "me"
+            name = client["name"]
+            assert (await web.get(f"/api/connections/{quote(name, '')}")).json() == client
+            path = f"/api/connections/{quote(name, '')}/channels"
+            for listed in ("/api/channels", path, "/api/vhosts/%2F/channels"):
+                (shown,) = (await web.get(listed)).json()
+                assert shown["name"] == f"{name} (1)"
+                assert (shown["prefetch_count"], shown["confirm"]) == (7, True)
+                assert (shown["consumer_count"], shown["messages_unacknowledged"]) == (1, 1)
+                assert shown["message_stats"]["publish"] == 1
+            (consumer,) = (await web.get("/api/consumers")).json()
+            assert (consumer["consumer_tag"], consumer["prefetch_count"]) == ("taker", 7)
+            assert consumer["channel_details"]["name"] == f"{name} (1)"
+            overview = (await web.get("/api/overview")).json()
+            counts = overview["object_totals"]
+            assert (counts["connections"], counts["channels"], counts["consumers"]) == (1, 1, 1)
+            assert overview["message_stats"]["publish"] == 1
+            assert overview["message_stats"]["publish_details"]["rate"] >= 0
+            told = await web.get("/api/channels/none")
+            assert told.status_code == 404
+
+
+async def test_lists_are_sorted_cut_and_paged_as_asked(tmp_path: Path) -> None:
+    async with http(tmp_path, amqp__port=-1) as (_, web):
+        for name in ("b", "c", "a"):
+            assert (await web.put(f"/api/queues/%2F/{name}", json={})).status_code == 201
+        told = await web.get("/api/queues?sort=name&sort_reverse=true&columns=name,state")
+        assert told.json() == [{"name": each, "state": "running"} for each in "cba"]
+        page = (await web.get("/api/queues?page=2&page_size=2&sort=name&columns=name")).json()
+        assert (page["items"], page["page_count"], page["total_count"]) == ([{"name": "c"}], 2, 3)
+        assert (await web.get("/api/queues?page=0")).status_code == 400
+
+
+def test_rates_are_what_counters_grow_by_between_looks() -> None:
+    clock = ManualClock()
+    rates, counted = Rates(clock), Counted()
+    assert rates.of(counted, {"publish": 10})["publish_details"] == {"rate": 0.0}
+    clock.advance(2_000)
+    assert rates.of(counted, {"publish": 30})["publish_details"] == {"rate": 10.0}
+    clock.advance(8_000)
+    assert rates.of(counted, {"publish": 110})["publish_details"] == {"rate": 10.0}
+    clock.advance(1_000)
+    assert rates.of(counted, {"publish": 110})["publish_details"]["rate"] < 10.0
+    clock.advance(10_000)
+    rates.of(counted, {"publish": 110})
+    clock.advance(1_000)
+    assert rates.of(counted, {"publish": 110}) == {
+        "publish": 110,
+        "publish_details": {"rate": 0.0},
+    }
+
+
+@needs_rabbitmqadmin
 async def test_everything_can_be_listed(tmp_path: Path) -> None:
     async with http(tmp_path, amqp__port=-1) as (server, _):
         tool = Tool(server)
@@ -127,6 +245,12 @@ async def test_what_is_wrong_is_said(tmp_path: Path) -> None:
             ("POST", "/api/definitions", {"queues": [1]}, 400),
             ("POST", "/api/definitions", {"queues": [{}]}, 400),
             ("DELETE", "/api/queues/%2F/none", None, 404),
+            ("DELETE", "/api/policies/%2F/none", None, 404),
+            ("PUT", "/api/policies/%2F/p", {"pattern": "(", "definition": {"max-length": 1}}, 400),
+            ("PUT", "/api/policies/%2F/p", {"pattern": "x", "definition": {"nonsense": 1}}, 400),
+            ("PUT", "/api/policies/%2F/p", {"pattern": "x", "definition": {"max-length": -1}}, 400),
+            ("PUT", "/api/policies/%2F/p", {"pattern": "x", "definition": {}}, 400),
+            ("PUT", "/api/policies/%2F/p", {"definition": {"max-length": 1}}, 400),
         ):
             told = await web.request(method, path, json=body)
             assert told.status_code == status, (method, path, told.text)

@@ -1,5 +1,6 @@
 """`/metrics`: what Prometheus reads, and that it is true."""
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from onelog.metrics import Histogram, Page
+from tests.console.traffic import busy
 from tests.gateways.http.live import http
 from tests.gateways.remoting.live import client
 
@@ -65,6 +67,27 @@ async def test_messages_lag_and_latencies_are_told(tmp_path: Path) -> None:
         await peer.send("orders", b"y")
         again = await scraped(web)
         assert of(again, "onelog_put_messages_total") == of(found, "onelog_put_messages_total") + 1
+
+
+async def test_what_any_protocol_hands_out_is_counted(tmp_path: Path) -> None:
+    async with busy(tmp_path) as (server, web, _):
+        before = of(await scraped(web), "onelog_get_messages_total")
+        assert before >= 1, "a consumer of Kafka has had some"
+
+        def consume() -> int:
+            import pika
+
+            at = pika.ConnectionParameters("127.0.0.1", server.config.amqp.port)
+            with pika.BlockingConnection(at) as connection:
+                had = 0
+                for _ in connection.channel().consume("jobs", auto_ack=True, inactivity_timeout=30):
+                    had += 1
+                    if had == 9:
+                        break
+                return had
+
+        had = await asyncio.to_thread(consume)
+        assert of(await scraped(web), "onelog_get_messages_total") >= before + had
 
 
 async def test_counts_since_the_start_survive_the_buckets_they_were_made_in() -> None:

@@ -2,11 +2,13 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from onelog.core.access import SELF
 from onelog.core.users.passwords import prove
 from onelog.server import BrokerServer
 from onelog.wire.mqtt.codes import V5, V311, Packet, Reason
+from onelog.wire.mqtt.packets import Will
 from tests.gateways.mqtt.raw import Raw
 from tests.gateways.remoting.live import broker
 
@@ -42,3 +44,25 @@ async def test_users_have_passwords_and_rules(tmp_path: Path) -> None:
         server.broker.users.create_user(SELF, "ann", prove("secret"), ("admin",))
         server.broker.users.create_user(SELF, "bob", prove("b"))
         await asyncio.to_thread(use, server)
+
+
+def take_over(server: BrokerServer) -> None:
+    """Somebody with the client id of another user, and one who leaves a will that he may not."""
+    port = server.config.mqtt.port
+    with Raw(port, V5) as ann, Raw(port, V5) as bob:
+        assert ann.connect("hers", clean=False, user="ann", password=b"secret").reason == 0
+        login: dict[str, Any] = {"user": "bob", "password": b"b"}
+        assert bob.connect("hers", clean=False, **login).reason == Reason.NOT_AUTHORIZED
+        assert bob.ends()
+        ann.publish("t", b"still there", 1, 1)
+        assert ann.expect(Packet.PUBACK).reason in (0, Reason.NO_MATCHING_SUBSCRIBERS)
+    with Raw(port, V5) as bob:
+        will = Will("t", b"not his", 1, False, {})
+        assert bob.connect("his", will=will, **login).reason == Reason.NOT_AUTHORIZED
+
+
+async def test_a_client_id_is_its_users_and_so_is_a_will(tmp_path: Path) -> None:
+    async with broker(tmp_path, mqtt__port=-1) as server:
+        server.broker.users.create_user(SELF, "ann", prove("secret"), ("admin",))
+        server.broker.users.create_user(SELF, "bob", prove("b"))
+        await asyncio.to_thread(take_over, server)

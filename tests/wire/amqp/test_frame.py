@@ -78,6 +78,28 @@ def test_events_are_the_same_however_the_bytes_are_cut(
     assert read(cut(data, places)) == events
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["", "e"]), st.sampled_from([b"", b"aa", b"bb", b"ccc"])),
+        max_size=12,
+    ),
+    st.lists(st.integers(0, 800)),
+)
+def test_publishes_that_are_alike_can_be_had_together(
+    sent: list[tuple[str, bytes]], places: list[int]
+) -> None:
+    data = b"".join(published(1, exchange, "k", b"\x10\0\2", body) for exchange, body in sent)
+    reader = EventReader(FRAME_MAX, 1 << 20)
+    found: list[tuple[str, bytes]] = []
+    for piece in cut(data, places):
+        reader.feed(piece)
+        for event in reader.events():
+            bodies = [event[4], *reader.alike(event)]
+            found += [(event[2][0], body or b"") for body in bodies]
+    assert found == sent
+    assert reader.unread_bytes == 0
+
+
 def test_events_come_byte_by_byte() -> None:
     data = published(1, "x", "k", b"\0\0", b"body") + HEARTBEAT
     reader = EventReader(FRAME_MAX, 100)
@@ -212,6 +234,19 @@ def test_deliveries_are_read_as_they_were_written(
         (3, number, ("tag", tag, redelivered, exchange, key), b"\x80\0\4text", body)
         for tag, (exchange, key, body, redelivered) in enumerate(items)
     ]
+
+
+def test_a_delivery_like_the_two_before_it_has_the_same_bytes() -> None:
+    writer = DeliveryWriter(3, "tag", FRAME_MAX)
+    place, properties = place_of("e", "k"), b"\x80\0\4text"
+    lead = place + b"\0\0\0\7" + properties
+    for _ in range(2):
+        writer.expect(lead, place, properties, len(lead) + 5)
+    found, size, like = writer.like
+    assert (found, size) == (lead, len(lead) + 5)
+    out: list[bytes | bytearray | memoryview] = []
+    writer.put(out, 7, False, place, properties, b"hello")
+    assert like(7, b"hello") == b"".join(out)
 
 
 def test_a_key_that_is_too_long_for_amqp_is_cut() -> None:

@@ -76,6 +76,8 @@ class Overview(Struct):
     now_ms: int
     refusal: str | None
     """Why messages are refused, if they are."""
+    user: str
+    """Who asks; empty while nobody has to log in."""
     may_change: bool
     """Whether who asks may change anything."""
     topics: int
@@ -219,6 +221,7 @@ async def get_overview(ask: Ask) -> Overview:
         started_ms=state.started_ms,
         now_ms=house.clock.now_ms(),
         refusal=admin.refusal(who) or None,
+        user=who.name,
         may_change=may_administer(ask.request),
         topics=len(admin.topics(who)[1]),
         groups=len(admin.groups(who)[1]),

@@ -2,10 +2,8 @@
 
 Traces, delays and dead letters are of the whole cluster: what finds them asks all its brokers, over
 the network, as `onelog` does. Where there are users, it asks in the name of the one who wants to
-know, with the password that came with the request.
+know, however they have logged in: the broker knows what its users sign with.
 """
-
-import base64
 
 from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.credentials import Credentials
@@ -15,8 +13,8 @@ from onelog.gateways import House
 
 TIMEOUT_MS = 5_000
 CLIENTS_MAX = 20
-_Key = tuple[tuple[tuple[str, int], ...], str]
-"""Name servers, and how who asks has logged in."""
+_Key = tuple[tuple[tuple[str, int], ...], Credentials | None]
+"""Name servers, and who asks."""
 
 
 def admin_of(ask: Ask) -> AsyncAdmin:
@@ -28,8 +26,8 @@ def admin_of(ask: Ask) -> AsyncAdmin:
             "this asks all brokers of the cluster, and the broker knows no name server: set "
             "broker.nameservers"
         )
-    login = ask.request.headers.get("authorization", "") if ask.who.name else ""
-    key: _Key = (addresses, login)
+    credentials = _credentials(ask) if ask.who.name else None
+    key: _Key = (addresses, credentials)
     known: dict[_Key, AsyncAdmin] | None = getattr(state, "cluster_admins", None)
     if known is None:
         known = state.cluster_admins = {}
@@ -43,21 +41,18 @@ def admin_of(ask: Ask) -> AsyncAdmin:
     if key not in known:
         if len(known) >= CLIENTS_MAX:
             known.clear()  # Its connections close when they have been idle for a while.
-        known[key] = _connect(ask.house, addresses, _credentials(login))
+        known[key] = _connect(ask.house, addresses, credentials)
     return known[key]
 
 
-def _credentials(login: str) -> Credentials | None:
-    if not login:
-        return None
-    kind, _, given = login.partition(" ")
-    if kind.lower() != "basic":
+def _credentials(ask: Ask) -> Credentials:
+    secret = ask.house.broker.logins.signing_secret(ask.who)
+    if not secret:
         raise NotPermittedError(
-            "this asks all brokers of the cluster, which a token cannot do: log in with name and "
-            "password"
+            f"this asks all brokers of the cluster in the name of {ask.who.name}, who cannot sign: "
+            "onelog user update --signing"
         )
-    name, _, password = base64.b64decode(given).decode().partition(":")
-    return Credentials(name, password)
+    return Credentials(ask.who.name, secret)
 
 
 def _connect(

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from onelog.console.rest.operations import Ask
 from onelog.core.cursors.fetch import Cursor, Limits
-from onelog.core.cursors.forms import place_in, targets
+from onelog.core.cursors.forms import place_in
 from onelog.core.filters.tags import Subscription, subscribe
 from onelog.errors import (
     FilterDisabledError,
@@ -22,6 +22,7 @@ from onelog.gateways.http.requests import called, looked_up
 from onelog.message import KEYS, Message, QueueOffset, property_value
 from onelog.record.decode import decode_messages
 from onelog.record.forms.conversion import in_rocketmq_form
+from onelog.store.dispatch import targets
 
 WINDOW = 200
 BYTES_MAX = 1 << 20
@@ -247,8 +248,9 @@ async def by_id(
             raise MessageNotFoundError(f"no message has the id {message_id!r:.80}") from None
         for each in targets(record) if topic not in ("", record.topic) else ():
             if each.topic == topic:
+                offset_there = QueueOffset(each.queue_offset)
                 record = record._replace(
-                    topic=topic, queue_id=each.queue_id, queue_offset=each.queue_offset
+                    topic=topic, queue_id=each.queue_id, queue_offset=offset_there
                 )
         converted = in_rocketmq_form(record) or [record]
         wanted = [each for each in converted if offset is not None and each.queue_offset == offset]

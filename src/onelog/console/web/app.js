@@ -12,13 +12,13 @@ import { messages, message, trace } from "./messages.js";
 import { delays, deadLetters, letters, transactions } from "./fates.js";
 import { exchanges, queues } from "./routing.js";
 import { connections, cluster, settings, lake } from "./broker.js";
-import { users } from "./people.js";
+import { audit, users } from "./people.js";
 
 const PAGES = [
   ["", [["overview", "Overview", overview, "o"]]],
   ["Data", [["topics", "Topics", topics, "t"], ["groups", "Consumer groups", groups, "g"], ["messages", "Messages", messages, "m"], ["queues", "Work queues", queues, "q"], ["exchanges", "Exchanges", exchanges, "a"], ["send", "Send", send, "s"]]],
   ["Fates", [["delays", "Delayed", delays, "d"], ["dead-letters", "Dead letters", deadLetters, "l"], ["transactions", "Transactions", transactions, "x"], ["trace", "Trace", trace, "r"]]],
-  ["Broker", [["connections", "Connections", connections, "c"], ["cluster", "Cluster", cluster, "u"], ["lake", "Lake and Spark", lake, "k"], ["users", "Users", users, "p"], ["settings", "Settings", settings, "e"]]],
+  ["Broker", [["connections", "Connections", connections, "c"], ["cluster", "Cluster", cluster, "u"], ["lake", "Lake and Spark", lake, "k"], ["users", "Users", users, "p"], ["audit", "Audit", audit, "i"], ["settings", "Settings", settings, "e"]]],
 ];
 const INSIDE = { topics: topic, groups: group, messages: message, "dead-letters": letters, exchanges, trace };
 
@@ -85,6 +85,7 @@ function top() {
     h("a", { class: "brand", href: "#/overview" }, h("img", { src: "/console/icon.svg", alt: "" }), h("span", null, "OneLog")),
     found ? h("div", { class: "where" }, h("span", null, `${found.name} · ${found.cluster} · ${found.version}`), health) : null,
     form,
+    found?.user ? h("button", { class: "plain", type: "button", title: t("Log out"), on: { click: async () => { await fetch("/logout", { method: "POST" }); location.assign("/login"); } } }, found.user) : null,
     h("button", { class: "plain", type: "button", lang: language() === "zh-CN" ? "en" : "zh-CN", "aria-label": language() === "zh-CN" ? "English" : "中文", on: { click: () => { choose(language() === "zh-CN" ? "en" : "zh-CN"); top(); show(); } } }, language() === "zh-CN" ? "EN" : "中文"),
     h("button", { class: "plain", type: "button", "aria-label": dark ? t("Light theme") : t("Dark theme"), on: { click: () => theme(dark ? "light" : "dark") } }, icon(dark ? "sun" : "moon")));
 }
@@ -133,7 +134,7 @@ async function look() {
   const had = state.overview;
   try {
     state.overview = await get("/v1/overview");
-    if (!had || had.refusal !== state.overview.refusal || had.role !== state.overview.role) top();
+    if (!had || had.refusal !== state.overview.refusal || had.role !== state.overview.role || had.user !== state.overview.user) top();
   } catch { /* The page says so. */ }
 }
 

@@ -2,7 +2,7 @@
 
 import { get, part, patch, post, remove } from "./api.js";
 import { h, replace } from "./dom.js";
-import { ask, badge, button, card, confirm, field, head, notice, options, pager, say, table } from "./parts.js";
+import { ask, badge, button, card, confirm, field, head, notice, options, pager, say, table, time } from "./parts.js";
 import { later } from "./topics.js";
 import { t } from "./words.js";
 
@@ -70,4 +70,21 @@ export async function users(view, context) {
   }), button(t("New user"), create, "main")] : [] }),
   card(null, h("div", { class: "filters" }, field(t("Name"), q)), list.place), card(t("Roles"), roleList));
   await again();
+}
+
+/** What administrators did, and what others tried. */
+export async function audit(view, context) {
+  const user = h("input", { type: "search", value: context.query.user || "", placeholder: t("all") });
+  const place = h("div");
+  async function look() {
+    const found = await get("/v1/audit", { user: user.value.trim(), limit: 200 }, context.signal);
+    replace(place, card(null, table(t("Audit"), [
+      [t("Time"), (each) => time(each.time), "tight"], [t("User"), (each) => each.user || "–"], [t("Protocol"), (each) => badge(each.protocol)], [t("Address"), (each) => h("span", { class: "mono" }, each.address)],
+      [t("Action"), (each) => h("code", null, each.action)], [t("Thing"), (each) => each.thing, "wide"], [t("Result"), (each) => badge(t(each.result), each.result === "refused" ? "bad" : "good")],
+    ], found.items, { empty: t("Nothing was done yet.") })));
+  }
+  user.addEventListener("input", later(look));
+  replace(view, head(t("Audit"), { text: t("What administrators did, and what others tried; the newest first.") }), h("div", { class: "filters" }, field(t("User"), user)), place);
+  await look();
+  context.every(5000, look);
 }

@@ -32,6 +32,8 @@ const ZH = {
   "Half messages": "半消息", "Times asked": "回查次数",
   "Replicas": "副本", "Make master": "设为主节点", "Drain": "下线", "Make node {n} the master? Clients connect again.": "将节点 {n} 设为主节点？客户端会重新连接。", "Have node {n} leave the set, so that it can be stopped?": "让节点 {n} 离开副本组，以便停机？", "follower": "从", "missing": "缺失",
   "Show its tables here:": "在这里显示它的表：", "Lake tables": "湖表", "Table": "表", "Rows": "行数", "Files": "文件数", "The setting http.lake names no folder.": "设置 http.lake 没有指定目录。", "Queries that keep tables fresh": "维护湖表的查询", "Query": "查询", "Batch": "批次", "writes": "写入中", "done": "已完成", "Read by Spark and tools": "由 Spark 和工具读取", "Nobody has read since the start.": "启动以来没有人读取。",
+  "Log out": "退出登录", "Audit": "审计", "Action": "动作", "Thing": "对象", "Result": "结果", "Nothing was done yet.": "还没有任何操作。", "What administrators did, and what others tried; the newest first.": "管理员做过什么，以及别人尝试过什么；最新的在前。",
+  "allowed": "已允许", "refused": "已拒绝",
 };
 
 let chosen = null;

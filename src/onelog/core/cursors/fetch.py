@@ -193,8 +193,7 @@ class Fetches:
         if status is _FOUND:
             if size < bytes_min and messages < count and not last:
                 return Lack(size=size)
-            if cursor.group is not None:
-                self.stats.got(cursor.group, cursor.topic, messages, size)
+            self.stats.got(cursor.group, cursor.topic, messages, size)
         elif status is _COLD or status is _LATER:
             return Lack(result.ranges, status is _LATER)
         elif (
@@ -208,7 +207,7 @@ class Fetches:
     def _count(self, cursors: Sequence[Cursor], results: Sequence[Result]) -> None:
         """What leaves counts for the groups that get it."""
         for (group, topic, *_), result in zip(cursors, results):  # noqa: B905 - in a hurry
-            if group is not None and type(result) is Fetched and result.messages:
+            if type(result) is Fetched and result.messages:
                 self.stats.got(group, topic, result.messages, result.size)
 
     def _full(self, cursor: Cursor) -> Fetched:

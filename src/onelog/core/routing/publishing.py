@@ -40,6 +40,7 @@ from onelog.core.routing.walk import (
     TopicTarget,
     groups_of,
     headers_reader,
+    is_topic,
     place_of,
     route_of,
     walk,
@@ -272,6 +273,8 @@ class Publishing:
         key = sought.keys[0]
         record = amqp.encode(exchange.name, key, properties, body)
         if deliver_at_ms is not None and deliver_at_ms > self._clock.now_ms():
+            if not exchange.name and is_topic(self._vhosts[exchange.vhost], key, self.find_topic):
+                self.mark(key)
             waiting = self._waiting(exchange, record, _AMQP, deliver_at_ms)
             self._writer.put(waiting, on_stored, token)
             return 1
@@ -468,7 +471,7 @@ class Publishing:
         carbon = headers.get("CC")
         keys = (content.key, *(map(str, carbon) if isinstance(carbon, list) else ()))
         sought = Sought(keys, content.properties, lambda: headers)
-        found = walk(vhost, exchange, sought, self.find_topic)
+        found = walk(vhost, exchange, sought, self.find_topic, to_topics=True)
         priority = property_of(content.properties, "priority") or 0
         places = self._taking(found.targets, record, form, priority)
         return self._made(places, record, form)

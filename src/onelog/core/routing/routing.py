@@ -242,8 +242,13 @@ class Routing:
         found = self.exchange(who, vhost, exchange)
         sought = Sought((key,), NO_PROPERTIES, lambda: headers or {})
         place = self._topology.vhost(vhost)
-        targets = walk(place, found, sought, self._publishing.find_topic).targets
+        find_topic = self._publishing.find_topic
+        targets = walk(place, found, sought, find_topic, to_topics=True).targets
         return [each for each in targets if self._sees(who, "queue", vhost, each.name)]
+
+    def is_topic(self, name: str) -> bool:
+        """Whether there is a topic of that name, somebody's queue or not."""
+        return self._publishing.find_topic(name) is not None
 
     def add_queue(self, vhost: str, queue: Target) -> None:
         """Messages can be routed to this queue from now on; on each start, too."""

@@ -187,6 +187,11 @@ class Logins:
             )
         return who if who.name == name else who._replace(name=name)
 
+    def signing_secret(self, who: Principal) -> str:
+        """What somebody who has logged in signs with; empty if they cannot."""
+        user = self._user(who.name)
+        return user.proofs.secret if user else ""
+
     # -- tokens and certificates ---------------------------------------------------------------
 
     def log_in_by_token(self, token: str, protocol: str, address: str, then: OnLoggedIn) -> None:

@@ -10,9 +10,9 @@ Invariant: a message is ready, or out with one consumer, or done. Who gets it is
 """
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.workqueues.arguments import Terms
@@ -29,11 +29,9 @@ from onelog.core.workqueues.log_shelf import LogShelf
 from onelog.core.workqueues.memory_shelf import Handover, MemoryShelf
 from onelog.core.workqueues.selecting import Passed, PassedOver, wants
 from onelog.core.workqueues.supply import ColdError
+from onelog.core.workqueues.surroundings import Surroundings
 from onelog.errors import NotMasterError, StoreError
 from onelog.message import NewMessage, NewRun
-
-if TYPE_CHECKING:
-    from onelog.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -54,54 +52,6 @@ UNWRITTEN = (StoreError, NotMasterError)
 """Why something cannot be written now, and is tried again."""
 
 
-class Surroundings(Protocol):
-    """What a queue needs of the part that it belongs to."""
-
-    clock: "Clock"
-    memory_is_full: bool
-
-    def pend(self, queue: "WorkQueue") -> None:
-        """Give it a turn at the end of the tick."""
-
-    def changed(self, shelf: LogShelf) -> None:
-        """Record what changed, soon."""
-
-    def bury(
-        self, queue: "WorkQueue", shelf: Shelf, found: Sequence[Delivery], reason: Reason
-    ) -> None:
-        """Send messages to the queue's dead letters, and record that they are done, together.
-
-        `StoreError`, and nothing has happened, if that cannot be written.
-        """
-
-    def refused(self, queue: "WorkQueue", body: bytes, form: int) -> None:
-        """Send a message to the queue's dead letters that the queue does not take."""
-
-    def warm(self, ranges: Sequence[tuple[int, int]], then: Callable[[], None]) -> None:
-        """Have a worker read from disk, and go on."""
-
-    def later(self, wait_ms: int, then: Callable[[], None]) -> None:
-        """Call back after a while."""
-
-    def settle(self, queue: "WorkQueue") -> None:
-        """Append and deliver what is on its way."""
-
-    def expire_at(self, queue: "WorkQueue", due_ms: int | None) -> None:
-        """Give it a turn then, too."""
-
-    def watch_use(self, queue: "WorkQueue") -> None:
-        """End it when nobody has used it for so long as it says."""
-
-    def when_recorded(self, queue: "WorkQueue", callback: WhenSafe) -> None:
-        """Call back once what changed so far is in the log, as safe as configured."""
-
-    def stored(self, queue: "WorkQueue", bytes_more: int) -> None:
-        """A queue in memory takes so many bytes more, or less."""
-
-    def gone_by(self, queue: "WorkQueue", consumer: Consumer) -> None:
-        """A consumer is not to be delivered to any more."""
-
-
 class WorkQueue:
     """One declared queue."""
 
@@ -110,8 +60,8 @@ class WorkQueue:
         "_is_head_known", "_is_reading", "_may_expire", "_next_place", "_only", "_surroundings",
         "_top_first", "_turn_ms", "acked", "arguments", "auto_delete", "delivered", "due_ms",
         "durable", "exclusive", "expires_ms", "had_consumers", "is_deleted", "is_pending", "name",
-        "owner", "passed", "published", "redelivered", "rota", "shelves", "terms", "topic",
-        "used_ms", "vhost",
+        "own_terms", "owner", "passed", "published", "redelivered", "rota", "shelves", "terms",
+        "topic", "used_ms", "vhost",
     )  # fmt: skip
 
     def __init__(
@@ -132,7 +82,7 @@ class WorkQueue:
         self.vhost = vhost
         self.name = name
         self.topic = topic
-        self.terms = terms
+        self.terms = self.own_terms = terms
         self.durable = durable
         self.exclusive = exclusive
         self.auto_delete = auto_delete
@@ -154,6 +104,18 @@ class WorkQueue:
         self.had_consumers = False
         self.published = self.delivered = self.acked = self.redelivered = 0
         self._may_expire = terms.message_ttl_ms is not None
+
+    def set_terms(self, terms: Terms) -> None:
+        """Let these count, which are its own or have what policies add to them."""
+        self.terms = terms
+        self._may_expire |= terms.message_ttl_ms is not None
+        self._is_head_known = False
+        if terms.expires_ms != self.expires_ms:
+            self.expires_ms = terms.expires_ms
+            self.used()
+        for shelf in self.shelves:
+            if isinstance(shelf, LogShelf):
+                shelf.counts_times = terms.delivery_limit is not None
 
     def furnish(self, shelves: Sequence[Shelf]) -> None:
         """Use these shelves; of several, the last is that of the highest priority."""

@@ -43,6 +43,7 @@ from onelog.core.workqueues.declared import DeclaredQueues
 from onelog.core.workqueues.deliveries import PLACE, Delivery
 from onelog.core.workqueues.log_shelf import LogShelf
 from onelog.core.workqueues.memory_shelf import MemoryShelf
+from onelog.core.workqueues.policies import Policies
 from onelog.core.workqueues.queue import Shelf, WorkQueue
 from onelog.core.workqueues.recording import Shelves
 from onelog.core.workqueues.supply import ColdError, LogSupply, content_of
@@ -99,6 +100,7 @@ class WorkQueues:
 
     def __post_init__(self) -> None:
         self.declared = DeclaredQueues()
+        self.policies = Policies(self._access, self._tables, self._policies_changed)
         self.shelves = Shelves(self._lease_tables, self._writer, self._schedule, self._when_durable)
         self._supply = LogSupply(self._store, self._reader)
         self._queues: dict[tuple[str, str], WorkQueue] = {}
@@ -178,6 +180,7 @@ class WorkQueues:
 
     def _install(self, queue: WorkQueue) -> None:
         """Give a queue its shelves, and make it known."""
+        queue.set_terms(self.policies.terms(queue, queue.own_terms))
         shelves: list[Shelf] = []
         if queue.topic and not queue.is_stream:
             for queue_id in range(self._ensure_topic(queue)):
@@ -428,7 +431,17 @@ class WorkQueues:
             self._writer.watch((queue.topic, queue_id), partial(queue.entered, shelf))
         queue.furnish(shelves)
 
+    def _policies_changed(self, vhost: str) -> None:
+        for queue in [each for each in self._queues.values() if each.vhost == vhost]:
+            terms = self.policies.terms(queue, queue.own_terms)
+            if terms != queue.terms:
+                queue.set_terms(terms)
+                self._routing.queue_changed(vhost, queue.name)
+                self.watch_use(queue)
+                self.pend(queue)
+
     def _vhost_deleted(self, vhost: str) -> None:
+        self.policies.vhost_deleted(vhost)
         for queue in [each for each in self._queues.values() if each.vhost == vhost]:
             self._delete(queue, "vhost")
 
@@ -568,11 +581,13 @@ class WorkQueues:
         for queue in some:
             queue.is_pending = False
         for queue in some:
+            before = queue.delivered
             try:
                 more = queue.run()
             except Exception:
                 log.exception("%s could not deliver", queue.place_name)
                 continue
+            self._admin.stats.totals.get_count += queue.delivered - before
             if more and not queue.is_pending:
                 self.pend(queue)
         if pending and not self._is_due:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from onelog.errors import OnelogError
+from onelog.gateways import ChannelState
 from onelog.gateways.amqp.consuming import Consuming
 from onelog.gateways.amqp.publishing import Publishing
 from onelog.gateways.amqp.refusals import RefusedError, reply_code
@@ -51,6 +52,15 @@ class Channel:
         """What arrived while a method waits for its answer."""
         self.publishing = Publishing(self)
         self.consuming = Consuming(self)
+
+    def described(self) -> ChannelState:
+        """What management tools are told of it."""
+        consuming, publishing = self.consuming, self.publishing
+        return ChannelState(
+            self, self.number, list(consuming.consumers.values()), consuming.prefetch,
+            consuming.window.limit, len(consuming.unacked), publishing.unconfirmed,
+            publishing.mode, publishing.count, consuming.delivered,
+        )  # fmt: skip
 
     # -- in ------------------------------------------------------------------------------------
 

@@ -218,6 +218,11 @@ class Consuming:
 
     # -- deliveries ----------------------------------------------------------------------------
 
+    @property
+    def delivered(self) -> int:
+        """How many messages were delivered on this channel so far."""
+        return self._tag
+
     def next_tag(self) -> int:
         """The tag of one more delivery."""
         self._tag += 1

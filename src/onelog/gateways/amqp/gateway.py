@@ -32,6 +32,7 @@ class AmqpGateway:
 
         if self.shared is None:
             self.shared = Gateway(self.house)
+            self.house.clients = self.shared.clients
             self._ticking = asyncio.get_running_loop().create_task(self._tick_forever())
         return AmqpSession(connection, self.shared)
 

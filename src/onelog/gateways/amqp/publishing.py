@@ -48,9 +48,11 @@ class Publishing:
         self._seen = b""
         """The last properties; most messages have the same as the one before."""
         self._wants_reply = False
+        self.count = 0
+        """How many messages were published."""
         # Confirms.
         self._number = 0
-        """Of the last message."""
+        """Of the last message that is to be confirmed."""
         self._done = 0
         """All up to here are safe, or were refused."""
         self._told = 0
@@ -68,6 +70,7 @@ class Publishing:
     def publish(self, arguments: Arguments, properties: bytes, body: bytes | None) -> None:
         """basic.publish."""
         exchange, key, mandatory, immediate = arguments
+        self.count += 1
         if body is None:
             size_max = self.session.body_bytes_max
             raise unmet(f"message size is larger than configured max size {size_max}")
@@ -114,13 +117,14 @@ class Publishing:
         if self._wants_reply:
             return False
         place = self._who, self._vhost, exchange, key, properties
-        if self.mode == "plain":
-            return self._publish_all(*place, bodies, _nobody)
         first, last = self._number + 1, self._number + len(bodies)
-        if not self._publish_all(*place, bodies, self._all_stored, (first, last)):
-            return False
-        self._number = last
-        return True
+        if self.mode == "plain":
+            taken = self._publish_all(*place, bodies, _nobody)
+        elif taken := self._publish_all(*place, bodies, self._all_stored, (first, last)):
+            self._number = last
+        if taken:
+            self.count += len(bodies)
+        return taken
 
     def _look_at(self, properties: bytes) -> None:
         places(properties)  # Whoever is delivered this must be able to read it.
@@ -151,6 +155,11 @@ class Publishing:
         if self.mode == "tx":
             raise unmet("cannot switch from tx to confirm mode")
         self.mode = "confirm"
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many messages are not confirmed yet."""
+        return self._number - self._told
 
     def _stored(self, number: int, _: Appended | None, error: OnelogError | None) -> None:
         """A message is safe, or was refused."""

@@ -27,7 +27,7 @@ from onelog import __version__
 from onelog.core.access import Principal
 from onelog.core.workqueues.consumers import Consumer
 from onelog.errors import NotPermittedError, OnelogError
-from onelog.gateways import House
+from onelog.gateways import ClientState, House
 from onelog.gateways.amqp.channel import Channel
 from onelog.gateways.amqp.consuming import Settled
 from onelog.gateways.amqp.handlers import HANDLERS
@@ -116,6 +116,10 @@ class Gateway:
         for session in tuple(self.sessions):
             session.connection.guard(session.tick, now_ms)
 
+    def clients(self) -> list[ClientState]:
+        """Who is connected, for management tools."""
+        return [each.described() for each in self.sessions]
+
     def say_goodbye(self) -> None:
         """The broker goes."""
         text = "broker forced connection closure with reason 'shutdown'"
@@ -164,6 +168,18 @@ class AmqpSession(FramedSession):
     def can(self, capability: str) -> bool:
         """Whether the client has said that it understands something."""
         return self._capabilities.get(capability) is True
+
+    def described(self) -> ClientState:
+        """What management tools are told of it."""
+        if self.state != State.OPEN:
+            state = "starting" if self.state < State.OPEN else "closing"
+        else:
+            state = "blocked" if self.connection.held else "running"
+        return ClientState(
+            self.connection, self.who.name, self.vhost, state, self.since_ms, self.client,
+            [each.described() for each in self.channels.values()], self.frame_max,
+            self.channel_max, self.heartbeat_seconds,
+        )  # fmt: skip
 
     def random_name(self) -> str:
         """A name that nobody else has."""
@@ -448,9 +464,11 @@ class AmqpSession(FramedSession):
         self._end_channels()
         self.broker.channel_closed(self)
         self._send("connection.close-ok")
-        # Some clients would take the end of the socket for an error: it is for them to close it.
+        # As RabbitMQ does, whose clients know that nothing follows. What they have sent before is
+        # not left unread: that would cost them the answer.
         self.state = State.DEAF
         self._deadline_ms = self.gateway.clock.now_ms() + CLOSE_MS_MAX
+        self.connection.end()
 
     def _end_channels(self) -> None:
         channels, self.channels = self.channels, {}

@@ -58,7 +58,7 @@ class Stream(NamedTuple):
 def find_stream(channel: "Channel", name: str) -> Stream | None:
     """The topic of that name, if it is one of other protocols, and nobody's queue."""
     topic = topic_of(channel.vhost, name)
-    if queue_of(topic) != (channel.vhost, name) or channel.broker.topics.get(topic) is None:
+    if queue_of(topic) != (channel.vhost, name) or not channel.broker.routing.is_topic(topic):
         return None
     return Stream(name, topic, channel.broker.topic(channel.who, topic).read_queues)
 

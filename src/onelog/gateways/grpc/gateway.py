@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from onelog.config import Loaded
 from onelog.gateways import House
+from onelog.gateways.grpc.endpoints import Endpoints
 from onelog.net.connection import Connection, Session
 
 if TYPE_CHECKING:
@@ -66,10 +67,12 @@ class GrpcGateway:
         self.house = house
         self._shared: Gateway | None = None
         self._early: list[_Early] = []
+        self.endpoints = Endpoints(house)
 
     async def listen(self) -> None:
         """Open its port."""
         await self.house.listen(self.house.loaded.config.grpc.port, self._session)
+        await self.endpoints.start()
 
     def _session(self, connection: Connection) -> Session:
         if self._shared is None:
@@ -95,7 +98,7 @@ class GrpcGateway:
             from onelog.gateways.grpc.session import Gateway
             from onelog.gateways.grpc.transactions import ask_producer
 
-            self._shared = Gateway(self.house, HANDLERS)
+            self._shared = Gateway(self.house, HANDLERS, self.endpoints)
             self.house.broker.hooks.ask_producer.append(ask_producer)
         return self._shared
 
@@ -106,5 +109,6 @@ class GrpcGateway:
 
     async def close(self) -> None:
         """Take no more calls, and give back what clients have not acknowledged."""
+        await self.endpoints.close()
         if self._shared is not None:
             self._shared.close()

@@ -1,11 +1,13 @@
 """Where messages are sent to and received from: this broker, and the others of its cluster."""
 
 import ipaddress
+from collections.abc import Sequence
 from typing import Any
 
-from onelog.core.catalog.topics import TopicConfig
+from onelog.core.catalog.topics import PERM_READ, PERM_WRITE, TopicConfig
 from onelog.gateways.grpc.answers import OK, RefusedError
 from onelog.gateways.grpc.checks import group_name, topic_name
+from onelog.gateways.grpc.endpoints import Elsewhere
 from onelog.gateways.grpc.session import Call
 from onelog.rocketmq import message_types
 from onelog.wire.grpc import messages
@@ -13,6 +15,7 @@ from onelog.wire.grpc.codes import AddressScheme, Code, MessageType, Permission
 
 _ANY_QUEUE = -1
 _MIXED = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
+_ALL = (*_MIXED, MessageType.PRIORITY, MessageType.LITE)
 
 
 def scheme_of(host: str) -> AddressScheme:
@@ -30,39 +33,57 @@ def accepted_types(config: TopicConfig) -> tuple[MessageType, ...]:
     return _MIXED if named == message_types.MIXED else (MessageType[named],)
 
 
-def permission_of(config: TopicConfig) -> Permission:
+def permission_of(perm: int) -> Permission:
     """What may be done with a topic's queues."""
-    if config.readable and config.writable:
+    readable, writable = bool(perm & PERM_READ), bool(perm & PERM_WRITE)
+    if readable and writable:
         return Permission.READ_WRITE
-    if config.readable:
+    if readable:
         return Permission.READ
-    return Permission.WRITE if config.writable else Permission.NONE
+    return Permission.WRITE if writable else Permission.NONE
 
 
-def query_route(call: Call, request: Any) -> Any:
-    """QueryRoute."""
-    broker = call.gateway.broker
-    config = broker.topic(call.who, topic_name(broker, request.topic))
-    answer = messages.QueryRouteResponse(status=OK)
-    types = accepted_types(config)
-    both = min(config.read_queues, config.write_queues)
-    wanted = permission_of(config)
+def _permissions(perm: int, read_queues: int, write_queues: int) -> list[Permission]:
+    """What may be done with each queue of a topic."""
+    both = min(read_queues, write_queues)
+    wanted = permission_of(perm)
     if wanted == Permission.READ_WRITE:
-        permissions = [Permission.READ] * (config.read_queues - both)
-        permissions += [Permission.WRITE] * (config.write_queues - both)
-        permissions += [Permission.READ_WRITE] * both
-    elif wanted == Permission.NONE:
-        permissions = [wanted] * max(1, config.queues)
-    else:
-        is_read = wanted == Permission.READ
-        permissions = [wanted] * (config.read_queues if is_read else config.write_queues)
-    here = _here(call, request.endpoints)
-    for number, permission in enumerate(permissions):
-        queue = answer.message_queues.add(
-            topic=request.topic, id=number, permission=permission, broker=here
-        )
-        queue.accept_message_types.extend(types)
-    return answer
+        found = [Permission.READ] * (read_queues - both)
+        found += [Permission.WRITE] * (write_queues - both)
+        return found + [Permission.READ_WRITE] * both
+    if wanted == Permission.NONE:
+        return [wanted] * max(1, read_queues, write_queues)
+    return [wanted] * (read_queues if wanted == Permission.READ else write_queues)
+
+
+def query_route(call: Call, request: Any) -> None:
+    """QueryRoute: the queues of all brokers that gRPC clients can reach."""
+    broker = call.gateway.broker
+    topic = topic_name(broker, request.topic)
+    config = broker.find_topic(call.who, topic)
+
+    def found(others: Sequence[Elsewhere]) -> Any:
+        answer = messages.QueryRouteResponse(status=OK)
+        here = _here(call, request.endpoints)
+        places = []
+        if config is None and not others:
+            broker.topic(call.who, topic)  # Which says that there is none.
+        if config is not None:
+            queues = (config.perm, config.read_queues, config.write_queues)
+            places.append((here, accepted_types(config), _permissions(*queues)))
+        for each in others:
+            queues = (each.queues.perm, each.queues.read_queue_nums, each.queues.write_queue_nums)
+            types = accepted_types(config) if config is not None else _ALL
+            places.append((_there(each, here), types, _permissions(*queues)))
+        for place, types, permissions in places:
+            for number, permission in enumerate(permissions):
+                queue = answer.message_queues.add(
+                    topic=request.topic, id=number, permission=permission, broker=place
+                )
+                queue.accept_message_types.extend(types)
+        return answer
+
+    call.gateway.endpoints.find(topic, lambda others: call.guard(lambda: found(others)))
 
 
 def _here(call: Call, asked: Any) -> Any:
@@ -78,21 +99,44 @@ def _here(call: Call, asked: Any) -> Any:
     return found
 
 
-def query_assignment(call: Call, request: Any) -> Any:
+def _there(other: Elsewhere, here: Any) -> Any:
+    """Another broker; one on this machine is reached as this one is."""
+    own = here.endpoints.addresses[0].host
+    host = own if other.host in ("127.0.0.1", "localhost", own) else other.host
+    found = messages.Broker(name=other.name, id=0)
+    found.endpoints.scheme = scheme_of(host)
+    found.endpoints.addresses.add(host=host, port=other.port)
+    return found
+
+
+def query_assignment(call: Call, request: Any) -> None:
     """QueryAssignment: every member of a group reads everywhere, by leases."""
     broker = call.gateway.broker
     topic, group = topic_name(broker, request.topic), group_name(request.group)
-    config = broker.topic(call.who, topic)
-    if not config.readable or not config.read_queues:
-        raise RefusedError(Code.FORBIDDEN, "no readable queue")
+    config = broker.find_topic(call.who, topic)
     known = broker.find_group(call.who, group)
     ordered = known is not None and known.consume_message_orderly
-    answer = messages.QueryAssignmentResponse(status=OK)
-    here = _here(call, request.endpoints)
-    for number in range(config.read_queues) if ordered else (_ANY_QUEUE,):
-        answer.assignments.add().message_queue.MergeFrom(
-            messages.MessageQueue(
-                topic=request.topic, id=number, permission=permission_of(config), broker=here
-            )
-        )
-    return answer
+
+    def found(others: Sequence[Elsewhere]) -> Any:
+        here = _here(call, request.endpoints)
+        places = [
+            (_there(each, here), each.queues.perm, each.queues.read_queue_nums) for each in others
+        ]
+        if config is not None:
+            places.insert(0, (here, config.perm, config.read_queues))
+        elif not others:
+            broker.topic(call.who, topic)  # Which says that there is none.
+        answer = messages.QueryAssignmentResponse(status=OK)
+        for place, perm, count in places:
+            numbers = range(count) if ordered else (_ANY_QUEUE,)
+            for number in numbers if count and perm & PERM_READ else ():
+                answer.assignments.add().message_queue.MergeFrom(
+                    messages.MessageQueue(
+                        topic=request.topic, id=number, permission=permission_of(perm), broker=place
+                    )
+                )
+        if not answer.assignments:
+            raise RefusedError(Code.FORBIDDEN, "no readable queue")
+        return answer
+
+    call.gateway.endpoints.find(topic, lambda others: call.guard(lambda: found(others)))

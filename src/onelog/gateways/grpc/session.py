@@ -21,6 +21,7 @@ from onelog.errors import FlushTimeoutError, NotAuthenticatedError, OnelogError
 from onelog.gateways import House
 from onelog.gateways.grpc.answers import OK, RefusedError, status_of
 from onelog.gateways.grpc.clients import Clients, GrpcClient
+from onelog.gateways.grpc.endpoints import Endpoints
 from onelog.gateways.grpc.renewal import Renewal
 from onelog.jobs import Job
 from onelog.message import encode_host
@@ -149,8 +150,11 @@ def _timeout_ms(text: bytes) -> int | None:
 class Gateway:
     """What all sessions of one broker share."""
 
-    def __init__(self, house: House, handlers: dict[str, tuple[Any, ...]]) -> None:
+    def __init__(
+        self, house: House, handlers: dict[str, tuple[Any, ...]], endpoints: Endpoints
+    ) -> None:
         self.house = house
+        self.endpoints = endpoints
         self.broker = house.broker
         self.clock = house.clock
         self.pop = house.pop

@@ -6,6 +6,7 @@ paths are quoted, `%2F` is the vhost `/`; values in bodies may be texts: rabbitm
 
 import base64
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,9 +17,19 @@ from starlette.routing import BaseRoute, Route
 from onelog import __version__
 from onelog.core.access import Principal
 from onelog.core.routing.exchanges import Binding, Exchange
+from onelog.core.workqueues.consumers import Consumer
 from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import InvalidRequestError, PeerClosedError, QueueNotFoundError
-from onelog.gateways import House
+from onelog.gateways import ChannelState, ClientState, House
+from onelog.gateways.http.policies import (
+    delete_policy,
+    get_policy,
+    list_policies,
+    put,
+    put_policy,
+    shown,
+)
+from onelog.gateways.http.rates import Rates
 from onelog.gateways.http.requests import (
     answer,
     called,
@@ -28,12 +39,14 @@ from onelog.gateways.http.requests import (
     principal_of,
     require_admin,
 )
+from onelog.net.connection import Connection
 from onelog.record.forms import amqp
 from onelog.record.forms.amqp_fields import decode_properties, encode_properties
 
 RABBITMQ_VERSION = "3.13.0"
 """What tools take this for; some look at it."""
 MESSAGES_MAX = 1_000
+PAGE_MAX = 500
 _DEFAULT = "amq.default"
 _NODE = f"onelog@{socket.gethostname()}"
 _TRUE = (True, "true", "True", 1)
@@ -45,8 +58,9 @@ Act = Callable[["Call"], Awaitable[Any]]
 class Call:
     """A request, with what its path and body say."""
 
-    def __init__(self, request: Request, who: Principal, body: Body) -> None:
+    def __init__(self, request: Request, who: Principal, body: Body, rates: Rates) -> None:
         self.request = request
+        self.rates = rates
         self.house: House = house_of(request)
         self.broker = self.house.broker
         self.who = who
@@ -95,9 +109,21 @@ def _exchange(each: Exchange) -> Body:
     }  # fmt: skip
 
 
-def _queue(each: WorkQueue) -> Body:
-    ready, unacked = each.ready, each.unacked
+def _queue_stats(each: WorkQueue) -> dict[str, int]:
     return {
+        "publish": each.published, "deliver_get": each.delivered, "deliver": each.delivered,
+        "ack": each.acked, "redeliver": each.redelivered,
+    }  # fmt: skip
+
+
+def _queue(call: Call, each: WorkQueue) -> Body:
+    ready, unacked = each.ready, each.unacked
+    policies = call.broker.workqueues.policies
+    policy, limits = policies.of_queue("policy", each), policies.of_queue("operator", each)
+    return {
+        "policy": policy and policy.name, "operator_policy": limits and limits.name,
+        "effective_policy_definition": policies.effective(each) if policy or limits else {},
+        "message_stats": call.rates.of(each, _queue_stats(each)),
         "name": each.name, "vhost": each.vhost, "durable": each.durable, "type": each.kind,
         "auto_delete": each.auto_delete, "exclusive": each.exclusive, "node": _NODE,
         "arguments": each.arguments, "state": "running", "consumers": len(each.consumers),
@@ -122,7 +148,11 @@ def _binding(vhost: str, each: Binding) -> Body:
 async def overview(call: Call) -> Body:
     """What the first page of RabbitMQ's console has."""
     queues = call.broker.workqueues.queues(call.who)
-    state = call.broker.admin.state(call.who)
+    call.broker.admin.state(call.who)
+    clients = list(call.house.clients())
+    totals: Counter[str] = Counter()
+    for each in queues:
+        totals.update(_queue_stats(each))
     ready, unacked = sum(each.ready for each in queues), sum(each.unacked for each in queues)
     vhosts = call.vhosts
     exchanges = sum(len(call.broker.routing.exchanges(call.who, each)) for each in vhosts)
@@ -135,17 +165,13 @@ async def overview(call: Call) -> Body:
             "messages_unacknowledged": unacked,
         },
         "object_totals": {
-            "queues": len(queues), "exchanges": exchanges, "channels": 0,
+            "queues": len(queues), "exchanges": exchanges,
+            "channels": sum(len(each.channels) for each in clients),
             "consumers": sum(len(each.consumers) for each in queues),
-            "connections": sum(1 for section, _ in call.house.connections() if section == "amqp"),
+            "connections": len(clients),
         },
-        "message_stats": {
-            "publish": state.totals.put_count,
-            "publish_details": {"rate": round(state.rates["put"][0], 2)},
-            "deliver_get": state.totals.get_count,
-            "deliver_get_details": {"rate": round(state.rates["transferred"][0], 2)},
-        },
-        "listeners": [], "contexts": [],
+        "message_stats": call.rates.of(call.broker.workqueues, dict(totals)),
+        "listeners": [], "contexts": [], "statistics_db_event_queue": 0,
         "exchange_types": [{"name": each} for each in ("direct", "fanout", "headers", "topic")],
     }  # fmt: skip
 
@@ -169,18 +195,75 @@ async def whoami(call: Call) -> Body:
     return {"name": call.who.name or "guest", "tags": ["administrator"]}
 
 
+def _connection(each: ClientState) -> Body:
+    line = each.connection
+    return {
+        "name": _connection_name(line), "peer_host": line.remote[0], "peer_port": line.remote[1],
+        "host": line.local[0], "port": line.local[1], "vhost": each.vhost, "user": each.user,
+        "protocol": "AMQP 0-9-1", "type": "network", "state": each.state, "node": _NODE,
+        "channels": len(each.channels), "channel_max": each.channel_max, "ssl": line.secure,
+        "frame_max": each.frame_max, "timeout": each.heartbeat_seconds,
+        "connected_at": each.since_ms, "client_properties": dict(each.says),
+    }  # fmt: skip
+
+
+def _connection_name(line: Connection) -> str:
+    return f"{line.remote_address} -> {line.local[0]}:{line.local[1]}"
+
+
+def _channel(call: Call, client: ClientState, each: ChannelState) -> Body:
+    name = _connection_name(client.connection)
+    return {
+        "name": f"{name} ({each.number})", "number": each.number, "vhost": client.vhost,
+        "user": client.user, "node": _NODE, "state": client.state,
+        "consumer_count": len(each.consumers), "prefetch_count": each.prefetch,
+        "global_prefetch_count": each.window, "messages_unacknowledged": each.unacked,
+        "messages_unconfirmed": each.unconfirmed, "messages_uncommitted": 0,
+        "confirm": each.mode == "confirm", "transactional": each.mode == "tx",
+        "connection_details": {
+            "name": name, "peer_host": client.connection.remote[0],
+            "peer_port": client.connection.remote[1],
+        },
+        "message_stats": call.rates.of(each.channel, {
+            "publish": each.published, "deliver_get": each.delivered,
+            "ack": each.delivered - each.unacked,
+        }),
+    }  # fmt: skip
+
+
 async def connections(call: Call) -> list[Body]:
     """Those of AMQP."""
+    found = [_connection(each) for each in call.house.clients() if each.vhost in call.vhosts]
+    return [each for each in found if call.path.get("name", each["name"]) == each["name"]]
+
+
+async def get_connection(call: Call) -> Body:
+    """One connection."""
+    return _the_one(call, await connections(call))
+
+
+async def channels(call: Call) -> list[Body]:
+    """Those of all connections, or of one."""
     return [
-        {
-            "name": f"{each.remote_address} -> {each.local[0]}:{each.local[1]}",
-            "peer_host": each.remote[0], "peer_port": each.remote[1], "vhost": "/",
-            "user": "guest", "protocol": "AMQP 0-9-1", "state": "running", "channels": 0,
-            "ssl": each.secure, "node": _NODE,
-        }
-        for section, each in call.house.connections()
-        if section == "amqp"
-    ]  # fmt: skip
+        _channel(call, client, each)
+        for client in call.house.clients()
+        if client.vhost in call.vhosts
+        and call.path.get("of", _connection_name(client.connection))
+        == _connection_name(client.connection)
+        for each in client.channels
+    ]
+
+
+async def get_channel(call: Call) -> Body:
+    """One channel."""
+    return _the_one(call, await channels(call))
+
+
+def _the_one(call: Call, found: list[Body]) -> Body:
+    for each in found:
+        if each["name"] == call.path["name"]:
+            return each
+    raise QueueNotFoundError(f"there is no {call.path['name']!r:.80}")
 
 
 async def close_connection(call: Call) -> None:
@@ -320,7 +403,7 @@ async def publish(call: Call) -> Body:
 async def list_queues(call: Call) -> list[Body]:
     """Queues of a vhost, or of all."""
     queues = call.broker.workqueues.queues
-    return [_queue(each) for vhost in call.vhosts for each in queues(call.who, vhost)]
+    return [_queue(call, each) for vhost in call.vhosts for each in queues(call.who, vhost)]
 
 
 def _found(call: Call) -> WorkQueue:
@@ -333,24 +416,43 @@ def _found(call: Call) -> WorkQueue:
 
 async def get_queue(call: Call) -> Body:
     """One queue, with its consumers."""
-    queue = _found(call)
+    queue, where = _found(call), _channels_of(call)
     return {
-        **_queue(queue),
-        "consumer_details": [_consumer(queue, each) for each in queue.consumers],
+        **_queue(call, queue),
+        "consumer_details": [_consumer(queue, each, where) for each in queue.consumers],
     }
 
 
-def _consumer(queue: WorkQueue, each: Any) -> Body:
+def _channels_of(call: Call) -> dict[object, Body]:
+    """Of each consumer its channel."""
+    return {
+        consumer: {
+            "name": f"{_connection_name(client.connection)} ({channel.number})",
+            "number": channel.number, "connection_name": _connection_name(client.connection),
+            "peer_host": client.connection.remote[0], "peer_port": client.connection.remote[1],
+            "user": client.user, "node": _NODE,
+        }
+        for client in call.house.clients()
+        for channel in client.channels
+        for consumer in channel.consumers
+    }  # fmt: skip
+
+
+def _consumer(queue: WorkQueue, each: Consumer, where: dict[object, Body]) -> Body:
     return {
         "consumer_tag": each.tag, "ack_required": not each.no_ack, "exclusive": each.exclusive,
         "queue": {"name": queue.name, "vhost": queue.vhost}, "priority": each.priority,
+        "prefetch_count": each.prefetch, "active": each.is_active,
+        "activity_status": "up" if each.is_active else "waiting",
+        "arguments": dict(each.arguments), "channel_details": where.get(each, {}),
     }  # fmt: skip
 
 
 async def consumers(call: Call) -> list[Body]:
     """Who consumes, of all queues."""
+    where = _channels_of(call)
     return [
-        _consumer(queue, each)
+        _consumer(queue, each, where)
         for vhost in call.vhosts
         for queue in call.broker.workqueues.queues(call.who, vhost)
         for each in queue.consumers
@@ -486,10 +588,12 @@ async def export(call: Call) -> Body:
         "vhosts": [{"name": each} for each in call.vhosts], "queues": [], "exchanges": [],
         "bindings": [],
     }  # fmt: skip
+    listed = call.broker.workqueues.policies.listed
+    made["policies"] = [shown(each) for each in listed(call.who, "policy", call.vhosts)]
     for vhost in call.vhosts:
         kept = ("name", "vhost", "durable", "auto_delete", "arguments")
         made["queues"] += [
-            {name: value for name, value in _queue(each).items() if name in kept}
+            {name: value for name, value in _queue(call, each).items() if name in kept}
             for each in queues.queues(call.who, vhost)
             if each.durable and not each.exclusive
         ]
@@ -529,6 +633,8 @@ async def load(call: Call) -> None:
                 call.who, _vhost_of(call, each), each["source"], each["destination_type"],
                 each["destination"], each.get("routing_key", ""), each.get("arguments") or {},
             )  # fmt: skip
+        for each in _listed(call, "policies"):
+            put(call, "policy", _vhost_of(call, each), each["name"], each)
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidRequestError(f"these are no definitions: {error!r}") from None
 
@@ -549,6 +655,11 @@ def _listed(call: Call, name: str) -> list[Body]:
 
 _V, _N = "/{vhost}", "/{vhost}/{name}"
 _BETWEEN = "/bindings/{vhost}/e/{source}/{kind}/{destination}"
+_POLICIES: dict[str, dict[str, Act]] = {
+    "": {"GET": list_policies},
+    _V: {"GET": list_policies},
+    _N: {"GET": get_policy, "PUT": put_policy, "DELETE": delete_policy},
+}
 ACTS: dict[str, dict[str, Act]] = {
     "/overview": {"GET": overview},
     "/nodes": {"GET": nodes},
@@ -556,13 +667,22 @@ ACTS: dict[str, dict[str, Act]] = {
     "/users": {"GET": users},
     "/permissions": {"GET": permissions},
     "/connections": {"GET": connections},
-    "/connections/{name:path}": {"DELETE": close_connection},
+    "/connections/{of}/channels": {"GET": channels},
+    "/connections/{name:path}": {"GET": get_connection, "DELETE": close_connection},
+    "/channels": {"GET": channels},
+    "/channels/{name:path}": {"GET": get_channel},
+    "/vhosts/{vhost}/connections": {"GET": connections},
+    "/vhosts/{vhost}/channels": {"GET": channels},
     **{
         path: {"GET": nothing}
         for path in (
-            "/channels", "/extensions", "/parameters", "/policies", "/operator-policies",
-            "/vhost-limits", "/topic-permissions", "/feature-flags",
+            "/extensions", "/parameters", "/vhost-limits", "/topic-permissions", "/feature-flags",
         )
+    },
+    **{
+        f"/{kind}{path}": acts
+        for kind in ("policies", "operator-policies")
+        for path, acts in _POLICIES.items()
     },
     "/aliveness-test/{vhost}": {"GET": alive},
     "/health/checks/{check:path}": {"GET": alive},
@@ -592,21 +712,57 @@ ACTS: dict[str, dict[str, Act]] = {
 
 def routes(house: House) -> list[BaseRoute]:
     """What RabbitMQ's tools ask."""
+    rates = Rates(house.clock)
     return [
-        Route(f"/api{path}", _endpoint(acts), methods=list(acts)) for path, acts in ACTS.items()
+        Route(f"/api{path}", _endpoint(acts, rates), methods=list(acts))
+        for path, acts in ACTS.items()
     ]
 
 
-def _endpoint(acts: dict[str, Act]) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(acts: dict[str, Act], rates: Rates) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         is_read = request.method in ("GET", "HEAD")
         who = principal_of(request) if is_read else require_admin(request)
         body: Body = {}
         if request.method in ("PUT", "POST") and request.headers.get("content-length", "0") != "0":
             body = await json_of(request, dict[str, Any])
-        made = await acts["GET" if is_read else request.method](Call(request, who, body))
+        made = await acts["GET" if is_read else request.method](Call(request, who, body, rates))
         if made is None:
             return Response(status_code=201 if request.method in ("PUT", "POST") else 204)
-        return answer(made)
+        return answer(_as_asked(request, made) if isinstance(made, list) else made)
 
     return endpoint
+
+
+def _as_asked(request: Request, made: list[Body]) -> Any:
+    """A list in the order, with the columns, and of the page that a request asks for."""
+    query = request.query_params
+    if by := query.get("sort"):
+        made = sorted(
+            made, key=lambda each: (str(type(_column(each, by))), _column(each, by)),
+            reverse=query.get("sort_reverse") == "true",
+        )  # fmt: skip
+    if columns := query.get("columns"):
+        wanted = {each.partition(".")[0] for each in columns.split(",")}
+        made = [{name: each[name] for name in each if name in wanted} for each in made]
+    if "page" not in query:
+        return made
+    try:
+        page, size = int(query["page"]), int(query.get("page_size", "100"))
+    except ValueError:
+        raise InvalidRequestError("page and page_size must be numbers") from None
+    if page < 1 or not 1 <= size <= PAGE_MAX:
+        raise InvalidRequestError(f"page is 1 at least, and page_size up to {PAGE_MAX}")
+    found = [each for each in made if query.get("name", "") in str(each.get("name", ""))]
+    items = found[(page - 1) * size : page * size]
+    return {
+        "filtered_count": len(found), "item_count": len(items), "items": items, "page": page,
+        "page_count": max(1, -(-len(found) // size)), "page_size": size, "total_count": len(made),
+    }  # fmt: skip
+
+
+def _column(each: Body, name: str) -> Any:
+    value: Any = each
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value if isinstance(value, int | float | str) else ""

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from onelog.core.access import SELF, Principal
 from onelog.core.durable.writer import OnStored
-from onelog.core.routing.names import DEFAULT_VHOST, swapped
+from onelog.core.routing.names import DEFAULT_VHOST
 from onelog.core.sessions.sessions import FOREVER_S, Kept
 from onelog.core.workqueues.claims import claim
 from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import OnelogError, QueueNotFoundError
 from onelog.gateways import House
 from onelog.gateways.mqtt.client import EXCHANGE, queue_name, shared_name
-from onelog.gateways.mqtt.filters import read_filter
+from onelog.gateways.mqtt.filters import Topic, read_filter
 from onelog.gateways.mqtt.letters import Letters
 from onelog.gateways.mqtt.sys_topics import SysTopics
 from onelog.jobs import Job
@@ -289,7 +289,7 @@ class Clients:
         self,
         who: Principal,
         client_id: bytes,
-        topic: str,
+        topic: Topic,
         raw_topic: bytes,
         flags: int,
         properties: bytes,
@@ -306,13 +306,13 @@ class Clients:
         body = mqtt.encode(*content)
         self.letters.made(body, content)
         if flags & 1:
-            told = partial(_retained, topic)
-            self.broker.retained.retain(topic, body if payload else None, told)
+            told = partial(_retained, topic.text)
+            self.broker.retained.retain(topic.text, body if payload else None, told)
         return self.broker.routing.publish_record(
             who,
             DEFAULT_VHOST,
             EXCHANGE,
-            swapped(topic),
+            topic.key,
             body,
             _FORM,
             on_stored,
@@ -325,8 +325,8 @@ class Clients:
         flags = will.qos << 1 | will.retain
         try:
             self.publish(
-                SELF, client_id.encode(), will.topic, will.topic.encode(), flags, will.properties,
-                will.payload, _stored_will,
+                SELF, client_id.encode(), Topic.of(will.topic), will.topic.encode(), flags,
+                will.properties, will.payload, _stored_will,
             )  # fmt: skip
         except OnelogError as error:
             log.warning("the will of MQTT client %s was not published: %s", client_id, error)

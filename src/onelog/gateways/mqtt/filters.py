@@ -8,11 +8,29 @@ Invariant: a filter that begins with a wildcard matches no topic that begins wit
 
 from typing import NamedTuple
 
+from onelog.core.routing.names import swapped
 from onelog.wire.mqtt.codes import PacketError, Reason
 
 LEVELS_MAX = 200
 """What deeper trees are used for is nobody's topic."""
+SYS = "$SYS"
+"""What the broker's own topics begin with."""
 _SHARE = "$share/"
+
+
+class Topic(NamedTuple):
+    """A topic that messages are published to."""
+
+    text: str
+    key: str
+    """What it is to `amq.topic`."""
+    is_sys: bool
+    """Whether it is the broker's own."""
+
+    @classmethod
+    def of(cls, text: str) -> "Topic":
+        """What there is to know of a topic."""
+        return cls(text, swapped(text), text.startswith(SYS))
 
 
 class Filter(NamedTuple):

@@ -23,11 +23,10 @@ from onelog.core.sessions.sessions import FOREVER_S
 from onelog.errors import OnelogError
 from onelog.gateways.mqtt.client import Client
 from onelog.gateways.mqtt.connecting import Greeting, greet
-from onelog.gateways.mqtt.filters import LEVELS_MAX, read_filter
+from onelog.gateways.mqtt.filters import LEVELS_MAX, SYS, Topic, read_filter
 from onelog.gateways.mqtt.outgoing import Outgoing
 from onelog.gateways.mqtt.reasons import reason_of
 from onelog.gateways.mqtt.subscriptions import NO_LOCAL, Subscribed
-from onelog.gateways.mqtt.sys_topics import PREFIX
 from onelog.message import NewMessage
 from onelog.net.connection import Connection, FramedSession
 from onelog.wire.mqtt import packets
@@ -86,7 +85,7 @@ class MqttSession(FramedSession):
         self._received: set[int] = set()
         """Packet ids of QoS 2 that the client has not released, in a session that is not durable.
         """
-        self._topics: dict[bytes, str] = {}
+        self._topics: dict[bytes, Topic] = {}
         self._known: dict[bytes, tuple[bytes, int]] = {}
         self._aliases: dict[int, bytes] = {}
         self._receive_max = ANSWERS_MAX
@@ -367,14 +366,12 @@ class MqttSession(FramedSession):
             properties, alias = self._looked_at(properties)
             if alias:
                 raw = self._aliased(alias, raw)
-        topic = self._topics.get(raw)
-        if topic is None:
-            topic = self._topic(raw)
+        topic = self._topics.get(raw) or self._topic(raw)
         qos = flags >> 1 & 3
         clients = self._clients
         clients.sys.received += 1
         if qos == 0:
-            if topic[:1] != "$" or not topic.startswith(PREFIX):
+            if not topic.is_sys:
                 try:
                     clients.publish(
                         self._who, self._name, topic, raw, flags, properties, payload, _nobody
@@ -389,7 +386,7 @@ class MqttSession(FramedSession):
             return
         if self._level == V5:
             self._check_receive_maximum()
-        if topic[:1] == "$" and topic.startswith(PREFIX):
+        if topic.is_sys:
             self._answer(place, Reason.NOT_AUTHORIZED)
             return
         records = self._note_received(packet_id) if qos == 2 else ()
@@ -490,13 +487,14 @@ class MqttSession(FramedSession):
             raise PacketError(f"alias {alias} is no topic yet", Reason.PROTOCOL_ERROR)
         return known
 
-    def _topic(self, raw: bytes) -> str:
-        topic = packets.read_topic(raw)
+    def _topic(self, raw: bytes) -> Topic:
+        topic = Topic.of(packets.read_topic(raw))
         if raw.count(b"/") >= LEVELS_MAX:
             raise PacketError("a topic has too many levels", Reason.TOPIC_NAME_INVALID)
         if len(self._topics) >= KNOWN_MAX:
             self._topics.clear()
-        self._topics[raw] = topic
+        if len(raw) < 256:
+            self._topics[raw] = topic
         return topic
 
     def got_pubrel(self, head: int, at: int, end: int) -> None:
@@ -562,7 +560,7 @@ class MqttSession(FramedSession):
             packets.encode_reasons(Packet.SUBACK, self._level, wanted.packet_id, reasons)
         )
         for each in news:
-            if each.filter.levels[0] == PREFIX:
+            if each.filter.levels[0] == SYS:
                 self._clients.sys.subscribed(client, each)
 
     def _subscribe(

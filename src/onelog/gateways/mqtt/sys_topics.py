@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from onelog import __version__
 from onelog.core.access import SELF
+from onelog.gateways.mqtt.filters import SYS
 from onelog.gateways.mqtt.letters import Letter
 from onelog.record.forms import mqtt
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from onelog.gateways.mqtt.clients import Clients
     from onelog.gateways.mqtt.subscriptions import Subscribed
 
-PREFIX = "$SYS"
 PERIOD_MS = 10_000
 
 
@@ -78,8 +78,8 @@ class SysTopics:
             "store/messages/count": totals.put_count,
             "store/messages/bytes": totals.put_bytes,
         }
-        found = {f"{PREFIX}/broker/{name}": b"%d" % value for name, value in numbers.items()}
-        found[f"{PREFIX}/broker/version"] = f"OneLog {__version__}".encode()
+        found = {f"{SYS}/broker/{name}": b"%d" % value for name, value in numbers.items()}
+        found[f"{SYS}/broker/version"] = f"OneLog {__version__}".encode()
         return found
 
 

@@ -374,7 +374,7 @@ def _never(tag: int, body: bytes) -> bytes:
 class DeliveryWriter:
     """Writes what one consumer is delivered."""
 
-    __slots__ = ("_channel", "_fixed", "_form", "_head", "_size_max", "like")
+    __slots__ = ("_channel", "_fixed", "_form", "_head", "_last", "_size_max", "like")
 
     def __init__(self, channel: int, consumer_tag: str, frame_max: int) -> None:
         self._channel = channel
@@ -384,10 +384,14 @@ class DeliveryWriter:
         self._size_max = frame_max - FRAME_OVERHEAD
         self.like: tuple[bytes, int, Callable[[int, bytes], bytes]] = (b"", -1, _never)
         """How the record of a delivery like the last begins, its length, and what writes it."""
+        self._last = (b"", -1)
 
     def expect(self, lead: bytes, place: bytes, properties: bytes, size: int) -> None:
         """The last delivery's record began with `lead`, which has `place` and `properties`, and was
-        so long: others like it come."""
+        so long. If that was so of the one before, too, others like it come."""
+        last, self._last = self._last, (lead, size)
+        if last != self._last:
+            return
         channel, body_bytes = self._channel, size - len(lead)
         if not 0 < body_bytes <= self._size_max:
             return

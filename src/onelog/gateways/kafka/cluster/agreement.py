@@ -30,7 +30,6 @@ from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import BrokerBusyError, ConfigError, OnelogError
 from onelog.gateways import House
 from onelog.gateways.kafka.cluster.peers import Peers
-from onelog.gateways.kafka.cluster.register import Register
 from onelog.gateways.kafka.cluster.view import (
     GROUP_KEY,
     NODE_KEY,
@@ -42,6 +41,7 @@ from onelog.gateways.kafka.cluster.view import (
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.names import is_visible, visible_topics
 from onelog.jobs import Job
+from onelog.net.register import Register
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
 
@@ -67,7 +67,7 @@ class Agreement:
         self._clock = house.clock
         self._node = node
         self.cluster = cluster
-        self._register = Register(lambda: house.broker.config, house.tls)
+        self._register = Register("KAFKA", lambda: house.broker.config, house.tls)
         self.peers = Peers(cluster.nodes.get, house.tls)
         self._round = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None

@@ -14,7 +14,7 @@ from onelog.net.peer import Peer
 from onelog.net.tls import Tls
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.routes import ClusterInfo, KVTable, TopicRouteData
+from onelog.wire.remoting.routes import ClusterInfo, KVTable, QueueData, TopicRouteData
 
 TIMEOUT_MS = 1_500
 _FOUND = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST)
@@ -32,10 +32,10 @@ class Loaded(NamedTuple):
 class Register:
     """The register of one cluster, at its name server."""
 
-    def __init__(self, config: Callable[[], BrokerConfig], tls: Tls) -> None:
+    def __init__(self, kind: str, config: Callable[[], BrokerConfig], tls: Tls) -> None:
         self._config = config
         self._tls = tls
-        self._namespace = f"KAFKA_{config().cluster}"
+        self._namespace = f"{kind}_{config().cluster}"
         self._peer: Peer | None = None
         self._connecting = asyncio.Lock()
         self._version = self._life = ""
@@ -73,15 +73,19 @@ class Register:
 
     async def queues(self, topic: str) -> Mapping[str, int]:
         """How many queues of a topic each broker has."""
+        return {
+            name: max(data.read_queue_nums, data.write_queue_nums)
+            for name, data in (await self.route(topic)).items()
+        }
+
+    async def route(self, topic: str) -> dict[str, QueueData]:
+        """The queues of a topic on each broker that is there."""
         ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
         answer = await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
         if answer.code != ResponseCode.SUCCESS:
             return {}
-        route = TopicRouteData.decode(answer.body)
-        return {
-            data.broker_name: max(data.read_queue_nums, data.write_queue_nums)
-            for data in route.queue_datas
-        }
+        found = TopicRouteData.decode(answer.body).queue_datas
+        return {data.broker_name: data for data in found}
 
     async def _ask(self, code: RequestCode, ext: dict[str, str] | None = None) -> Command:
         try:

@@ -1,0 +1,193 @@
+"""Policies: what queues have without having been declared with it, by their name.
+
+A policy is for the queues of a vhost whose name a pattern is found in. Of those that fit, the one
+of the highest priority counts, and beside it the operator policy of the highest priority. What a
+queue was declared with stands before its policy, but of limits the lower one counts; operators can
+only lower limits.
+
+    table "policies"   {kind@vhost@name: {"pattern", "definition", "priority", "apply_to"}}
+                       kind is `policy` or `operator`; a definition names arguments without `x-`
+
+Invariant: a queue's terms are those of its arguments and its policies, from when either changes.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from onelog.core.access import Access, Principal
+from onelog.core.durable.tables import Tables, in_parts
+from onelog.core.workqueues.arguments import Terms, terms_of
+from onelog.core.workqueues.queue import WorkQueue
+from onelog.errors import PreconditionFailedError, QueueNotFoundError
+from onelog.names import join_key, split_key
+
+log = logging.getLogger(__name__)
+
+Kind = Literal["policy", "operator"]
+POLICIES_MAX = 10_000
+_LIMITS = ("message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit",
+           "consumer-timeout")  # fmt: skip
+_OTHERS = ("dead-letter-exchange", "dead-letter-routing-key", "overflow")
+_WITHOUT_MEANING = frozenset((
+    "queue-mode", "queue-version", "queue-master-locator", "queue-leader-locator",
+    "max-in-memory-length", "max-in-memory-bytes", "dead-letter-strategy", "initial-cluster-size",
+    "target-group-size", "ha-mode", "ha-params", "ha-sync-mode", "ha-sync-batch-size",
+    "ha-promote-on-shutdown", "ha-promote-on-failure",
+))  # fmt: skip
+"""What is about RabbitMQ's inside, or about replicas, which OneLog's whole log has."""
+_APPLY_TO = {
+    "all": ("classic", "quorum", "stream"),
+    "queues": ("classic", "quorum", "stream"),
+    "classic_queues": ("classic",),
+    "quorum_queues": ("quorum",),
+    "streams": ("stream",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the queues have whose names the pattern is found in."""
+
+    vhost: str
+    name: str
+    pattern: str
+    definition: Mapping[str, Any]
+    priority: int = 0
+    apply_to: str = "all"
+
+
+class Policies:
+    """All policies of a broker; a durable table."""
+
+    name = "policies"
+
+    def __init__(self, access: Access, tables: Tables, changed: Callable[[str], None]) -> None:
+        """`changed` is called with a vhost whose policies are others now."""
+        self._access = access
+        self._tables = tables
+        self._changed = changed
+        self._known: dict[str, tuple[Policy, re.Pattern[str]]] = {}
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one change."""
+        if value is None:
+            self._known.pop(key, None)
+        else:
+            _, vhost, name = split_key(key, 3)
+            policy = Policy(vhost, name, **value)
+            self._known[key] = policy, re.compile(policy.pattern)
+
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """Every policy."""
+        for part in in_parts(self._known):
+            yield {key: _as_json(policy) for key, (policy, _) in part}
+
+    # -- changing ------------------------------------------------------------------------------
+
+    def listed(self, who: Principal, kind: Kind, vhosts: list[str]) -> list[Policy]:
+        """The policies of these vhosts."""
+        for vhost in vhosts:
+            self._access.check(who, "describe", ("vhost", vhost))
+        return [each for each, _ in self._of(kind) if each.vhost in vhosts]
+
+    def put(self, who: Principal, kind: Kind, policy: Policy) -> None:
+        """Make a policy, or change it."""
+        self._access.check(who, "alter", ("vhost", policy.vhost))
+        _check(kind, policy)
+        key = join_key(kind, policy.vhost, policy.name)
+        if key not in self._known and len(self._known) >= POLICIES_MAX:
+            raise PreconditionFailedError(f"there are {POLICIES_MAX} policies, which is the limit")
+        self._tables.write([(self.name, key, _as_json(policy))])
+        self._changed(policy.vhost)
+
+    def delete(self, who: Principal, kind: Kind, vhost: str, name: str) -> None:
+        """Forget a policy."""
+        self._access.check(who, "alter", ("vhost", vhost))
+        key = join_key(kind, vhost, name)
+        if key not in self._known:
+            raise QueueNotFoundError(f"no policy '{name}' in vhost '{vhost}'")
+        self._tables.write([(self.name, key, None)])
+        self._changed(vhost)
+
+    def vhost_deleted(self, vhost: str) -> None:
+        """A vhost is gone, and with it its policies."""
+        gone = [key for key, (policy, _) in self._known.items() if policy.vhost == vhost]
+        self._tables.write([(self.name, key, None) for key in gone])
+
+    # -- what they mean ------------------------------------------------------------------------
+
+    def _of(self, kind: Kind) -> Iterator[tuple[Policy, re.Pattern[str]]]:
+        start = join_key(kind, "")
+        return (each for key, each in self._known.items() if key.startswith(start))
+
+    def of_queue(self, kind: Kind, queue: WorkQueue) -> Policy | None:
+        """The policy that counts for a queue."""
+        fitting = [
+            policy
+            for policy, pattern in self._of(kind)
+            if policy.vhost == queue.vhost
+            and queue.kind in _APPLY_TO.get(policy.apply_to, ())
+            and pattern.search(queue.name)
+        ]
+        return max(fitting, key=lambda each: each.priority, default=None)
+
+    def effective(self, queue: WorkQueue) -> dict[str, Any]:
+        """What policies say of a queue, operators' limits included."""
+        policy, limits = self.of_queue("policy", queue), self.of_queue("operator", queue)
+        found = dict(policy.definition) if policy else {}
+        for name, value in (limits.definition if limits else {}).items():
+            found[name] = min(found[name], value) if name in found else value
+        return found
+
+    def terms(self, queue: WorkQueue, own: Terms) -> Terms:
+        """A queue's terms, with its policies; `own` are those that it was declared with."""
+        if not self._known or queue.is_stream:
+            return own
+        arguments = dict(queue.arguments)
+        for name, value in self.effective(queue).items():
+            if name in _LIMITS and f"x-{name}" in arguments:
+                value = min(value, arguments[f"x-{name}"])
+            if name in _LIMITS or (name in _OTHERS and f"x-{name}" not in arguments):
+                arguments[f"x-{name}"] = value
+        try:
+            return terms_of(
+                arguments, queue.place_name, durable=queue.durable, exclusive=queue.exclusive,
+                auto_delete=queue.auto_delete,
+            )  # fmt: skip
+        except PreconditionFailedError as error:
+            log.warning("a policy is not for %s: %s", queue.place_name, error)
+            return own
+
+
+def _as_json(policy: Policy) -> dict[str, Any]:
+    return {key: each for key, each in asdict(policy).items() if key not in ("vhost", "name")}
+
+
+def _check(kind: Kind, policy: Policy) -> None:
+    """`PreconditionFailedError`, in RabbitMQ's words, if a policy makes no sense."""
+    if not policy.definition:
+        raise PreconditionFailedError("Validation failed: no policy provided")
+    if policy.apply_to not in _APPLY_TO:
+        known = ", ".join(_APPLY_TO)
+        raise PreconditionFailedError(
+            f"Validation failed: apply-to should be one of {known}, actually was {policy.apply_to}"
+        )
+    allowed = (*_LIMITS, *_OTHERS, *_WITHOUT_MEANING) if kind == "policy" else _LIMITS
+    unknown = [name for name in policy.definition if name not in allowed]
+    if unknown:
+        raise PreconditionFailedError(
+            f"Validation failed: {unknown} are not recognised policy settings"
+        )
+    try:
+        re.compile(policy.pattern)
+    except re.error as error:
+        raise PreconditionFailedError(
+            f"Validation failed: pattern should be a regular expression: {error}"
+        ) from None
+    named = {f"x-{name}": value for name, value in policy.definition.items()}
+    named.pop("x-dead-letter-routing-key", None)
+    place = f"policy '{policy.name}' in vhost '{policy.vhost}'"
+    terms_of(named, place, durable=True, exclusive=False, auto_delete=False)
