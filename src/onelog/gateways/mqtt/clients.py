@@ -33,6 +33,7 @@ from onelog.record.forms import Form, mqtt
 
 if TYPE_CHECKING:
     from onelog.config import MqttConfig
+    from onelog.gateways.mqtt.connecting import Greeting
     from onelog.gateways.mqtt.session import MqttSession
 
 log = logging.getLogger(__name__)
@@ -163,12 +164,13 @@ class Clients:
         is_own = not owners - {"", who.name}
         return is_own and (will is None or access.may(who, "publish", ("exchange", EXCHANGE)))
 
-    def check_room(self, client_id: str, will: Testament | None) -> None:
+    def check_room(self, greeting: "Greeting") -> None:
         """Raise what is wrong if there is no room for what a client wants to be kept."""
-        kept = self.broker.sessions.find(client_id)
-        written = "" if will is None else will.written()
-        if kept is None or len(written) > len(kept.will):
-            self.broker.sessions.check_room()
+        if greeting.expiry_s:
+            kept = self.broker.sessions.find(greeting.client_id)
+            will = "" if greeting.will is None else greeting.will.written()
+            if kept is None or len(will) > len(kept.will):
+                self.broker.sessions.check_room()
 
     def come(self, session: "MqttSession", client_id: str, *, clean: bool) -> Kept | None:
         """A client has connected: who was there before goes. Its session, if it has one."""

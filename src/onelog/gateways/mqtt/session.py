@@ -295,8 +295,7 @@ class MqttSession(FramedSession):
             self._turn_away(Reason.NOT_AUTHORIZED)
             return
         try:
-            if greeting.expiry_s > 0:
-                self._clients.check_room(greeting.client_id, greeting.will)
+            self._clients.check_room(greeting)
         except OnelogError as error:
             self.connection.warn("%s is refused: %s", self.connection, error)
             self._turn_away(reason_of(error))
