@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +18,11 @@ class OnelogAmqp(OnelogKafka):
         self.port = self._kafka_port + 1
         self.url = f"amqp://guest:guest@127.0.0.1:{self.port}/"
         self._settings["amqp.port"] = self.port
+
+    def _is_listening(self) -> bool:
+        with socket.socket() as attempt:
+            is_open = attempt.connect_ex(("127.0.0.1", self.port)) == 0
+        return super()._is_listening() and is_open
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
         """End it without a word, or stop it in its tracks (SIGSTOP, SIGCONT)."""

@@ -464,11 +464,9 @@ class AmqpSession(FramedSession):
         self._end_channels()
         self.broker.channel_closed(self)
         self._send("connection.close-ok")
-        # As RabbitMQ does, whose clients know that nothing follows. What they have sent before is
-        # not left unread: that would cost them the answer.
+        # Some clients would take the end of the socket for an error: it is for them to close it.
         self.state = State.DEAF
         self._deadline_ms = self.gateway.clock.now_ms() + CLOSE_MS_MAX
-        self.connection.end()
 
     def _end_channels(self) -> None:
         channels, self.channels = self.channels, {}
