@@ -24,7 +24,6 @@ from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import OnelogError, QueueNotFoundError
 from onelog.gateways import House
 from onelog.gateways.mqtt.client import EXCHANGE, queue_name, shared_name
-from onelog.gateways.mqtt.connecting import Greeting
 from onelog.gateways.mqtt.filters import Topic, read_filter
 from onelog.gateways.mqtt.letters import Letters
 from onelog.gateways.mqtt.sys_topics import SysTopics
@@ -34,6 +33,7 @@ from onelog.record.forms import Form, mqtt
 
 if TYPE_CHECKING:
     from onelog.config import MqttConfig
+    from onelog.gateways.mqtt.connecting import Greeting
     from onelog.gateways.mqtt.session import MqttSession
 
 log = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ class Clients:
         is_own = not owners - {"", who.name}
         return is_own and (will is None or access.may(who, "publish", ("exchange", EXCHANGE)))
 
-    def check_room(self, greeting: Greeting) -> None:
+    def check_room(self, greeting: "Greeting") -> None:
         """Raise what is wrong if there is no room for what a client wants to be kept."""
         if greeting.expiry_s:
             kept = self.broker.sessions.find(greeting.client_id)
