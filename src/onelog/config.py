@@ -312,6 +312,7 @@ class HttpConfig:
     lake: str = setting(
         "",
         "folder of lake tables (onelog lake sync) that the console shows; empty for none",
+        pattern=r"[^\0]*",
         example="/data/lake",
     )
     hosts: str = setting(

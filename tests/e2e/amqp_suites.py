@@ -79,10 +79,11 @@ SUITES = (
         Package(
             "celery", "5.7.0", "t/integration",
             (*_PYTEST, "celery[redis]==5.7.0", "pytest-celery", "pytest-subtests", "sqlalchemy",
-             "pymemcache", "cryptography"),
+             "pymemcache", "cryptography", "pydantic", "django"),
             (),
         ),
-        (".",),
+        ("test_canvas.py", "test_tasks.py", "test_inspect.py", "test_group_chains.py",
+         "test_worker.py", "test_serialization.py", "test_connection_recovery.py"),
     ),
 )  # fmt: skip
 _OPTIONS = {

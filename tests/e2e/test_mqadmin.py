@@ -289,7 +289,7 @@ OTHERS = (
     f"setConsumeMode -c CLUSTER -t {TOPIC} -g Popping -m POP -q 8",
     f"updateTopicPerm -b ADDRESS -t {TOPIC} -p 6",
     "brokerConsumeStats -b ADDRESS",
-    "updateBrokerConfig -b ADDRESS -k flushIntervalCommitLog -v 500",
+    "updateBrokerConfig -b ADDRESS -k transactionCheckMax -v 15",
     "sendMsgStatus -b NAME -c 2 -s 16",
     "cleanExpiredCQ -b ADDRESS",
     "deleteExpiredCommitLog -b ADDRESS",

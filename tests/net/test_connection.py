@@ -13,6 +13,7 @@ from onelog.clock import ManualClock
 from onelog.config import TlsConfig
 from onelog.errors import WireError
 from onelog.net import connection as net_connection
+from onelog.net.bulk import BulkConnection
 from onelog.net.capacity import WARNINGS_MAX, Capacity
 from onelog.net.connection import FLUSH_BYTES, Connection, FramedSession, Limits, Outbox
 from onelog.net.tls import Tls, client_context
@@ -243,6 +244,30 @@ async def test_a_socket_that_is_gone_keeps_nobody_elses_late_bytes(
         connection.data_received(b"late")
     await until(lambda: wires[1].writes == [b"late"] and wires[1].is_reading())
     await until(lambda: lost == [connections[0]])
+
+
+async def test_a_socket_that_is_gone_is_ended_and_sent_to_without_a_word() -> None:
+    class Gone(Wire):
+        def write(self, data: Any) -> None:
+            raise RuntimeError("unable to perform operation on it; the handler is closed")
+
+        def can_write_eof(self) -> bool:
+            return True
+
+        def write_eof(self) -> None:
+            self.write(b"")
+
+    lost: list[Connection] = []
+    outbox = Outbox(asyncio.get_running_loop())
+    ended = Connection(Echo, outbox, Limits(), lost.append)
+    ended.connection_made(Gone())
+    ended.end()
+    sent = BulkConnection(Echo, outbox, Limits(), lost.append)
+    sent.connection_made(Gone())
+    sent.send([b"one", b"two"])
+    assert sent.closing
+    await asyncio.sleep(0)
+    assert lost == [ended, sent]
 
 
 async def test_much_is_not_held_back_until_the_tick_ends() -> None:

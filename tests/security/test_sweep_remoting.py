@@ -70,7 +70,7 @@ async def ask(
     signed = {**ext, "AccessKey": who[0]}
     signed["Signature"] = signature(who[1], signed_content(signed, body))
     peer: Peer = client.peer
-    return await peer.ask(code, signed, body, QUICK_MS)
+    return await peer.ask(RequestCode(code), signed, body, QUICK_MS)
 
 
 def told(answer: Command, name: str) -> tuple[int, bytes, bytes]:

@@ -1,4 +1,4 @@
-"""What there is and where: topics, groups, the ends of queues, single messages, and who asked.
+"""What there is and where: topics, groups, the ends of queues, and single messages.
 
 Every question says who asks. Nothing here changes anything but `delete_before`.
 """
@@ -16,7 +16,6 @@ from onelog.message import Message
 
 if TYPE_CHECKING:
     from onelog.core.cursors.times import Dated
-    from onelog.core.users.audit import Entry
     from onelog.core.workqueues.keeping import Pin
 
 
@@ -166,11 +165,6 @@ class Looking(Parts):
             pin for pin in pins
             if may(who, "describe", ("queue", named_for_access(pin.vhost, pin.queue)))
         ]  # fmt: skip
-
-    def audited(self, who: Principal, count: int, user: str = "") -> "list[Entry]":
-        """What administrators did last, all or one, newest first; for a worker to ask."""
-        self.access.check(who, "describe", ("broker", "users"))
-        return self.audit.last(count, lambda entry: user in ("", entry.user))
 
     @property
     def is_follower(self) -> bool:

@@ -29,8 +29,11 @@ class BulkConnection(Connection):
             return
         if sum(map(len, buffers)) <= JOIN_BYTES_MAX:
             buffers = (b"".join(buffers),)
-        for each in buffers:
-            self._transport.write(each)
+        try:
+            for each in buffers:
+                self._transport.write(each)
+        except RuntimeError as error:
+            self._find_gone(error)
         self._active = True
 
     def data_received(self, data: bytes) -> None:

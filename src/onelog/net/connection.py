@@ -120,6 +120,7 @@ class _Gone:
 
 
 _GONE = _Gone()
+_NONE_YET = _Gone()
 
 
 class Outbox:
@@ -231,6 +232,7 @@ class Connection(asyncio.Protocol):
         lost: Callable[["Connection"], None] | None = None,
     ) -> None:
         self._make_session = make_session
+        self._session: Session = _NONE_YET
         self._outbox = outbox
         self._limits = limits
         self._lost = lost
@@ -347,10 +349,13 @@ class Connection(asyncio.Protocol):
         if not self.closing:
             self.flush()
             self.closing = True
-            if self._transport.can_write_eof():
-                self._transport.write_eof()
-            else:
-                self._transport.close()
+            try:
+                if self._transport.can_write_eof():
+                    self._transport.write_eof()
+                else:
+                    self._transport.close()
+            except RuntimeError as error:
+                self._find_gone(error)
 
     def abort(self) -> None:
         """Close now."""
@@ -426,7 +431,11 @@ class Connection(asyncio.Protocol):
         self.local = (transport.get_extra_info("sockname") or ("", 0))[:2]
         self.secure = transport.get_extra_info("ssl_object") is not None
         self.certificate = transport.get_extra_info("peercert") or {}
-        self._session: Session = self._make_session(self)
+        try:
+            self._session = self._make_session(self)
+        except Exception:
+            log.exception("%s is closed: it cannot be served", self)
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""

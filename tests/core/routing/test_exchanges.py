@@ -473,3 +473,17 @@ def test_every_verb_is_asked_about(routed: Routed) -> None:
     assert ("publish", "exchange", "amq.default") in access.asked
     assert len(routing.bindings(GUEST, "/")) == 1
     assert routed.routing.bindings(SELF, "/", "amq.topic") == []
+
+
+def test_who_publishes_to_a_topic_by_its_name_may_do_that(routed: Routed) -> None:
+    routed.world.topic("bills", queues=1)
+    access = Listed(("publish", "exchange", "amq.default"))
+    routing = Routing(
+        access, routed.world.broker.topology, routed.world.broker.publishing, Random()
+    )
+    told = routed.on_stored
+    with pytest.raises(NotPermittedError):
+        routing.publish(GUEST, "/", "", "bills", NO_PROPERTIES, b"x", told)
+    access.allowed.add(("publish", "topic", "bills"))
+    assert routing.publish(GUEST, "/", "", "bills", NO_PROPERTIES, b"x", told) == 1
+    assert routing.publish(GUEST, "/", "", "nothing", NO_PROPERTIES, b"x", told) == 0

@@ -395,3 +395,18 @@ def test_very_many_queues_in_memory_get_a_message_some_at_a_time_and_in_order(
     assert queues[6].bodies == [b"1", b"2", b"3"]
     assert [len(each.kept) for each in queues[:6]] == [2] * 6
     assert not routed.routing.late
+
+
+def test_the_default_exchange_leads_to_topics_of_others_and_dead_letters_do_not(
+    routed: Routed,
+) -> None:
+    assert routed.publish("", "bills") == 0
+    routed.world.topic("bills", queues=1)
+    assert routed.publish("", "bills", b"one") == 1
+    assert routed.publish("", "bills", b"two") == 1  # By the route that is remembered.
+    assert routed.bodies("bills") == [b"one", b"two"]
+    # A queue's owner need not be one who may write to topics.
+    letter = Letter("/", "", ("bills",), NO_PROPERTIES, b"dead")
+    assert routed.routing.deliver([letter], []) == [0]
+    routed.world.broker.admin.delete_topic(SELF, "bills")
+    assert routed.publish("", "bills") == 0

@@ -42,9 +42,9 @@ def test_what_administrators_do_is_noted_and_what_others_try(world: World) -> No
     ]
     (last,) = broker.audit.last(1)
     assert (last.protocol, last.address) == ("kafka", "10.0.0.7:1")
-    assert [each.user for each in broker.audited(ANN, 9, "bob")] == ["bob"]
+    assert [each.user for each in broker.users.audited(ANN, 9, "bob")] == ["bob"]
     with pytest.raises(NotPermittedError):
-        broker.audited(BOB, 9)
+        broker.users.audited(BOB, 9)
     for path in (broker.store.folder / "audit").iterdir():
         assert path.stat().st_mode & 0o077 == 0
         assert not {b"secret", b"hidden"} & set(path.read_bytes().split(b'"'))

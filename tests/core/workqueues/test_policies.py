@@ -10,9 +10,9 @@ from onelog.errors import PreconditionFailedError, QueueNotFoundError
 from tests.core.workqueues.yard import Yard, numbered
 
 
-def put(yard: Yard, kind: Kind = "policy", name: str = "p", **settings: object) -> None:
+def put(yard: Yard, kind: Kind = "policy", *, name: str = "p", **settings: Any) -> None:
     given = {"pattern": ".*", **settings}
-    yard.works.policies.put(SELF, kind, Policy("/", name, **given))  # type: ignore[arg-type]
+    yard.works.policies.put(SELF, kind, Policy("/", name, **given))
     yard.settle()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pika
 import pytest
 
+from onelog.config import Value
 from onelog.core.access import SELF
 from onelog.core.users.passwords import prove
 from onelog.server import BrokerServer
@@ -43,7 +44,7 @@ async def test_a_certificate_says_who_one_is(tmp_path: Path) -> None:
         return paths
 
     own, ann, nobody = made("broker"), made("ann"), made("nobody")
-    settings: dict[str, str | int] = {
+    settings: dict[str, Value] = {
         "amqp__port": -1, "tls__cert_path": str(own[0]), "tls__key_path": str(own[1]),
         "tls__client_ca_path": str(authority.ca_path),
     }  # fmt: skip

@@ -19,7 +19,7 @@ class AuditQuery(Struct, forbid_unknown_fields=True):
 async def list_audit(ask: Ask) -> Listing[Entry]:
     """The last ones, newest first."""
     broker, query = ask.house.broker, ask.query
-    find = lambda: broker.audited(ask.who, query.limit, query.user)  # noqa: E731 - for a worker
+    find = lambda: broker.users.audited(ask.who, query.limit, query.user)  # noqa: E731 - for a worker
     found = await looked_up(ask.house, find)
     return Listing(found, len(found))
 

@@ -20,6 +20,7 @@ import msgspec
 
 from onelog.core.access import SELF, Access, Action, Kind, Principal, Resource
 from onelog.core.durable.tables import Change, Tables, in_parts
+from onelog.core.users.audit import Audit, Entry
 from onelog.core.users.passwords import Proofs
 from onelog.core.users.permissions import ANY, EVERYTHING, RULES_MAX, Rule, decide
 from onelog.errors import InvalidRequestError, RoleNotFoundError, UserExistsError, UserNotFoundError
@@ -83,6 +84,8 @@ class _Table:
 
 class Users(Access):
     """All users and roles of one broker."""
+
+    audit: Audit | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,6 +183,13 @@ class Users(Access):
     def is_admin(self, who: Principal) -> bool:
         """Whether they may change what others may do."""
         return self.may(who, "alter", ("broker", "users"))
+
+    def audited(self, who: Principal, count: int, user: str = "") -> list[Entry]:
+        """What administrators did last, all or one, newest first; for a worker to ask."""
+        self.check(who, "describe", ("broker", "users"))
+        if self.audit is None:
+            return []
+        return self.audit.last(count, lambda entry: user in ("", entry.user))
 
     # -- changing ------------------------------------------------------------------------------
 

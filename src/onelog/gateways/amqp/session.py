@@ -295,7 +295,7 @@ class AmqpSession(FramedSession):
         if isinstance(capabilities, dict):
             self._capabilities = capabilities
         logins = self.broker.logins
-        if mechanism == EXTERNAL:
+        if mechanism == EXTERNAL and self.connection.certificate:
             where = self.connection.remote_address
             certified = logins.certified(self.connection.certificate, "amqp", where)
             if certified is None:

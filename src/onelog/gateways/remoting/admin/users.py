@@ -262,7 +262,7 @@ def list_audit(session: BrokerSession, command: Command) -> Answer:
     """LIST_AUDIT: the last administrative actions, newest first."""
     count = max(1, min(fields.int32(command.ext, "maxNum", 100), AUDIT_COUNT_MAX))
     user = command.ext.get("username") or ""
-    entries = session.broker.audited(session.principal, count, user)
+    entries = session.broker.users.audited(session.principal, count, user)
     return Answer(body=msgspec.json.encode(entries))
 
 

@@ -125,7 +125,8 @@ public final class Copy {
                     consumer.seek(each, at == null ? 0 : at.offset());
                 }
                 return;
-            } catch (KafkaException again) {
+            } catch (KafkaException | IllegalStateException again) {
+                // Or its partitions were taken from it since it looked.
                 mine = consumer.assignment();
             }
         }
