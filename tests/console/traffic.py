@@ -78,7 +78,7 @@ def kafka(server: BrokerServer, count: int) -> Iterator[None]:
     for _ in range(200):
         found = consumer.poll(0.3)
         if found is not None and found.error() is None:
-            consumer.commit(found, asynchronous=False)
+            consumer.commit(message=found, asynchronous=False)
             break
     yield
     consumer.close()
