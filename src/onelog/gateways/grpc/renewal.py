@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from onelog.core.access import SELF
-from onelog.errors import OnelogError
+from onelog.errors import BrokerBusyError, NotSavedError, OnelogError, StoreError
 from onelog.gateways import House
 from onelog.jobs import Job
 
@@ -26,6 +26,9 @@ AHEAD_MS = 10_000
 LONGEST_MS = 3 * 3_600_000
 GONE_MS = 1_000
 PERIODS_MS = [each * 60_000 for each in (1, 3, 5, 10, 30, 60)]
+AGAIN_MS = 400
+_PASSING = (StoreError, BrokerBusyError, NotSavedError)
+"""A disk that is full or busy may be better soon, while the lease still runs: it is tried again."""
 _ROUND = 500
 """Leases that are renewed at a time."""
 
@@ -107,21 +110,25 @@ class Renewal:
                 del holder[receipt]  # It comes again when its time is up.
             return len(receipts)
         period_ms = PERIODS_MS[min(batch.times, len(PERIODS_MS) - 1)]
-        left = [receipt for receipt in receipts if self._extend(holder, receipt, period_ms)]
+        left, again, extend = [], [], self._broker.extend
+        for receipt in receipts:
+            group, topic, queue_id, offset, handle = kept = holder[receipt]
+            try:
+                handle = extend(SELF, group, topic, queue_id, offset, handle, period_ms)
+            except _PASSING as error:
+                log.info("a lease is not renewed yet: %s", error)
+                again.append(receipt)
+            except OnelogError as error:
+                log.info("a lease was not renewed: %s", error)
+                del holder[receipt]
+            else:
+                holder[receipt] = kept._replace(handle=handle)
+                left.append(receipt)
         if left:
             self._add(holder, left, batch.began_ms, batch.times + 1, period_ms)
+        if again:
+            self._add(holder, again, batch.began_ms, batch.times, AGAIN_MS)
         return len(receipts) + 1
-
-    def _extend(self, holder: Holder, receipt: str, period_ms: int) -> bool:
-        group, topic, queue_id, offset, handle = kept = holder[receipt]
-        try:
-            handle = self._broker.extend(SELF, group, topic, queue_id, offset, handle, period_ms)
-        except OnelogError as error:
-            log.info("a lease was not renewed: %s", error)
-            del holder[receipt]
-            return False
-        holder[receipt] = kept._replace(handle=handle)
-        return True
 
     def release(self, holder: Holder) -> None:
         """Who has these messages is gone."""
