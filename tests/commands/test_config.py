@@ -59,6 +59,8 @@ def test_keys_and_sections_can_be_picked() -> None:
         "tls.mode",
         "tls.cert_path",
         "tls.key_path",
+        "tls.client_ca_path",
+        "tls.client_auth",
         "tls.outgoing",
         "tls.ca_path",
         "tls.check_hostname",

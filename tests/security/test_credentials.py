@@ -333,11 +333,15 @@ async def test_right_wrong_missing_and_revoked(
         assert await asyncio.to_thread(once, (ADMIN[0], "wrong")) == "refused"
         assert await asyncio.to_thread(once, ("nobody", ADMIN[1])) == "refused"
         assert await asyncio.to_thread(once, None) == MISSING.get(name, "refused")
-        with client(server, Way(ADMIN, tls, None, files.authority)) as use:
+        with contextlib.ExitStack() as stack:
+            way = Way(ADMIN, tls, None, files.authority)
+            # In a thread: a handshake here would wait for the server, which is on this loop.
+            use = await asyncio.to_thread(stack.enter_context, client(server, way))
             assert await asyncio.to_thread(use) == "served"
             server.broker.users.change_user(SELF, ADMIN[0], disabled=True)
             await asyncio.sleep(0.1)  # It is cut off by then, and need not know it.
             assert await asyncio.to_thread(use) == REVOKED.get(name, "refused")
+            await asyncio.to_thread(stack.pop_all().close)
         assert await asyncio.to_thread(once, ADMIN) == "refused"
 
 

@@ -138,6 +138,10 @@ class Publisher:
         )
         return run._replace(queue_id=first.queue_id, sys_flag=first.sys_flag)
 
+    def tell_places(self) -> None:
+        """From now on there are messages with a `Placed`."""
+        self._writer.tells_places = True
+
     def admitted(self, message: NewMessage, retries_max: int | None = None) -> NewMessage:
         """The message as it may be stored, or what is wrong with it."""
         topic = message.topic

@@ -57,9 +57,9 @@ async def introduce(
 async def test_every_stream_of_a_connection_is_told_its_settings(tmp_path: Path) -> None:
     async with grpc_broker(tmp_path) as server:
         topic = make_topic(server, "there")
-        known = server.gateways["grpc"].shared().clients  # type: ignore[attr-defined]
+        known = server.gateways["grpc"].shared().clients._known  # type: ignore[attr-defined]
         writer, told = await introduce(server.config.grpc.port, 0, 300, settings_of("g", topic))
         assert told == 300
-        assert all(known.find(f"client-{each}").telemetry is not None for each in range(300))
+        assert all(known[f"client-{each}"].telemetry is not None for each in range(300))
         writer.close()
         await writer.wait_closed()

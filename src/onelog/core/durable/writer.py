@@ -136,6 +136,8 @@ class Writer:
         """Called when a tick ends, for those who have something to put into it."""
         self.stored: list[OnAccounted] = []
         """Who is told of all that is stored; with them, every tick costs more."""
+        self.tells_places = False
+        """Whether there was a `Placed` that wants to know; until then nobody is asked."""
         self.watched: dict[Key, OnEntered] = {}
         """Who is told of each message that a queue gets; see `watch`."""
         self._watched_of: dict[tuple[str, int, tuple[str, ...]], tuple[Key, ...]] = {}
@@ -459,7 +461,7 @@ class Writer:
 
     def _answer_when_safe(self, receipts: list[Receipt], places: Places, count: int) -> None:
         here: list[Receipt] = []
-        if any(isinstance(receipt[0], Placed) for receipt in receipts):
+        if self.tells_places and any(isinstance(receipt[0], Placed) for receipt in receipts):
             for (on_stored, token, _), mine in zip(
                 receipts, _places_of(receipts, places), strict=True
             ):

@@ -25,7 +25,7 @@ from onelog.core.routing.routing import Routing
 from onelog.core.routing.targets import Target
 from onelog.core.routing.walk import groups_of, place_of
 from onelog.errors import OnelogError, PreconditionFailedError
-from onelog.message import NewMessage, SysFlag
+from onelog.message import NewMessage, NewRun, SysFlag
 from onelog.record.compression import decompress
 from onelog.record.forms import Form, form_of, kafka, mqtt, rocketmq
 from onelog.record.forms.neutral import Neutral
@@ -123,10 +123,11 @@ class Outflows:
 
     # -- messages ------------------------------------------------------------------------------
 
-    def _came(self, topic: str, messages: Sequence[NewMessage], first: int) -> None:
-        for message in messages:
-            for neutral in _neutrals(message):
-                self._publish(topic, neutral)
+    def _came(self, topic: str, came: Sequence[NewMessage | NewRun], first: int) -> None:
+        for each in came:
+            for message in each.messages() if isinstance(each, NewRun) else (each,):
+                for neutral in _neutrals(message):
+                    self._publish(topic, neutral)
 
     def _publish(self, topic: str, neutral: Neutral) -> None:
         headers = neutral.headers

@@ -223,6 +223,7 @@ class BatchProducers:
             when(self._store.log_end, told)
             return
         # Where it is counts from when it is written: under load some batch always waits to be safe.
+        self._publisher.tell_places()
         kind = StoredHere if isinstance(on_stored, StoredHere) else Placed
         stored = kind(self._stored, _placed)
         try:
