@@ -29,7 +29,7 @@ class OnelogMqtt(OnelogKafka):
 
 
 class Mosquitto:
-    """Debian's Mosquitto, with persistence on."""
+    """Debian's Mosquitto, with persistence on; `lines` are more of its settings."""
 
     name = "mosquitto"
 
