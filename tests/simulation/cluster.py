@@ -13,7 +13,7 @@ from unittest import mock
 
 from onelog.config import ReplicationConfig, StoreConfig
 from onelog.core.cursors import warming
-from onelog.store import spare_queues
+from onelog.store import queue_files
 from tests.simulation import endings
 from tests.simulation.checks import Promises, Settled
 from tests.simulation.clients import Clients
@@ -133,8 +133,8 @@ class Cluster:
     def __enter__(self) -> Self:
         self._undo.enter_context(self._disks.in_place())
         self._undo.callback(install())
-        # No stock of queues, and no thread that fills it.
-        self._undo.enter_context(mock.patch.object(spare_queues, "MISSES_MIN", 1 << 60))
+        # No thread that makes the files of queues.
+        self._undo.enter_context(mock.patch.object(queue_files, "IN_THREAD", False))
         self._undo.enter_context(mock.patch.object(warming, "threading", WORKERS))
         onelog = logging.getLogger("onelog")
         level = onelog.level

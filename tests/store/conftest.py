@@ -7,6 +7,7 @@ import pytest
 
 from onelog.clock import ManualClock
 from onelog.config import StoreConfig
+from onelog.store import queue_files
 from onelog.store.message_store import MessageStore
 
 SMALL = StoreConfig(
@@ -42,3 +43,9 @@ def open_store(tmp_path: Path, clock: ManualClock) -> Iterator[OpenStore]:
     yield open_it
     for store in opened:
         store.close()
+
+
+@pytest.fixture(autouse=True)
+def _files_of_queues_are_there_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, as on a disk that is quick."""
+    monkeypatch.setattr(queue_files, "WAIT_SECONDS", 60.0)

@@ -19,6 +19,7 @@ from onelog.store.consumequeue import Entry
 from onelog.store.damage import Damage, Damages
 from onelog.store.keyindex import KeyIndex
 from onelog.store.message_store import MessageStore
+from onelog.store.queue_files import FOLDER
 from onelog.store.queues import Queues
 from onelog.store.reader import FetchStatus
 from onelog.store.replay import Replay
@@ -52,6 +53,12 @@ def written(folder: Path, count: int = 40) -> list[Appended]:
     shutil.rmtree(folder)
     folder.with_suffix(".copy").rename(folder)
     return places
+
+
+def crashed(store: MessageStore, folder: Path) -> None:
+    """Put what a crash would leave of a store into `folder`/crashed."""
+    aside = shutil.ignore_patterns(FOLDER)  # A thread is taking that away.
+    shutil.copytree(store.folder, folder / "crashed", ignore=aside)
 
 
 def reopened(folder: Path, rebuild: bool = False) -> MessageStore:
@@ -89,7 +96,7 @@ def test_a_deleted_topic_stays_deleted_after_a_crash_and_after_a_rebuild(
     store.append([NewMessage("stays", 0, b"y")])
     store.delete_topic("gone")
     assert store.read("gone", 0, 0).status is FetchStatus.NO_MATCHED_LOGIC_QUEUE
-    shutil.copytree(store.folder, tmp_path / "crashed")
+    crashed(store, tmp_path)
     with reopened(tmp_path / "crashed", rebuild) as again:
         assert not again.recovery.clean
         assert again.queues() == {"stays": [0]}
@@ -109,7 +116,7 @@ def test_a_crash_in_the_middle_of_a_deletion_leaves_nothing_of_the_topic(
 
     def crash_first(topic: str) -> None:
         store.flush()
-        shutil.copytree(store.folder, tmp_path / "crashed")
+        crashed(store, tmp_path)
         delete(topic)
 
     monkeypatch.setattr(store.queue_table, "delete_topic", crash_first)
@@ -127,7 +134,7 @@ def test_a_store_that_crashed_just_after_its_only_topic_was_deleted_opens(
     if flushed:  # Then the deletion is all that there is to be replayed.
         store.flush()
     store.delete_topic("gone")
-    shutil.copytree(store.folder, tmp_path / "crashed")
+    crashed(store, tmp_path)
     with reopened(tmp_path / "crashed") as again:
         assert again.queues() == {}
         assert again.append([NewMessage("gone", 0, b"new")])[0].queue_offset == 0

@@ -11,6 +11,8 @@ message, all pointing at the one record. If a queue does not begin at 0 (its old
 gone), its first file is padded in front with {0, 0x7FFFFFFF, 0}; where messages in the middle are
 lost, because the log is damaged, padding keeps the places of the others.
 
+A new queue is young: its first entries are in memory until a thread has made the file.
+
 A touch of a map where the disk cannot read ends the process (SIGBUS). So what was there before the
 queue was opened is read once with a system call, which fails with an error instead: see `_probe`.
 
@@ -19,17 +21,21 @@ and is cleared by recovery. Disk space for an entry is allocated before the entr
 because a store through a map into a hole of a full disk kills the process.
 """
 
+import contextlib
 import errno
 import mmap
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
 
-from onelog.errors import StoreCorruptError, StoreVersionError
+from onelog.errors import StoreCorruptError, StoreError, StoreVersionError
 from onelog.record.entries import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, PADDING, PADDING_SIZE
+from onelog.store.queue_files import YOUNG_BYTES, QueueFiles
 from onelog.store.queue_folders import parents_of
 from onelog.store.segment import (
     disk_error,
@@ -39,7 +45,6 @@ from onelog.store.segment import (
     sync_file,
     written_ranges,
 )
-from onelog.store.spare_queues import SpareQueues
 
 _GONE = ENTRY.pack(-1, 0, 0)
 _READ_ENTRIES = 4_096
@@ -60,17 +65,21 @@ class MapBudget:
     def __init__(self, maps_max: int) -> None:
         self._maps_max = maps_max
         self._mapped: dict[tuple[ConsumeQueue, int], None] = {}
+        self._lock = threading.Lock()
 
     def add(self, queue: "ConsumeQueue", file: int) -> None:
         """Count a new map in; the one mapped first goes if there are too many."""
-        self._mapped[queue, file] = None
-        if len(self._mapped) > self._maps_max:
-            oldest_queue, oldest_file = next(iter(self._mapped))
+        with self._lock:
+            self._mapped[queue, file] = None
+            oldest = next(iter(self._mapped)) if len(self._mapped) > self._maps_max else None
+        if oldest is not None:
+            oldest_queue, oldest_file = oldest
             oldest_queue.unmap(oldest_file)
 
     def remove(self, queue: "ConsumeQueue", file: int) -> None:
         """Count a map out."""
-        self._mapped.pop((queue, file), None)
+        with self._lock:
+            self._mapped.pop((queue, file), None)
 
 
 def _has_data(fd: int, at: int) -> bool:
@@ -83,8 +92,8 @@ class ConsumeQueue:
 
     __slots__ = (
         "_begins_at", "_budget", "_file_entries", "_files", "_flushed", "_folder_name",
-        "_last_log", "_maps", "_opened_end", "_probed", "_spares", "_unsynced", "_writable",
-        "allocated", "dirty", "end", "folder", "queue_id", "reserved", "start", "topic",
+        "_last_log", "_made", "_maker", "_maps", "_opened_end", "_probed", "_unsynced", "_writable",
+        "_young", "allocated", "dirty", "end", "folder", "queue_id", "reserved", "start", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -96,10 +105,14 @@ class ConsumeQueue:
         budget: MapBudget,
         *,
         writable: bool = True,
-        spares: SpareQueues | None = None,
+        files: QueueFiles | None = None,
         unsynced: set[str] | None = None,
+        is_new: bool = False,
     ) -> None:
-        """`unsynced` is told of folders that have new names, for whoever makes them durable."""
+        """`unsynced` is told of folders that have new names, for whoever makes them durable.
+
+        `files` makes the first file of a queue that `is_new`; else it is made when it is needed.
+        """
         self.folder = folder
         self._unsynced = set() if unsynced is None else unsynced
         self._folder_name = str(folder)
@@ -108,9 +121,11 @@ class ConsumeQueue:
         self._file_entries = file_entries
         self._budget = budget
         self._writable = writable
-        self._spares = spares
+        self._maker = files
+        self._young: mmap.mmap | None = None
+        self._made: Future[None] | None = None
         self._maps: dict[int, mmap.mmap] = {}
-        self._files: list[int] = self._find_files()
+        self._files: list[int] = [] if is_new else self._find_files()
         self.start: int = self._files[0] * file_entries if self._files else 0
         self._last_log = 1 << 62
         self.end: int = self._find_end()
@@ -121,7 +136,7 @@ class ConsumeQueue:
         self._flushed = self.end
         self.dirty = False
         self._begins_at = self._skip_padding()
-        if writable:
+        if writable and not is_new:
             self._delete_after(self.end)
 
     # -- files ---------------------------------------------------------------------------------
@@ -160,15 +175,33 @@ class ConsumeQueue:
         found = self._maps.get(file)
         if found is not None:
             return found
+        if self._writable and file not in self._files:
+            if not self._files and self._maker is not None:
+                self._maker.settle()  # What is being deleted may be in the way.
+            self._make(file)
+            self._files.append(file)
+        self._maps[file] = found = self._open_map(file)
+        self._budget.add(self, file)
+        return found
+
+    def _make(self, file: int) -> None:
+        """Make a file, and its folder."""
+        path = self._name(file)
+        try:
+            os.makedirs(self.folder, exist_ok=True)
+            with opened(path, os.O_RDWR | os.O_CREAT) as fd:
+                os.ftruncate(fd, self._file_entries * ENTRY_BYTES)
+        except OSError as error:
+            raise disk_error(error, self.path(file), "make") from error
+        self._unsynced.add(self._folder_name)
+        if not self._files:
+            self._unsynced.update(map(str, parents_of(self.folder)))
+
+    def _open_map(self, file: int) -> mmap.mmap:
         size = self._file_entries * ENTRY_BYTES
         path = self._name(file)
         try:
-            if self._writable and file not in self._files:
-                self._make_folder(file)
-                self._files.append(file)
-                self._unsynced.add(self._folder_name)
-            flags = os.O_RDWR | os.O_CREAT if self._writable else os.O_RDONLY
-            with opened(path, flags) as fd:
+            with opened(path, os.O_RDWR if self._writable else os.O_RDONLY) as fd:
                 if self._writable and os.fstat(fd).st_size != size:
                     os.ftruncate(fd, size)
                 access = mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_READ
@@ -179,22 +212,12 @@ class ConsumeQueue:
             if isinstance(error, ValueError):
                 raise StoreCorruptError(f"{path} is shorter than its {size} bytes") from error
             raise disk_error(error, self.path(file), "map") from error
-        self._maps[file] = found
-        self._budget.add(self, file)
         return found
-
-    def _make_folder(self, file: int) -> None:
-        """See that the folder for a new file is there, and with luck the file."""
-        if not self._files:
-            self._unsynced.update(map(str, parents_of(self.folder)))
-        if self._spares is not None and not file and not self._files:
-            os.makedirs(self.folder.parent, exist_ok=True)
-            if self._spares.take(self.folder):
-                return
-        os.makedirs(self.folder, exist_ok=True)
 
     def unmap(self, file: int) -> None:
         """Let go of a map; whoever holds a slice of it keeps it alive."""
+        if self._young is not None:
+            return
         self._maps.pop(file, None)
         self._budget.remove(self, file)
 
@@ -202,6 +225,71 @@ class ConsumeQueue:
         """Let go of every map."""
         for file in list(self._maps):
             self.unmap(file)
+
+    # -- the first entries ----------------------------------------------------------------------
+
+    def _is_for_memory(self, until: int) -> bool:
+        """Whether the entries up to `until` are the first ones, and stay in memory for now."""
+        maker = self._maker
+        if maker is None or self._files or (self._young is None and self.allocated):
+            return False
+        if until * ENTRY_BYTES > YOUNG_BYTES or until > self._file_entries or not maker.in_thread:
+            self.settle()
+            return False
+        with maker.lock:
+            if self._files:
+                return False  # It was made meanwhile.
+            if self._young is None:
+                self._young = self._maps[0] = mmap.mmap(-1, YOUNG_BYTES)
+            before, self.reserved = self.reserved, max(self.reserved, until)
+        if self._made is None or self._made.done():
+            self._made = maker.run(self._grow_up)
+            if self._made.done() and (error := self._made.exception()) is not None:
+                self.reserved = before
+                raise error
+        return True
+
+    def _grow_up(self) -> None:
+        """Make the first file, and go on there: the other thread's part."""
+        assert self._maker is not None
+        while (young := self._young) is not None:
+            done = self.end * ENTRY_BYTES
+            room = max(_ALLOCATE_BYTES_MIN, 2 * self.reserved * ENTRY_BYTES)
+            room = min(room, self._file_entries * ENTRY_BYTES)
+            self._make(0)
+            self._set_aside(0, 0, room, young[:done])
+            found = self._open_map(0)
+            with self._maker.lock:
+                if self._young is None:
+                    return  # Its topic was deleted, and the file will be.
+                if self.reserved * ENTRY_BYTES > room:
+                    continue
+                end = self.end * ENTRY_BYTES
+                found[done:end] = young[done:end]
+                self._files.append(0)
+                self._maps[0] = found
+                self.allocated = room // ENTRY_BYTES
+                self._young = None
+                self._budget.add(self, 0)
+
+    def settle(self) -> None:
+        """Return when the entries are in files; `StoreError` if the disk does not take them."""
+        while self._young is not None and self._maker is not None:
+            if self._made is None or self._made.done():
+                self._made = self._maker.run(self._grow_up)
+            self._made.result()
+
+    def _put_young(self, entries: bytes) -> bool:
+        """`put` into memory; False if there is a file now."""
+        assert self._maker is not None
+        with self._maker.lock:
+            young = self._young
+            if young is None:
+                return False
+            at = self.end * ENTRY_BYTES
+            young[at : at + len(entries)] = entries
+            self.end += len(entries) // ENTRY_BYTES
+        return True
 
     # -- finding the end -----------------------------------------------------------------------
 
@@ -273,8 +361,15 @@ class ConsumeQueue:
 
         No file without an entry may stay: RocketMQ takes entry 0 of the last file for granted.
         """
+        with contextlib.suppress(StoreError):
+            self.settle()
         self.reserved = reserved
-        self._delete_after(reserved)
+        if self._young is None:
+            self._delete_after(reserved)
+        elif not self.end:
+            self.forget()
+            self.path(0).unlink(missing_ok=True)
+            self._delete_after(0)
 
     def make_room(self, count: int) -> None:
         """See that there is disk space for the next entries, where they were only promised."""
@@ -293,6 +388,8 @@ class ConsumeQueue:
 
     def _allocate(self, until: int) -> None:
         """Map the files up to entry `until` and have the disk set the space aside."""
+        if not self._files and self._is_for_memory(until):
+            return
         while self.allocated < until:
             file, slot = divmod(self.allocated, self._file_entries)
             self._map(file)
@@ -300,18 +397,26 @@ class ConsumeQueue:
             step = min(max(at, _ALLOCATE_BYTES_MIN), _ALLOCATE_BYTES_MAX)
             size = max(step, (until - self.allocated) * ENTRY_BYTES)
             size = min(size, self._file_entries * ENTRY_BYTES - at)
-            try:
-                with opened(self._name(file), os.O_RDWR) as fd:
-                    if at and self.allocated <= self._opened_end:
-                        # As `_probe`: the page goes on.
-                        os.pread(fd, ENTRY_BYTES, at - ENTRY_BYTES)
-                    os.posix_fallocate(fd, at, size)
-            except OSError as error:
-                raise disk_error(error, self.path(file), "allocate room in") from error
+            self._set_aside(file, at, size)
             self.allocated = file * self._file_entries + (at + size) // ENTRY_BYTES
+
+    def _set_aside(self, file: int, at: int, size: int, entries: bytes = b"") -> None:
+        """Have the disk set space aside in a file, and perhaps write entries there."""
+        try:
+            with opened(self._name(file), os.O_RDWR) as fd:
+                if at and self.allocated <= self._opened_end:
+                    # As `_probe`: the page goes on.
+                    os.pread(fd, ENTRY_BYTES, at - ENTRY_BYTES)
+                os.posix_fallocate(fd, at, size)
+                if entries:
+                    os.pwrite(fd, entries, at)
+        except OSError as error:
+            raise disk_error(error, self.path(file), "allocate room in") from error
 
     def put(self, entries: bytes) -> None:
         """Store encoded entries, for which room was reserved."""
+        if self._young is not None and self._put_young(entries):
+            return
         file, slot = divmod(self.end, self._file_entries)
         at = slot * ENTRY_BYTES
         room = self._file_entries * ENTRY_BYTES - at
@@ -329,6 +434,7 @@ class ConsumeQueue:
         A queue without files thereby begins at `offset`; in one that has some, the padding stands
         for messages that are in no log any more.
         """
+        self.settle()
         if not self._files:
             base = offset // self._file_entries * self._file_entries
             self.start = self.end = base
@@ -391,6 +497,8 @@ class ConsumeQueue:
             probed[file, block] = now
 
     def _read(self, file: int, at: int, size: int) -> bytes:
+        if (young := self._young) is not None:
+            return young[at : at + size]
         with opened(self._name(file)) as fd:
             found = os.pread(fd, size, at)
         if len(found) < size:
@@ -468,6 +576,7 @@ class ConsumeQueue:
         """Forget every entry of a record at or after `log_offset`; see `clear_behind`."""
         if 0 < self._last_log < log_offset:
             return
+        self.settle()
         end = self._bisect(lambda e: e[1] > 0 and e[0] < log_offset, remember_last=True)
         end = max(end, self.start)
         if self._last_log == 0:
@@ -485,6 +594,7 @@ class ConsumeQueue:
 
     def cut(self, end: int) -> None:
         """Let the queue end at `end`, and clear what follows."""
+        self.settle()
         self.end = self.reserved = self.allocated = max(end, self.start)
         self._flushed = min(self._flushed, self.end)
         self.clear_behind()
@@ -546,13 +656,19 @@ class ConsumeQueue:
             gone += self._file_entries * ENTRY_BYTES
         return gone
 
-    def forget(self) -> None:
-        """The queue's files are gone."""
+    def forget(self) -> list[mmap.mmap]:
+        """The queue's files are to be deleted; returns what was mapped of them."""
+        if self._maker is not None:
+            with self._maker.lock:
+                self._young = None
+        maps = list(self._maps.values())
         self.unmap_all()
         self._files.clear()
+        return maps
 
     def delete(self) -> None:
         """Remove the queue's files and folder."""
+        self.settle()
         for file in self._files:
             self.unmap(file)
             self.path(file).unlink(missing_ok=True)

@@ -34,7 +34,6 @@ from onelog.errors import (
 )
 from onelog.message import LogOffset
 from onelog.metrics import Histogram
-from onelog.record.entries import ENTRY_BYTES
 from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, write_version
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ConsumeQueue
@@ -50,7 +49,6 @@ from onelog.store.received import Received
 from onelog.store.recovery import RecoveryReport, deleted_topics, rebuild, recover
 from onelog.store.retention import Retention, RetentionRound
 from onelog.store.segment import Buffer, disk_error, make_folders, sync_folder
-from onelog.store.spare_queues import FOLDER, SpareQueues
 from onelog.store.writer import StoreWriter
 
 _log = logging.getLogger(__name__)
@@ -443,10 +441,13 @@ class MessageStore(StoreWriter):
                 queue = self._dirty.pop()
                 queue.dirty = False
                 dirty.append(queue)
-        with contextlib.suppress(KeyError):
-            while True:
-                folders.append(self._unsynced.pop())
         try:
+            for queue in dirty:
+                queue.settle()
+            self.queue_table.settle()
+            with contextlib.suppress(KeyError):
+                while True:
+                    folders.append(self._unsynced.pop())
             if len(dirty) + len(folders) > _FILES_SYNCED_ONE_BY_ONE_MAX:
                 sync_filesystem(self.folder)
             else:
@@ -529,5 +530,7 @@ def _settle(done: "Future[None]", error: StoreError | None) -> None:
 
 def _queues(folder: Path, config: StoreConfig, unsynced: set[str]) -> Queues:
     entries = config.queue_file_entries
-    spares = SpareQueues(folder / FOLDER, entries * ENTRY_BYTES)
-    return Queues(folder / QUEUES_FOLDER, entries, spares=spares, unsynced=unsynced)
+    queues = Queues(folder / QUEUES_FOLDER, entries, unsynced=unsynced)
+    if queues.files is not None:
+        queues.files.clear()
+    return queues

@@ -3,13 +3,16 @@
 import errno
 import resource
 from collections.abc import Iterator
+from mmap import mmap
 from pathlib import Path
 
 from onelog.errors import InvalidQueueError
 from onelog.message import QUEUE_ID_MAX
+from onelog.names import TABLES_TOPIC
 from onelog.store.consumequeue import ConsumeQueue, MapBudget
+from onelog.store.queue_files import FOLDER, QueueFiles
 from onelog.store.queue_folders import folder_of, queue_folder, queue_folders
-from onelog.store.spare_queues import SpareQueues
+from onelog.store.segment import disk_error
 
 _MAPS_MIN = 64
 _MAPS_MAX = 30_000
@@ -31,11 +34,10 @@ class Queues:
         file_entries: int,
         *,
         writable: bool = True,
-        spares: SpareQueues | None = None,
         unsynced: set[str] | None = None,
     ) -> None:
         """`unsynced` is told of folders that have new names, for whoever makes them durable."""
-        self._spares = spares
+        self.files = QueueFiles(folder.parent / FOLDER) if writable else None
         self.folder = folder
         self._file_entries = file_entries
         self._writable = writable
@@ -45,7 +47,9 @@ class Queues:
         for topic, queue_id, path in queue_folders(folder):
             self._open(topic, queue_id, path)
 
-    def _open(self, topic: str, queue_id: int, folder: Path) -> ConsumeQueue:
+    def _open(
+        self, topic: str, queue_id: int, folder: Path, *, is_new: bool = False
+    ) -> ConsumeQueue:
         queue = ConsumeQueue(
             folder,
             topic,
@@ -53,8 +57,10 @@ class Queues:
             self._file_entries,
             self._budget,
             writable=self._writable,
-            spares=self._spares,
+            # Readers of the files go by what the tables say of the other queues.
+            files=None if topic == TABLES_TOPIC else self.files,
             unsynced=self._unsynced,
+            is_new=is_new,
         )
         self.by_topic.setdefault(topic, {})[queue_id] = queue
         return queue
@@ -69,7 +75,9 @@ class Queues:
         found = self.find(topic, queue_id)
         if found is None:
             check_queue_id(queue_id)
-            found = self._open(topic, queue_id, queue_folder(self.folder, topic, queue_id))
+            folder = queue_folder(self.folder, topic, queue_id)
+            # All that there were are open: of this one there can only be what is being deleted.
+            found = self._open(topic, queue_id, folder, is_new=self._writable)
         return found
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -81,29 +89,37 @@ class Queues:
         for queue in self:
             queue.unmap_all()
 
+    def settle(self) -> None:
+        """Return when all files are made and deleted that were to be; `StoreError` if not."""
+        if self.files is not None:
+            self.files.settle()
+
     def close(self) -> None:
         """Let go of everything."""
+        if self.files is not None:
+            self.files.close()
         self.unmap()
-        if self._spares is not None:
-            self._spares.close()
 
     def delete_topic(self, topic: str) -> None:
         """Remove a topic's queues and their files, which may be very many: some time later."""
+        assert self.files is not None, "a store that is only read deletes nothing"
         queues = self.by_topic.pop(topic, {}).values()
         folders = {self.folder / folder_of(topic), *(queue.folder.parent for queue in queues)}
-        moved = {each for each in folders if self._is_discarded(each)}
-        for queue in queues:
-            if queue.folder.parent in moved:
-                queue.forget()
-            else:
-                queue.delete()
+        # The last one who lets go of a file's map waits until the file system has deleted it.
+        maps = [each for queue in queues for each in queue.forget()]
+        self.files.run(lambda: self._remove(folders, maps), again=True)
+
+    def _remove(self, folders: set[Path], maps: list[mmap]) -> None:
+        assert self.files is not None
+        maps.clear()
         for folder in folders:
-            self._unsynced.add(str(folder.parent))
-            if folder in moved:
-                folder = folder.parent
-            while folder != self.folder and _removed(folder):
-                folder = folder.parent
-                self._unsynced.add(str(folder))
+            try:
+                self.files.discard(folder)
+                self._unsynced.add(str(folder.parent))
+                while (folder := folder.parent) != self.folder and _removed(folder):
+                    self._unsynced.add(str(folder.parent))
+            except OSError as error:
+                raise disk_error(error, folder, "delete") from error
 
     def cut_at(self, log_offset: int) -> None:
         """Forget every entry of a record from `log_offset` on, and queues that have no others."""
@@ -113,9 +129,6 @@ class Queues:
                 del self.by_topic[queue.topic][queue.queue_id]
         for topic in [topic for topic, queues in self.by_topic.items() if not queues]:
             del self.by_topic[topic]
-
-    def _is_discarded(self, folder: Path) -> bool:
-        return self._spares is not None and folder.is_dir() and self._spares.discard(folder)
 
 
 def _removed(folder: Path) -> bool:

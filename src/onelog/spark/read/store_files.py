@@ -19,6 +19,7 @@ written or created.
 
 import bisect
 import itertools
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +57,7 @@ AbortedOf = Mapping[Queue, Sequence[Aborted]]
 """The transactions that failed, of queues that have some."""
 
 NO_ABORTED: AbortedOf = {}
+_FIRST_FILE_S = 1.0
 _QUEUE_MAPS_MAX = 64
 SPLIT_BYTES_MAX = 64 << 20
 """What a task reads, about: enough that starting it does not count, and all cores have some."""
@@ -526,7 +528,11 @@ class QueueFiles:
         self._budget = MapBudget(_QUEUE_MAPS_MAX)
 
     def open(self, queue: Queue) -> ConsumeQueue:
-        """One queue, as it is now; without entries if it has no files."""
+        """One queue, as it is now; without entries if it has no files.
+
+        The first file of a new queue may come some time after its first message: see
+        `store.queue_files`. So that a queue has none is believed only after a while.
+        """
         folder = queue_folder(self._folder, queue.topic, queue.queue_id)
 
         def opened() -> ConsumeQueue:
@@ -535,7 +541,10 @@ class QueueFiles:
                 writable=False,
             )  # fmt: skip
 
-        return look(self._store, opened)
+        deadline = time.monotonic() + _FIRST_FILE_S
+        while not (found := look(self._store, opened)).end and time.monotonic() < deadline:
+            time.sleep(_FIRST_FILE_S / 100)
+        return found
 
 
 def entries_of(queue: ConsumeQueue, start: int, end: int, at_once: int) -> Iterator[EntryArray]:
