@@ -35,6 +35,7 @@ FLUSHED_AT_ONCE = 100
 BUSY_SECONDS = 0.005
 PAUSE_SECONDS = 0.001
 """Calls with less time between them follow one another, for all that can be seen from here."""
+REST_SECONDS = 0.001
 LATE_BYTES_MAX = 16 << 20
 """What all connections of a loop may have read and put off; more is handled at once."""
 
@@ -168,9 +169,9 @@ class Outbox:
             self._loop.call_soon(self.flush)
         self._waiting.append(connection)
 
-    def after(self, call: Callable[[], None]) -> None:
-        """Have something done in the next tick."""
-        self._loop.call_soon(call)
+    def after(self, call: Callable[[], None], seconds: float = 0) -> None:
+        """Have something done in the next tick, or after a while."""
+        self._loop.call_later(seconds, call) if seconds else self._loop.call_soon(call)
 
     def flush(self) -> None:
         """Write out what waits; of very many connections some, and the others in the next tick."""
@@ -335,6 +336,15 @@ class Connection(asyncio.Protocol):
     def read_on(self) -> None:
         """Read again, after `hold`."""
         self.hold(False)
+
+    def rest(self) -> None:
+        """Read nothing for a moment: of who sends much, in small pieces, more at a time comes then.
+
+        Each look at a socket costs both sides more than what a few small messages do.
+        """
+        if not self._transport.is_closing():
+            self._set_reading(False)
+            self._outbox.after(self._read_on, REST_SECONDS)
 
     def close(self) -> None:
         """Close once everything that was written so far is sent."""

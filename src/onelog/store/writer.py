@@ -210,9 +210,9 @@ class StoreWriter(StoreReader):
                     code = tags_code(rest.partition(b"\x02")[0])
             if queue is not last:
                 last = queue
-                try:
+                if queue in entries:
                     packed = entries[queue]
-                except KeyError:
+                else:
                     packed = entries[queue] = []
             packed.append(pack(log_offset, size, code))
         if self._gate is not None and appended:

@@ -392,21 +392,26 @@ class Writer:
 
     def _tell_watchers(self, messages: Sequence[NewMessage]) -> None:
         """Tell of what was appended just now, before anything else is."""
-        watched_of = self._watched_of
+        watched, watched_of = self.watched, self._watched_of
         found: dict[Key, list[NewMessage]] = {}
         for message in messages:
+            if message[5] & TRANSACTION_MASK not in _ENTERED:
+                continue
+            if not message[12]:
+                key = (message[0], message[1])
+                if (mine := found.get(key)) is not None:
+                    mine.append(message)
+                elif key in watched:
+                    found[key] = [message]
+                continue
             place = (message[0], message[1], message[12])
             keys = watched_of.get(place)
             if keys is None:
                 keys = self._find_watched(*place)
-            if keys and message[5] & TRANSACTION_MASK in _ENTERED:
-                for key in keys:
-                    if key in found:
-                        found[key].append(message)
-                    else:
-                        found[key] = [message]
+            for key in keys:
+                found.setdefault(key, []).append(message)
         for key, mine in found.items():
-            self._tell_watcher(key, mine, sum(map(_COPIES, mine)))
+            self._tell_watcher(key, mine, mine[0][11] if len(mine) == 1 else sum(map(_COPIES, mine)))
 
     def _tell_watcher(self, key: Key, mine: Sequence[NewMessage | NewRun], count: int) -> None:
         try:

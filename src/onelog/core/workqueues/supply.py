@@ -101,7 +101,7 @@ def entries_of(messages: Sequence[NewMessage | NewRun]) -> Entries:
         body_bytes += len(body)
         any_expires |= expires
         are_plain = are_plain and message[11] == 1 and form in AS_STORED
-    return Entries(parts, size, body_bytes, any_expires, are_plain, count)
+    return tuple.__new__(Entries, (parts, size, body_bytes, any_expires, are_plain, count))
 
 
 class LogSupply:

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from onelog.clock import Clock
@@ -64,8 +65,8 @@ from onelog.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 QUEUES_MAX = 200_000
-_ROUND_QUEUES = 64
-"""Queues that have their turn before anything else has its own."""
+_ROUND_QUEUES, _ROUND_MESSAGES = 256, 8_192
+"""Queues that have their turn before anything else has its own, and what they may deliver."""
 _SEEN_AT_ONCE = 1_000
 _TROUBLE_MS = 1_000
 _HEAD_TICK_MS = 10
@@ -571,25 +572,26 @@ class WorkQueues:
         """Give some queues their turn; others have theirs when the loop was elsewhere."""
         self._is_due = False
         pending = self._pending
-        if len(pending) > _ROUND_QUEUES:
-            some = [each for each, _ in zip(pending, range(_ROUND_QUEUES), strict=False)]
-            for queue in some:
-                del pending[queue]
-        else:
-            some = list(pending)
+        some = list(islice(pending, _ROUND_QUEUES))
+        if len(some) == len(pending):
             pending.clear()
+        left = _ROUND_MESSAGES
         for queue in some:
+            pending.pop(queue, None)
             queue.is_pending = False
-        for queue in some:
+            if left <= 0:
+                self.pend(queue)
+                continue
             before = queue.delivered
             try:
                 more = queue.run()
             except Exception:
                 log.exception("%s could not deliver", queue.place_name)
                 continue
-            self._admin.stats.totals.get_count += queue.delivered - before
+            left -= queue.delivered - before
             if more and not queue.is_pending:
                 self.pend(queue)
+        self._admin.stats.totals.get_count += _ROUND_MESSAGES - left
         if pending and not self._is_due:
             self._is_due = True
             self._call_soon(self._run)

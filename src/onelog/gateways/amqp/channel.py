@@ -62,6 +62,11 @@ class Channel:
             publishing.mode, publishing.count, consuming.delivered,
         )  # fmt: skip
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether its client waits for something before it goes on."""
+        return self.publishing.mode != "plain" or bool(self.consuming.unacked)
+
     # -- in ------------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> None:

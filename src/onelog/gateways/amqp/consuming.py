@@ -123,6 +123,8 @@ class Consuming:
         consumer.data = DeliveryWriter(channel.number, tag, self.session.frame_max)
         self.consumers[tag] = consumer
         channel.answer(nowait, "basic.consume-ok", tag)
+        if self.session.connection.congested:
+            self.session.pause()
 
     def stream(self, name: str) -> Stream | None:
         """What a queue is that is read and not emptied; None if it is no such queue."""
@@ -265,8 +267,7 @@ class Consuming:
         connection = self.session.connection
         connection.send(out)
         if connection.congested:
-            consumer.pause()
-            self.session.paused.add(consumer)
+            self.session.pause()
 
     def deliver_from(
         self,

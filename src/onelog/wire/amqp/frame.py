@@ -15,7 +15,8 @@ their body (None if it was longer than allowed, and was read over).
 A publish whose frames lie side by side, which nearly all do, is read without looking at frames one
 by one; what a publisher says of each of its messages, exchange and key, is looked up by its bytes.
 One that is as long as the last, and differs in its body only, is not looked at but for that, and
-can be had with all that follow and are like it (`alike`).
+can be had with all that follow and are like it (`alike`). Of a publisher whose messages take turns
+among several keys, and differ in nothing else, what comes before the body is looked up as a whole.
 
 Invariants: however the bytes of a connection are cut into pieces, the events are the same; bytes
 that are no frames raise `FaultError`, which is a `WireError`.
@@ -51,6 +52,8 @@ _PUBLISH = NUMBERS["basic.publish"]
 _CONTENTS = frozenset(
     NUMBERS[name] for name in ("basic.publish", "basic.return", "basic.deliver", "basic.get-ok")
 )
+_Alike = tuple[int, int, Arguments, bytes]
+"""An event without its body."""
 _HEARTBEAT_EVENT: Event = (0, 0, (), None, None)
 """What a heart-beat is read as: method 0 of channel 0."""
 
@@ -84,8 +87,10 @@ class EventReader:
         "_filled",
         "_pieces",
         "_prefix",
+        "_prefixes",
         "_publishes",
         "_size_max",
+        "_tail_bytes",
         "_wanted",
     )
 
@@ -107,8 +112,12 @@ class EventReader:
         self._publishes: dict[bytes, Arguments] = {}
         self._prefix = GREETING
         """What the last publish had before its body: many are alike in all but that."""
-        self._alike: tuple[int, int, Arguments, bytes] = (0, 0, (), b"")
+        self._alike: _Alike = (0, 0, (), b"")
         self._body_bytes = 1 << 63
+        self._tail_bytes = 0
+        """How many bytes of that follow the arguments of the method."""
+        self._prefixes: dict[bytes, _Alike] = {}
+        """What others had there that differ from it in exchange or key."""
 
     def limit(self, frame_max: int) -> None:
         """What was agreed on; 0 for no limit, which is our own, then."""
@@ -161,6 +170,22 @@ class EventReader:
                     yield (*self._alike, data[begin:end])
                     continue
             kind, channel, length = _FRAME.unpack_from(data, at)
+            if self._prefixes and kind == METHOD and length < _PREFIX_BYTES_MAX:
+                begin = at + length + self._tail_bytes
+                prefix = data[at:begin]
+                known = self._prefixes.get(prefix)
+                if (
+                    known is not None
+                    and (end := begin + self._body_bytes) < len(data)
+                    and data[end] == _END
+                    and not self._contents
+                ):
+                    self._prefix, self._alike = prefix, known
+                    self._at = end + 1
+                    self._filled -= end + 1 - at
+                    self._wanted = FRAME_OVERHEAD
+                    yield (*self._alike, data[begin:end])
+                    continue
             if length > self._size_max:
                 raise FaultError(
                     ReplyCode.FRAME_ERROR,
@@ -281,8 +306,22 @@ class EventReader:
             return None
         alike = (channel, _PUBLISH, arguments, properties)
         if begin - first < _PREFIX_BYTES_MAX:
-            self._prefix, self._alike, self._body_bytes = data[first:begin], alike, body_bytes
+            self._expect(data[first:begin], alike, body_bytes)
         return (*alike, data[begin:end]), end + 1
+
+    def _expect(self, prefix: bytes, alike: _Alike, body_bytes: int) -> None:
+        """A publish began like that: others that do may follow."""
+        if alike[3] == self._alike[3] and body_bytes == self._body_bytes:
+            # Nothing but the key is another one. The properties stay the same object, so that who
+            # has looked at them need not do that again.
+            alike = (*alike[:3], self._alike[3])
+            if len(self._prefixes) >= _CACHED_MAX:
+                self._prefixes.clear()
+            self._prefixes[prefix] = alike
+        elif self._prefixes:
+            self._prefixes.clear()
+        self._prefix, self._alike, self._body_bytes = prefix, alike, body_bytes
+        self._tail_bytes = len(prefix) - int.from_bytes(prefix[3:7], "big")
 
     def _header(self, channel: int, payload: bytes) -> Event | None:
         content = self._contents.get(channel)
