@@ -506,11 +506,14 @@ class Parts:
 
         self._schedule(period_ms, run)
 
-    def _expire(self) -> None:
+    def _expire(self) -> bool:
+        """True if there may be more who are gone."""
         self.locks.expire()
-        for channel in self.members.expire():
+        silent = self.members.expire()
+        for channel in silent:
             for listener in self.hooks.channel_expired:
                 listener(channel)
+        return bool(silent)
 
     def close(self, *, write: bool = True) -> None:
         """Write what is still in memory, all that can be. The store is its owner's to close.

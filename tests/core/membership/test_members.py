@@ -234,3 +234,30 @@ def test_a_channel_that_changes_its_client_id_is_one_member(
     crowd.members.consumer_seen(Client("new", channel), ConsumerData("g"))
     assert crowd.live().client_ids() == ["new"]
     assert "changed its client id" in caplog.text
+
+
+@pytest.mark.timeout(30)
+def test_ten_thousand_members_cost_each_no_more_than_ten(crowd: Crowd) -> None:
+    members = crowd.members
+    for number in range(10_000):
+        client = Client(str(number), number, is_told=number % 1_000 == 0)
+        wanted = subscribe("orders", "x" if number % 2 else "y")
+        assert members.consumer_seen(client, ConsumerData("g", subscriptions=(wanted,)))
+    assert len(crowd.told[-1][1]) == 10, "only those who want to hear it"
+    assert members.mismatches_total == 1
+    assert len(crowd.live().mismatch) == 10_000
+    crowd.clock.advance(120_001)
+    dropped = 0
+    while silent := members.expire():
+        dropped += len(silent)
+    assert dropped == 10_000
+    assert not members.live_groups()
+
+
+def test_the_youngest_subscription_of_those_who_stay_is_the_group_s(crowd: Crowd) -> None:
+    for number, version in enumerate((3, 9, 5)):
+        crowd.beat(str(number), f"orders:v{version}", version=version)
+    crowd.members.channel_closed("channel of 1")
+    assert crowd.live().subscriptions["orders"].expression == "v5"
+    crowd.members.channel_closed("channel of 0")
+    assert crowd.live().subscriptions["orders"].expression == "v5"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.errors import WireError
-from onelog.wire.grpc.http2 import PREFACE, ServerConnection, Stream
+from onelog.wire.grpc.http2 import FRAMES_MAX, PREFACE, ServerConnection, Stream
 
 
 def frame(kind: int, flags: int, number: int, payload: bytes = b"") -> bytes:
@@ -125,3 +125,15 @@ def test_a_lost_connection_ends_its_calls() -> None:
     assert echo.ends == []
     echo.connection.lost()
     assert echo.ends == [1]
+
+
+def test_of_very_many_frames_some_are_read_at_a_time() -> None:
+    echo = Echo()
+    echo.connection.feed(conversation([b"x"] * 600))
+    turns = 1
+    while echo.connection.has_more:
+        assert len(echo.heard) <= turns * FRAMES_MAX
+        echo.connection.feed(b"")
+        turns += 1
+    assert turns > 2
+    assert len(echo.answers()) == 600

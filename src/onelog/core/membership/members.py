@@ -11,9 +11,11 @@ Invariant: a channel is in `_channels` exactly as long as it is in some group.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import islice
+from typing import Literal, TypeVar
 
 from onelog.clock import Clock
 from onelog.core.filters.tags import Subscription
@@ -24,6 +26,11 @@ Wishes = frozenset[tuple[str, str, str]]
 """What a member subscribes to: topics, the kind of filter on each, and the filter."""
 ConsumeType = Literal["CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP"]
 MessageModel = Literal["CLUSTERING", "BROADCASTING"]
+_Key = TypeVar("_Key")
+_EXPIRED_MAX = 200
+"""Members that are dropped at a time."""
+_SHOWN_MAX = 20
+"""Members whose wishes a line of the log shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,8 @@ class Client:
     language: str = "OTHER"
     version: int = 0
     address: str = ""
+    is_told: bool = True
+    """Whether it is to hear of others that join its groups, or leave them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +65,8 @@ class Member:
     client: Client
     seen_ms: int
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-
-    def wishes(self) -> Wishes:
-        """What it subscribes to, without versions; `a || b` is the same as `b||a`."""
-        return frozenset(
-            (sub.topic, sub.kind, " || ".join(sorted(sub.tags)) or sub.expression)
-            for sub in self.subscriptions.values()
-        )
+    wishes: Wishes | None = None
+    """What it subscribes to, without versions; None before it said so."""
 
 
 @dataclass(slots=True)
@@ -74,9 +78,27 @@ class LiveGroup:
     message_model: MessageModel
     consume_from: str
     members: dict[Hashable, Member] = field(default_factory=dict)
+    told: dict[Hashable, Member] = field(default_factory=dict)
+    """Those of them that hear of changes."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    mismatch: dict[str, Wishes] = field(default_factory=dict)
-    """Client ids and what each subscribes to, while they differ; empty while they agree."""
+    _wanted: dict[str, Counter[Subscription]] = field(default_factory=dict)
+    """By topics: the different subscriptions of members, and how many have each."""
+    _wishes: Counter[Wishes] = field(default_factory=Counter)
+    """How many members wish the same."""
+
+    @property
+    def is_mismatched(self) -> bool:
+        """Whether members subscribe differently."""
+        return len(self._wishes) > 1
+
+    @property
+    def mismatch(self) -> dict[str, Wishes]:
+        """Client ids and what each subscribes to, while they differ; empty while they agree."""
+        return self._shown(len(self.members)) if self.is_mismatched else {}
+
+    def _shown(self, count: int) -> dict[str, Wishes]:
+        members = islice(self.members.values(), count)
+        return {each.client.client_id: each.wishes or frozenset() for each in members}
 
     def client_ids(self) -> list[str]:
         """The members' ids, in the order they joined."""
@@ -92,34 +114,76 @@ class LiveGroup:
         members = self.members.values()
         return next((member for member in members if member.client.client_id == client_id), None)
 
-    def unite(self) -> bool:
-        """Work out the group's subscriptions from the members'. True if topics came or went."""
-        united: dict[str, Subscription] = {}
-        for member in self.members.values():
-            for topic, sub in member.subscriptions.items():
-                known = united.get(topic)
-                if known is None or sub.version > known.version:
-                    united[topic] = sub
-        changed = united.keys() != self.subscriptions.keys()
-        self.subscriptions = united
-        self._compare()
-        return changed
+    def subscribe(self, member: Member, subscriptions: dict[str, Subscription]) -> bool:
+        """A member wants just these. True if topics of the group came or went.
 
-    def _compare(self) -> None:
-        wishes = {member.client.client_id: member.wishes() for member in self.members.values()}
-        before, now = set(self.mismatch.values()), set(wishes.values())
-        differ = len(now) > 1
+        What that costs does not grow with the members of the group.
+        """
+        before, old_wishes = member.subscriptions, member.wishes
+        member.subscriptions, member.wishes = subscriptions, _wishes(subscriptions)
+        is_news = member.wishes not in self._wishes or not self.is_mismatched
+        self._wishes[member.wishes] += 1
+        came = [self._add(sub) for sub in subscriptions.values()]
+        if old_wishes is not None:
+            _decrease(self._wishes, old_wishes)
+        went = [self._drop(sub) for sub in before.values()]
         # Members that come and go with the same wishes as others are no news.
-        if differ and now - before:
+        if is_news and self.is_mismatched:
             log.warning(
                 "members of consumer group %s subscribe differently, so each message is filtered as"
-                " the member that reads its queue says: %s",
+                " the member that reads its queue says: %s%s",
                 self.name,
-                {client: sorted(wish) for client, wish in wishes.items()},
+                {client: sorted(wish) for client, wish in self._shown(_SHOWN_MAX).items()},
+                " and others" if len(self.members) > _SHOWN_MAX else "",
             )
-        elif before and not differ:
-            log.info("members of consumer group %s subscribe to the same again", self.name)
-        self.mismatch = wishes if differ else {}
+        return any(came) or any(went)
+
+    def leave(self, channel: Hashable) -> bool:
+        """A member goes; False if there is none on this channel."""
+        member = self.members.pop(channel, None)
+        if member is None:
+            return False
+        self.told.pop(channel, None)
+        for sub in member.subscriptions.values():
+            self._drop(sub)
+        if member.wishes is not None:
+            _decrease(self._wishes, member.wishes)
+        return True
+
+    def _add(self, sub: Subscription) -> bool:
+        """True if nobody wanted something of the topic before."""
+        known = self.subscriptions.get(sub.topic)
+        if known is None:
+            self._wanted[sub.topic] = Counter()
+        self._wanted[sub.topic][sub] += 1
+        if known is None or sub.version > known.version:
+            self.subscriptions[sub.topic] = sub
+        return known is None
+
+    def _drop(self, sub: Subscription) -> bool:
+        """True if nobody wants something of the topic any more."""
+        wanted = self._wanted[sub.topic]
+        _decrease(wanted, sub)
+        if not wanted:
+            del self._wanted[sub.topic], self.subscriptions[sub.topic]
+            return True
+        if sub not in wanted and self.subscriptions[sub.topic] == sub:
+            self.subscriptions[sub.topic] = max(wanted, key=lambda each: each.version)
+        return False
+
+
+def _wishes(subscriptions: dict[str, Subscription]) -> Wishes:
+    """These without versions; `a || b` is the same as `b||a`."""
+    return frozenset(
+        (sub.topic, sub.kind, " || ".join(sorted(sub.tags)) or sub.expression)
+        for sub in subscriptions.values()
+    )
+
+
+def _decrease(counts: Counter[_Key], key: _Key) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
 
 
 MembersListener = Callable[[str, list[Member]], None]
@@ -164,11 +228,14 @@ class Members:
             self._channel(client.channel).consumer_groups.add(data.group)
             log.info("consumer %s joined group %s", client.client_id, data.group)
         member = group.members[client.channel]
+        if client.is_told:
+            group.told[client.channel] = member
         subscriptions = {sub.topic: sub for sub in data.subscriptions}
         changed = joined
         if joined or subscriptions != member.subscriptions:
-            member.subscriptions = subscriptions
-            changed = self._unite(group) or joined
+            agreed = not group.is_mismatched
+            changed = group.subscribe(member, subscriptions) or joined
+            self._compared(group, agreed)
         if changed and notify:
             self._tell(group)
         return changed
@@ -203,19 +270,19 @@ class Members:
             found = self._channels[channel] = _Channel()
         return found
 
-    def _unite(self, group: LiveGroup) -> bool:
-        agreed = not group.mismatch
-        changed = group.unite()
-        self.mismatches_total += bool(agreed and group.mismatch)
-        return changed
+    def _compared(self, group: LiveGroup, agreed: bool) -> None:
+        self.mismatches_total += agreed and group.is_mismatched
+        if not agreed and not group.is_mismatched:
+            log.info("members of consumer group %s subscribe to the same again", group.name)
 
     def _tell(self, group: LiveGroup) -> None:
         # Who broadcasts does not share queues, so there is nothing to rebalance.
         if group.message_model == "BROADCASTING":
             return
-        members = list(group.members.values())
-        for listener in self.on_group_change:
-            listener(group.name, members)
+        members = list(group.told.values())
+        if members:
+            for listener in self.on_group_change:
+                listener(group.name, members)
 
     # -- producers -----------------------------------------------------------------------------
 
@@ -229,14 +296,15 @@ class Members:
     def consumer_left(self, channel: Hashable, group_name: str, *, notify: bool = True) -> None:
         """The client on this channel is no longer in the consumer group."""
         group = self._groups.get(group_name)
-        if group is None or group.members.pop(channel, None) is None:
+        agreed = group is None or not group.is_mismatched
+        if group is None or not group.leave(channel):
             return
         self._channels[channel].consumer_groups.discard(group_name)
         self._forget_if_nowhere(channel)
         if not group.members:
             del self._groups[group_name]
             return
-        self._unite(group)
+        self._compared(group, agreed)
         if notify:
             self._tell(group)
 
@@ -266,24 +334,20 @@ class Members:
             self.producer_left(channel, group)
 
     def expire(self) -> list[Hashable]:
-        """Drop who has been silent for too long; the answer is their channels, to be closed."""
+        """Drop some who have been silent for too long; their channels, to be closed."""
         deadline = self._clock.now_ms() - self._expiry_ms
-        silent: dict[Hashable, None] = {}
-        for group in list(self._groups.values()):
-            for channel, member in list(group.members.items()):
-                if member.seen_ms < deadline:
-                    log.warning(
-                        "consumer %s of group %s is silent and is dropped",
-                        member.client.client_id,
-                        group.name,
-                    )
-                    silent[channel] = None
-                    self.consumer_left(channel, group.name)
-        for name, producers in list(self._producers.items()):
-            for channel, member in list(producers.items()):
-                if member.seen_ms < deadline:
-                    silent[channel] = None
-                    self.producer_left(channel, name)
+        kinds: list[dict[Hashable, Member]] = [each.members for each in self._groups.values()]
+        kinds += self._producers.values()
+        found = (
+            (channel, member)
+            for members in kinds
+            for channel, member in members.items()
+            if member.seen_ms < deadline
+        )
+        silent = dict(islice(found, _EXPIRED_MAX))
+        for channel, member in silent.items():
+            log.warning("client %s is silent and is dropped", member.client.client_id)
+            self.channel_closed(channel)
         return list(silent)
 
     # -- questions -----------------------------------------------------------------------------
@@ -298,7 +362,7 @@ class Members:
 
     def mismatched_groups(self) -> list[str]:
         """The groups whose members subscribe differently now."""
-        return [group.name for group in self._groups.values() if group.mismatch]
+        return [group.name for group in self._groups.values() if group.is_mismatched]
 
     def subscription(self, group: str, topic: str, channel: Hashable = None) -> Subscription | None:
         """What the client on this channel subscribes to; else what the group does."""

@@ -36,6 +36,8 @@ CLIENTS_MAX = 10_000
 SILENT_MS_MAX = 120_000
 BROKEN_MS_MAX = 10_000
 """Within which a client whose connection broke must come back to keep what it has."""
+_GONE_MAX = 100
+"""Clients that are taken leave of at a time."""
 QUESTIONS_MAX = 100
 """What a client may be asked at a time."""
 SUBSCRIPTIONS_MAX = 1_000
@@ -197,9 +199,11 @@ class Clients:
             self._gateway.later(BROKEN_MS_MAX, lambda: self._give_up(broken))
 
     def _give_up(self, clients: list[GrpcClient]) -> None:
-        for client in clients:
+        for client in clients[:_GONE_MAX]:
             if client.session is None and self._known.get(client.client_id) is client:
                 self._gone(client)
+        if left := clients[_GONE_MAX:]:
+            self._gateway.later(0, lambda: self._give_up(left))
 
     # -- telemetry -----------------------------------------------------------------------------
 
@@ -254,10 +258,13 @@ class Clients:
         self._gone(client)
 
     def sweep(self) -> None:
-        """Forget clients that are silent."""
+        """Forget clients that are silent, some at a time."""
         until_ms = self._gateway.clock.now_ms() - SILENT_MS_MAX
-        for client in [each for each in self._known.values() if each.seen_ms < until_ms]:
+        silent = [each for each in self._known.values() if each.seen_ms < until_ms]
+        for client in silent[:_GONE_MAX]:
             self._forget(client)
+        if len(silent) > _GONE_MAX:
+            self._gateway.later(0, self.sweep)
 
     # -- groups --------------------------------------------------------------------------------
 
@@ -268,7 +275,8 @@ class Clients:
         if language not in KNOWN_LANGUAGES:
             language = "OTHER"
         address = call.session.connection.remote_address
-        known = Client(client.client_id, client, language, VERSION, address)
+        # Nobody here shares out queues, so nobody is told who else is there.
+        known = Client(client.client_id, client, language, VERSION, address, is_told=False)
         if settings.HasField("publishing"):
             topics = [topic_name(self._broker, each) for each in settings.publishing.topics]
             self._broker.heartbeat(call.who, known, (), topics)

@@ -208,6 +208,7 @@ class GrpcSession(FramedSession):
         certified = gateway.broker.logins.certified(connection.certificate, *place)
         self.who = certified or Principal("", *place)
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
+        self._is_put_off = False
         self._late: set[Stream] = set()
         """Calls that were there at the last sweep, and were not whole."""
         self.clients: set[GrpcClient] = set()
@@ -215,7 +216,17 @@ class GrpcSession(FramedSession):
         gateway.sessions.add(self)
 
     def _handle_read(self) -> None:
-        """The reader tells of calls as it reads."""
+        """The reader tells of calls as it reads; after many of them others have their turn."""
+        if self._http.has_more and not self._is_put_off:
+            self._is_put_off = True
+            self.connection.hold()
+            self.gateway.later(0, self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_put_off = False
+        if not self.connection.closing:
+            self.connection.read_on()
+            self.connection.guard(self.data_received, b"")
 
     def opened(self, stream: Stream) -> None:
         """A call begins."""
@@ -310,6 +321,10 @@ class GrpcSession(FramedSession):
 
 def _is_unfinished(stream: Stream) -> bool:
     call: Call | None = stream.token
+    # On a stream that stays open, a client introduces itself.
     return stream.is_open and (
-        call is None or not call.method.streams_requests or bool(stream.unread)
+        call is None
+        or not call.method.streams_requests
+        or call.ended is None
+        or bool(stream.unread)
     )

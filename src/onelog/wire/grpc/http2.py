@@ -30,6 +30,8 @@ MESSAGE_BYTES_MAX = 16 << 20
 UNREAD_BYTES_MAX = 64 << 20
 """Of all messages of a connection that have not come to their end."""
 BLOCK_BYTES_MAX = 64 << 10
+FRAMES_MAX = 500
+"""Frames that are read at a time."""
 RESETS_MAX = 1_000
 """Calls that a peer may take back beyond those it lets come to their end."""
 _FRAME_BYTES = 16_384
@@ -215,6 +217,8 @@ class ServerConnection:
         self._waiting: dict[int, Stream] = {}
         """Streams with something to send that the windows do not let through."""
         self._is_leaving = False
+        self.has_more = False
+        """Whether frames are left to read, because there were so many; `feed` goes on."""
 
     @property
     def unread_bytes(self) -> int:
@@ -224,10 +228,10 @@ class ServerConnection:
     # -- reading -------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
-        """Bytes arrived."""
+        """Bytes arrived, or others had their turn."""
         if self._unread:
             data, self._unread = self._unread + data, b""
-        at, end = 0, len(data)
+        at, end, left = 0, len(data), FRAMES_MAX
         if not self._greeted:
             if not data.startswith(PREFACE[:end]):
                 raise WireError("it does not speak HTTP/2 (or not without asking HTTP/1 first)")
@@ -236,7 +240,8 @@ class ServerConnection:
                 return
             self._greeted, at = True, len(PREFACE)
             self.write(_GREETING)
-        while end - at >= 9:
+        while left and end - at >= 9:
+            left -= 1
             high, low, kind, flags, number = _HEAD.unpack_from(data, at)
             size = high << 8 | low
             if size > _FRAME_BYTES:
@@ -256,6 +261,7 @@ class ServerConnection:
                 self._other(kind, flags, number, data[begin:at])
         if at < end:
             self._unread = data[at:]
+        self.has_more = not left and at < end
 
     def _fail(self, code: int, why: str) -> None:
         self.write(_frame(GOAWAY, 0, 0, _LENGTH.pack(self._last) + _LENGTH.pack(code)))

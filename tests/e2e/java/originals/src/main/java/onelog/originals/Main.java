@@ -59,7 +59,8 @@ public final class Main {
 
         @Override
         public void testFailure(Failure failure) {
-            failed.put(failure.getDescription(), failure.getTrace());
+            // The first is why: what cleans up after it fails, too.
+            failed.putIfAbsent(failure.getDescription(), failure.getTrace());
             if (!failure.getDescription().isTest()) {
                 testFinished(failure.getDescription());
             }

@@ -17,6 +17,7 @@ import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.attribute.CQType;
 import org.apache.rocketmq.common.attribute.TopicMessageType;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.common.namesrv.NamesrvConfig;
 import org.apache.rocketmq.namesrv.NamesrvController;
 import org.apache.rocketmq.remoting.netty.NettyServerConfig;
 import org.apache.rocketmq.remoting.protocol.header.QueryConsumerOffsetRequestHeader;
@@ -45,11 +46,26 @@ public class IntegrationTestBase {
         config.setListenPort(NAMESERVER_PORT);
         NamesrvController found = Mockito.mock(NamesrvController.class);
         Mockito.when(found.getNettyServerConfig()).thenReturn(config);
+        // What is set here is RocketMQ's way to delete routes; ours has no such choice.
+        Mockito.when(found.getNamesrvConfig()).thenReturn(new NamesrvConfig());
         return found;
     }
 
+    /** A broker that is started once more, with settings that it was told as they were set. */
+    public static BrokerController createAndStartBroker(MessageStoreConfig storeConfig, BrokerConfig config) {
+        for (int index = 0; index < BROKERS.length; index++) {
+            if (BROKERS[index].startsWith(config.getBrokerName() + "@")) {
+                return broker(index, "127.0.0.1:" + NAMESERVER_PORT);
+            }
+        }
+        throw new IllegalArgumentException(config.getBrokerName());
+    }
+
     public static BrokerController createAndStartBroker(String nameserver) {
-        int index = STARTED.getAndIncrement();
+        return broker(STARTED.getAndIncrement(), nameserver);
+    }
+
+    private static BrokerController broker(int index, String nameserver) {
         String[] place = BROKERS[index].split("@");
         String address = place[1];
         try {
@@ -134,6 +150,11 @@ public class IntegrationTestBase {
         Answer<ConcurrentMap<String, TopicConfig>> table = call ->
             new ConcurrentHashMap<>(admin.getAllTopicConfig(address, WAIT_MS).getTopicConfigTable());
         Mockito.when(found.getTopicConfigTable()).thenAnswer(table);
+        Answer<Object> update = call -> {
+            admin.createAndUpdateTopicConfig(address, call.getArgument(0));
+            return null;
+        };
+        Mockito.doAnswer(update).when(found).updateTopicConfig(Mockito.any(TopicConfig.class));
         return found;
     }
 
