@@ -32,6 +32,7 @@ SUITES = {
     "stomp": "benchmarks.stomp",
     "embedded": "benchmarks.embedded",
     "observing": "benchmarks.observing",
+    "access": "benchmarks.access",
     "spark": "benchmarks.spark",
 }
 # Not the system's temporary folder: that one is often memory, and the store is about disks.

@@ -1,25 +1,20 @@
-"""What permissions cost on the send path: CPU time of a send without users, with users, and signed.
+"""What users cost on the send path: CPU time of a send without them, with them, and signed.
 
-Three brokers in one process take turns, slice by slice, so that all meet the same moments of the
-machine: one without users (`off`), one whose clients have permissions and need not log in (`on`:
-what each message is asked about), and one whose requests are signed (`signed`: RocketMQ's way of
-logging in, with each request).
-
-    python -m benchmarks.access [ROUNDS]
+One broker, whose users come and go between slices, so that all kinds meet the same memory and the
+same moments of the machine: `off`, no users; `on`, users, and clients that have permissions and
+need not log in (what each message is asked about); `signed`, RocketMQ's way of logging in, with
+each request. A signature is an HMAC-SHA1 of the request, for which nothing can be put in place; how
+long that takes by itself, with the key in it already, is told beside it.
 """
 
 import asyncio
 import hashlib
 import hmac
 import itertools
-import json
 import statistics
-import sys
-import tempfile
+import timeit
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
-from pathlib import Path
 
 import uvloop
 
@@ -29,89 +24,119 @@ from benchmarks.in_process import (
     QUEUES,
     SEND,
     SETTINGS,
-    SLICE,
     Client,
     Kind,
     frame,
     send_fields,
 )
-from onelog.config import load
+from benchmarks.table import Options, Row, under
+from onelog.config import Value, load
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
-from onelog.core.users.passwords import prove
+from onelog.core.users.passwords import Proofs
 from onelog.core.users.permissions import Rule
 from onelog.core.users.users import ANONYMOUS_ROLE, Role
-from onelog.server import running_broker
+from onelog.server import BrokerServer, running_broker
 
-ROUNDS = 30
+ROUNDS = 60
+SLICE = 6_400
 USER, SECRET = "shop", "secret"
+TOPIC = "sends"
+
+
+def run(options: Options) -> list[Row]:
+    """All kinds, in turns."""
+    return uvloop.run(_measured(options))
+
+
+def _content(fields: dict[str, object]) -> bytes:
+    return "".join(str(fields[name]) for name in sorted(fields)).encode() + BODY
 
 
 def _signed(fields: dict[str, object]) -> dict[str, object]:
     texts = {**fields, "AccessKey": USER}
-    content = "".join(str(texts[name]) for name in sorted(texts)).encode() + BODY
-    signature = b64encode(hmac.digest(SECRET.encode(), content, hashlib.sha1)).decode()
-    return {**texts, "Signature": signature}
+    signature = hmac.digest(SECRET.encode(), _content(texts), hashlib.sha1)
+    return {**texts, "Signature": b64encode(signature).decode()}
 
 
-def sends(signed: bool) -> Iterator[bytes]:
+def _sends(signed: bool) -> Iterator[bytes]:
     """Windows of requests, again and again."""
     windows = []
     for first in range(0, 32 * ON_THE_WAY, ON_THE_WAY):
         requests = []
         for number in range(first, first + ON_THE_WAY):
-            fields = send_fields("sends", number % QUEUES, number, False)
+            fields = send_fields(TOPIC, number % QUEUES, number, False)
             requests.append(frame(SEND, _signed(fields) if signed else fields, BODY))
         windows.append(b"".join(requests))
     return itertools.cycle(windows)
 
 
-async def main(rounds: int) -> None:
-    """Measure, and print the medians."""
-    loop = asyncio.get_running_loop()
-    kinds: dict[str, Kind] = {}
-    async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for name in ("off", "on", "signed"):
-            settings = {
-                **SETTINGS, "broker.store_path": str(folder / name), "broker.name": "broker-a",
-                "kafka.port": 0, "security.anonymous": name == "on",
-            }  # fmt: skip
-            server = await stack.enter_async_context(running_broker(load(overrides=settings)))
-            server.broker.admin.create_topic(SELF, TopicConfig("sends", QUEUES, QUEUES))
-            if name != "off":
-                users = server.broker.users
-                users.create_user(SELF, "root", prove("r"), ("admin",))
-                users.create_user(SELF, USER, prove(SECRET, signing=True))
-                rule = Rule(("publish",), "topic", "sends", "literal")
-                users.set_rules(SELF, USER, (rule,))
-                users.put_role(SELF, Role(ANONYMOUS_ROLE, (rule,)))
-            port = server.config.broker.port
-            _, client = await loop.create_connection(Client, "127.0.0.1", port)
-
-            async def step(window: bytes, client: Client = client) -> object:
-                return await client.ask(window, ON_THE_WAY)
-
-            kinds[name] = Kind(sends(name == "signed"), ON_THE_WAY, step)
-        costs: dict[str, list[float]] = {name: [] for name in kinds}
-        for number in range(rounds):
-            for name in (*kinds,) if number % 2 else reversed((*kinds,)):
-                costs[name].append((await kinds[name].slice(SLICE["send"]))["cpu_us"])
-    off = statistics.median(costs["off"])
-    for name, each in costs.items():
-        ratios = [one / other for one, other in zip(each, costs["off"], strict=True)]
-        print(
-            json.dumps(
-                {
-                    "access": name,
-                    "cpu_us": round(statistics.median(each), 2),
-                    "beside_off": round(statistics.median(ratios), 4),
-                    "least_us": round(min(each), 2),
-                    "off_us": round(off, 2),
-                }
+async def _measured(options: Options) -> list[Row]:
+    settings: dict[str, Value] = {
+        **SETTINGS, "broker.store_path": str(options.folder / "store"), "broker.name": "broker-a",
+        "security.anonymous": True,
+        **dict.fromkeys(("kafka.port", "amqp.port", "stomp.port", "mqtt.port", "grpc.port"), 0),
+    }  # fmt: skip
+    async with running_broker(load(overrides=settings)) as server:
+        _let_in(server)
+        address = ("127.0.0.1", server.config.broker.port)
+        _, client = await asyncio.get_running_loop().create_connection(Client, *address)
+        kinds = {
+            (signed, users): Kind(
+                _sends(signed), ON_THE_WAY, lambda window: client.ask(window, ON_THE_WAY)
             )
-        )
+            for signed, users in itertools.product((False, True), (False, True))
+        }
+        options.announce("sends without users, with users, and signed")
+        known = server.broker.users.users.known
+        costs: dict[tuple[bool, bool], list[float]] = {each: [] for each in kinds}
+        for number in range(8 if options.quick else ROUNDS):
+            for signed, users in (*kinds,) if number % 2 else reversed((*kinds,)):
+                server.broker.users.users.known = known if users else {}
+                server.broker.users._forget()
+                kind = kinds[signed, users]
+                costs[signed, users].append((await kind.slice(SLICE))["cpu_us"])
+    off = statistics.median(costs[False, False])
+    plain_us = _difference(costs[False, True], costs[False, False])
+    signed_us = _difference(costs[True, True], costs[True, False])
+    hmac_us = _hmac_us()
+    of = f"of a send's {off:.2f} us; medians of paired slices of {SLICE:,} sends"
+    return [
+        under("permissions, of the send path's CPU time", max(0.0, plain_us / off * 100), "%", 1.0,
+              off, f"{plain_us * 1_000:.0f} ns {of}"),
+        Row("signatures, of the send path's CPU time", signed_us / off * 100, "%",
+            hmac_us / off * 100, "HMAC-SHA1 alone", less_is_better=True, cpu_us=off + signed_us,
+            note=f"{signed_us * 1_000:.0f} ns {of}; the HMAC alone: {hmac_us * 1_000:.0f} ns"),
+    ]  # fmt: skip
 
 
-if __name__ == "__main__":
-    uvloop.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS))
+def _let_in(server: BrokerServer) -> None:
+    """Make a topic, and users who may send to it; the one without a name, too."""
+    server.broker.admin.create_topic(SELF, TopicConfig(TOPIC, QUEUES, QUEUES))
+    users = server.broker.users
+    users.create_user(SELF, "root", Proofs(), ("admin",))
+    users.create_user(SELF, USER, Proofs(secret=SECRET))
+    rule = Rule(("publish",), "topic", TOPIC, "literal")
+    users.set_rules(SELF, USER, (rule,))
+    users.put_role(SELF, Role(ANONYMOUS_ROLE, (rule,)))
+
+
+def _difference(some: list[float], others: list[float]) -> float:
+    return statistics.median(one - other for one, other in zip(some, others, strict=True))
+
+
+def _hmac_us() -> float:
+    """What an HMAC-SHA1 of a request's content takes, from hashes that have the key in them."""
+    fields = send_fields(TOPIC, 0, 0, False)
+    content = _content({**fields, "AccessKey": USER})
+    key = SECRET.encode().ljust(64, b"\0")
+    inner, outer = (hashlib.sha1(bytes(each ^ pad for each in key)) for pad in (0x36, 0x5C))
+
+    def once() -> None:
+        one = inner.copy()
+        one.update(content)
+        other = outer.copy()
+        other.update(one.digest())
+        other.digest()
+
+    return min(timeit.repeat(once, number=20_000, repeat=9)) / 20_000 * 1e6

@@ -79,7 +79,7 @@ async def _share(server: BrokerServer, rounds: int) -> tuple[float, float]:
 def _uncounted() -> Iterator[None]:
     account, observe = Writer.account, Histogram.observe
 
-    def waking_only(self: Writer, messages: object, appended: object) -> None:
+    def waking_only(self: Writer, messages: object, appended: object, size: object = None) -> None:
         for told in self.stored:
             told(messages, appended)  # type: ignore[arg-type]
 

@@ -258,7 +258,7 @@ def remoting(server: BrokerServer, way: Way) -> Iterator[Callable[[], str]]:
             ext = {}
             if way.login is not None:
                 ext["AccessKey"] = way.login[0]
-                ext["Signature"] = signature(way.login[1], signed_content(ext))
+                ext["Signature"] = signature(way.login[1], signed_content(ext)).decode()
             answer = await peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG, ext, b"", SECONDS * 1000)
         finally:
             await peer.close()

@@ -68,7 +68,7 @@ async def ask(
     client: Client, who: tuple[str, str], code: RequestCode, ext: dict[str, str], body: bytes
 ) -> Command:
     signed = {**ext, "AccessKey": who[0]}
-    signed["Signature"] = signature(who[1], signed_content(signed, body))
+    signed["Signature"] = signature(who[1], signed_content(signed), body).decode()
     peer: Peer = client.peer
     return await peer.ask(RequestCode(code), signed, body, QUICK_MS)
 

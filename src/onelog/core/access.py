@@ -33,16 +33,43 @@ ADMINISTRATION = frozenset(("create", "alter", "delete"))
 """What is noted, whoever does it."""
 
 
-Senders = set[tuple[Principal, str]]
-"""Who may send where, as far as that was asked: looked at for each message."""
 SENDERS_MAX = 100_000
 
 
-def remember(senders: Senders, who: Principal, place: str) -> None:
-    """Somebody may send there, until something changes."""
-    if len(senders) >= SENDERS_MAX:
-        senders.clear()
-    senders.add((who, place))
+class Senders:
+    """Who may send where, as far as that was asked: looked at for each message.
+
+    A client sends many at a time, so that mostly it is the `last` one, and to look for the place
+    among his (`places`) is all there is to do.
+    """
+
+    __slots__ = ("_count", "_known", "last", "places")
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Something has changed: everything is to be asked anew."""
+        self.last: Principal | None = None
+        self.places: set[str] = set()
+        self._known: dict[Principal, set[str]] = {}
+        self._count = 0
+
+    def turn_to(self, who: Principal, place: str) -> bool:
+        """Make him the last one; whether it is known that he may send there."""
+        places = self._known.get(who)
+        if places is None:
+            return False
+        self.last, self.places = who, places
+        return place in places
+
+    def remember(self, who: Principal, place: str) -> None:
+        """Somebody may send there, until something changes."""
+        if self._count >= SENDERS_MAX:
+            self.forget()
+        self._count += 1
+        self._known.setdefault(who, set()).add(place)
+        self.turn_to(who, place)
 
 
 class Auditor(Protocol):
@@ -61,7 +88,7 @@ class Access:
     audit: Auditor | None = None
 
     def __init__(self) -> None:
-        self.senders: Senders = set()
+        self.senders = Senders()
 
     is_open = True
     """Whether that is so: who is in a hurry need not ask then."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onelog.core.access import Principal, remember
+from onelog.core.access import Principal
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits, OnFetched
 from onelog.core.cursors.forms import named_by
@@ -86,20 +86,23 @@ class Broker(Looking):
         intent: Intent | None = None,
     ) -> None:
         """Store a message with this tick's others; see `Publisher.publish`."""
-        if self._guarded and (who, message.topic) not in self._senders:
-            self._check_sender(who, message.topic)
+        if self._guarded:
+            senders = self._senders
+            if who is not senders.last or message[0] not in senders.places:
+                self._check_sender(who, message[0])
         self.publisher.publish(message, on_stored, token, intent)
 
     def _check_sender(self, who: Principal, topic: str) -> None:
         """They must be allowed to send there; that they are, is known from then on."""
-        self.access.check(who, "publish", ("topic", topic))
-        remember(self._senders, who, topic)
+        if not self._senders.turn_to(who, topic):
+            self.access.check(who, "publish", ("topic", topic))
+            self._senders.remember(who, topic)
 
     def publish_many(
         self, who: Principal, run: NewRun, on_stored: OnStored, token: Any = None
     ) -> None:
         """Store messages of one queue side by side; see `Publisher.publish_many`."""
-        if self._guarded and (who, run.topic) not in self._senders:
+        if self._guarded:
             self._check_sender(who, run.topic)
         self.publisher.publish_many(run, on_stored, token)
 
@@ -112,7 +115,7 @@ class Broker(Looking):
         token: Any = None,
     ) -> None:
         """Store a batch of another form than RocketMQ's; see `BatchProducers.publish`."""
-        if self._guarded and (who, message.topic) not in self._senders:
+        if self._guarded:
             self._check_sender(who, message.topic)
         self.batch_producers.publish(message, stamp, on_stored, token)
 
@@ -130,7 +133,7 @@ class Broker(Looking):
 
         It is to be accounted for (`account`) in the same tick.
         """
-        if self._guarded and (who, message.topic) not in self._senders:
+        if self._guarded:
             self._check_sender(who, message.topic)
         return self.writer.write_alone(message) if self.publisher.is_plain(message) else None
 

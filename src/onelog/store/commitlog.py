@@ -286,6 +286,11 @@ class CommitLog:
         with self._flushing:
             self.truncate(end)
 
+    @property
+    def newest_start(self) -> int:
+        """Where the segment begins that is written to."""
+        return self._segments[-1].start
+
     def segment_at(self, offset: int) -> Segment:
         """The segment that holds a log offset."""
         segments = self._segments

@@ -116,12 +116,16 @@ def test_only_so_many_passwords_wait_to_be_checked(logins: Logins) -> None:
 # -- signatures ----------------------------------------------------------------------------------
 
 
+def sign(secret: str, content: bytes) -> str:
+    return signature(secret, content).decode()
+
+
 def test_a_signature_is_of_who_has_the_secret(logins: Logins) -> None:
-    who = logins.signed("ann", signature("secret", b"x"), b"x", Principal("", *PLACE))
+    who = logins.signed("ann", sign("secret", b"x"), b"x", Principal("", *PLACE))
     assert who == Principal("ann", *PLACE)
     for name, given in (
-        ("ann", signature("guess", b"x")), ("ann", signature("secret", b"y")), ("ann", ""),
-        ("eve", signature("", b"x")), ("eve", signature("nobody", b"x")),
+        ("ann", sign("guess", b"x")), ("ann", sign("secret", b"y")), ("ann", ""), ("ann", "\u017f"),
+        ("eve", sign("", b"x")), ("eve", sign("nobody", b"x")),
     ):  # fmt: skip
         with pytest.raises(NotAuthenticatedError, match="signature-failed"):
             logins.signed(name, given, b"x", Principal("", *PLACE))
@@ -131,7 +135,7 @@ def test_who_has_no_secret_here_cannot_sign(logins: Logins) -> None:
     logins.users.create_user(SELF, "bob", prove("b"))
     for secret in ("b", "", "nobody"):
         with pytest.raises(NotAuthenticatedError):
-            logins.signed("bob", signature(secret, b"x"), b"x", Principal("", *PLACE))
+            logins.signed("bob", sign(secret, b"x"), b"x", Principal("", *PLACE))
 
 
 # -- SCRAM ---------------------------------------------------------------------------------------

@@ -462,7 +462,13 @@ class Writer:
                 cast(Sequence[NewRun], messages), cast(Sequence[AppendedRun], places)
             )
         else:
-            self.account(cast(Sequence[NewMessage], messages), cast(Sequence[Appended], places))
+            first, last = places[0], places[-1]
+            # One append: they lie side by side, unless a segment has ended between them.
+            is_run = first.log_offset >= self._open.log.newest_start
+            size = last.log_offset + last.size - first.log_offset if is_run else None
+            self.account(
+                cast(Sequence[NewMessage], messages), cast(Sequence[Appended], places), size
+            )
 
     def _answer_when_safe(self, receipts: list[Receipt], places: Places, count: int) -> None:
         here: list[Receipt] = []
@@ -508,10 +514,16 @@ class Writer:
         self._stats.totals.put_failed += count
         _answer(receipts, None, error)
 
-    def account(self, messages: Sequence[NewMessage], appended: Sequence[Appended]) -> None:
-        """Count what was stored, and wake who waits for it."""
+    def account(
+        self,
+        messages: Sequence[NewMessage],
+        appended: Sequence[Appended],
+        size: int | None = None,
+    ) -> None:
+        """Count what was stored, and so many bytes, if that is known; and wake who waits for it."""
         count = sum(map(_COPIES, messages))
-        size = sum(map(_SIZE, appended))
+        if size is None:
+            size = sum(map(_SIZE, appended))
         totals = self._stats.totals
         totals.put_count += count
         totals.put_bytes += size

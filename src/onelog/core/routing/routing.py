@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from onelog.core.access import Access, Action, Kind, Principal, remember
+from onelog.core.access import Access, Action, Kind, Principal
 from onelog.core.durable.writer import OnStored
 from onelog.core.routing.exchanges import (
     ALTERNATE,
@@ -297,10 +297,11 @@ class Routing:
 
     def _check_publish(self, who: Principal, vhost: str, exchange: str, key: str) -> None:
         """They must be allowed to send there; of an exchange that is known from then on."""
-        place = f"{vhost}\0{exchange}"
-        if (who, place) not in self._senders:
+        place, senders = f"{vhost}\0{exchange}", self._senders
+        is_known = place in senders.places if who is senders.last else senders.turn_to(who, place)
+        if not is_known:
             self._check(who, "publish", "exchange", vhost, exchange)
-            remember(self._senders, who, place)
+            senders.remember(who, place)
         if not exchange:
             found = self._topology.vhost(vhost)
             if is_topic(found, key, self._publishing.find_topic):

@@ -34,6 +34,7 @@ from onelog.core.users.passwords import (
 from onelog.core.users.tokens import Tokens
 from onelog.core.users.users import User, Users
 from onelog.errors import NotAuthenticatedError, OnelogError
+from onelog.message import Buffer
 
 log = logging.getLogger(__name__)
 
@@ -172,15 +173,17 @@ class Logins:
 
     # -- signatures ----------------------------------------------------------------------------
 
-    def signed(self, name: str, given: str, content: bytes, who: Principal) -> Principal:
+    def signed(
+        self, name: str, given: str, content: bytes, who: Principal, body: Buffer = b""
+    ) -> Principal:
         """Who has signed a request; `NotAuthenticatedError` if it was not they.
 
         `who` is known so far: the same again, if it is still that one.
         """
-        user = self._user(name)
-        secret = user.proofs.secret if user else ""
-        right = signature(secret or "nobody", content)
-        if not secret or not hmac.compare_digest(right, given):
+        user: User | None = self.users.users.known.get(name)
+        secret = "" if user is None or user.disabled else user.proofs.secret
+        right = signature(secret or "nobody", content, body)
+        if not secret or not hmac.compare_digest(right, given.encode()):
             self.failed += 1
             raise NotAuthenticatedError(
                 f"[10015:signature-failed] wrong access key or signature (access key {name!r})"

@@ -9,12 +9,14 @@ signing secret  the password as it is; only where somebody asked for it: RocketM
 import base64
 import hashlib
 import hmac
+from binascii import b2a_base64
 from dataclasses import dataclass, field
 from functools import lru_cache
 from random import Random, SystemRandom
 from typing import Literal
 
 from onelog.errors import InvalidRequestError
+from onelog.message import Buffer
 
 Mechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512"]
 DIGESTS: dict[str, str] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -92,12 +94,16 @@ def is_proven(password: str, proofs: Proofs) -> bool:
     return bool(proofs.scrypt) and hmac.compare_digest(key, base64.b64decode(proofs.scrypt))
 
 
-def signature(secret: str, content: bytes) -> str:
-    """RocketMQ's signature of a request's content."""
-    inner, outer = (each.copy() for each in _keyed(secret))
+def signature(secret: str, content: bytes, body: Buffer = b"") -> bytes:
+    """RocketMQ's signature of a request: of what its fields say, and its body."""
+    inner, outer = _keyed(secret)
+    inner = inner.copy()
     inner.update(content)
+    if body:
+        inner.update(body)
+    outer = outer.copy()
     outer.update(inner.digest())
-    return text64(outer.digest())
+    return b2a_base64(outer.digest(), newline=False)
 
 
 @lru_cache(1_024)

@@ -109,7 +109,7 @@ class Users(Access):
     def forget_answers(self) -> None:
         """Decide everything anew."""
         self._answers.clear()
-        self.senders.clear()
+        self.senders.forget()
 
     def _forget(self) -> None:
         self.forget_answers()

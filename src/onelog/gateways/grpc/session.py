@@ -206,7 +206,7 @@ class GrpcSession(FramedSession):
         host, port = connection.remote
         place = "grpc", connection.remote_address
         certified = gateway.broker.logins.certified(connection.certificate, *place)
-        self.who = certified or Principal("", *place)
+        self.who = self._signed = certified or Principal("", *place)
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
         self._is_put_off = False
         self._late: set[Stream] = set()
@@ -290,7 +290,8 @@ class GrpcSession(FramedSession):
             return self.who
         given = base64.b64encode(bytes.fromhex(signed[2])).decode()
         content = call.header(b"x-mq-date-time").encode()
-        return logins.signed(signed[1], given, content, self.who)
+        self._signed = logins.signed(signed[1], given, content, self._signed)
+        return self._signed
 
     def ended(self, stream: Stream) -> None:
         """A call is over, however."""

@@ -27,7 +27,7 @@ from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.compact_header import CompactHeaders
 from onelog.wire.remoting.frame import REQUEST_HEADER_BYTES_MAX
-from onelog.wire.remoting.signature import ACCESS_KEY, SIGNATURE, signed_content
+from onelog.wire.remoting.signature import ACCESS_KEY, signed_parts
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +117,7 @@ class Gateway:
         """Those for peers on this machine; they hold on to it, so it is changed in place."""
         self.far_handlers: dict[int, Handler] = {}
         """Those for peers on other machines; the same."""
+        self._chosen: tuple[bool, ...] = ()
         self.started_ms = house.clock.now_ms()
         self.routes = Routes(house.broker, house.clock.now_ms, house.tls)
         self.headers = CompactHeaders()
@@ -130,12 +131,20 @@ class Gateway:
 
     def _choose_handlers(self) -> None:
         """While there are users, requests are signed, and users have permissions."""
-        is_open = self.loaded.config.security.remote_admin
+        logins = self.broker.logins
+        chosen = (
+            self.loaded.config.security.remote_admin, self.broker.users.is_open, logins.is_needed
+        )  # fmt: skip
+        if chosen == self._chosen:
+            return
+        self._chosen = is_remote, is_open, is_needed = chosen
         near = self.handlers
-        far = near if is_open else from_afar(near, BrokerSession.refuse_from_afar)
-        if not self.broker.users.is_open:
-            signed = {code: signed_only(each, each) for code, each in near.items()}
-            far = {code: signed_only(each, far[code]) for code, each in near.items()}
+        far = near if is_remote else from_afar(near, BrokerSession.refuse_from_afar)
+        if is_needed:
+            near = far = {code: signed_only(each) for code, each in near.items()}
+        elif not is_open:
+            signed = {code: perhaps_signed(each, each) for code, each in near.items()}
+            far = {code: perhaps_signed(each, far[code]) for code, each in near.items()}
             near = signed
         self.near_handlers.update(near)
         self.far_handlers.update(far)
@@ -172,7 +181,8 @@ class BrokerSession(ServerSession[Answer]):
         self.handlers = gateway.near_handlers if self.is_local else gateway.far_handlers
         host, port = connection.remote
         place = "remoting", connection.remote_address
-        certified = self.broker.logins.certified(connection.certificate, *place)
+        self._logins = self.broker.logins
+        certified = self._logins.certified(connection.certificate, *place)
         self.principal = self._unsigned = certified or Principal("", *place)
         connection.user = self.principal.name
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
@@ -183,10 +193,9 @@ class BrokerSession(ServerSession[Answer]):
         name = ext.get(ACCESS_KEY)
         who = self._unsigned
         if name is not None:
-            who = self.broker.logins.signed(
-                name, ext.get(SIGNATURE) or "", signed_content(ext, command.body), self.principal
-            )
-        elif not who.name and self.broker.logins.is_needed:
+            content, signature = signed_parts(command.code, ext)
+            who = self._logins.signed(name, signature, content, self.principal, command.body)
+        elif not who.name and self._logins.is_needed:
             raise errors.NotAuthenticatedError(
                 "No accessKey is configured: requests have to be signed by a user"
             )
@@ -270,12 +279,25 @@ class BrokerSession(ServerSession[Answer]):
 Handler = Callable[[BrokerSession, Command], Answer | None]
 
 
-def signed_only(handler: Handler, for_others: Handler) -> Handler:
-    """The handler of a request that has to say who it is from; `for_others` is for nobody's."""
+def signed_only(handler: Handler) -> Handler:
+    """The handler of a request that has to say who it is from."""
 
     def handle(session: BrokerSession, command: Command) -> Answer | None:
         session.authenticate(command)
-        return (handler if session.principal.name else for_others)(session, command)
+        return handler(session, command)
+
+    return handle
+
+
+def perhaps_signed(handler: Handler, for_others: Handler) -> Handler:
+    """The handler of a request that may say who it is from; `for_others` is for nobody's."""
+
+    def handle(session: BrokerSession, command: Command) -> Answer | None:
+        if ACCESS_KEY in command.ext or session.principal.name:
+            session.authenticate(command)
+            if session.principal.name:
+                return handler(session, command)
+        return for_others(session, command)
 
     return handle
 
