@@ -77,6 +77,24 @@ def test_the_whole_list_is_one_write(
     assert len(calls) == 1
 
 
+def test_a_large_list_is_written_in_pieces(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(StoreConfig())
+    ends: list[int] = []
+    pwritev = os.pwritev
+
+    def ending(fd: int, buffers: list[bytes], at: int) -> int:
+        ends.append(at + pwritev(fd, buffers, at))
+        return ends[-1] - at
+
+    monkeypatch.setattr(os, "pwritev", ending)
+    bodies = [bytes([number]) * 100_000 for number in range(5)]
+    store.append([NewMessage("t", 0, body) for body in bodies])
+    assert ends == [128 << 10, 256 << 10, 384 << 10, int(store.log_end)]
+    assert [message.body for message in store.messages("t", 0, 0, 9)] == bodies
+
+
 def test_small_steps_back_of_the_clock_do_not_show_in_store_times(
     open_store: OpenStore, clock: ManualClock
 ) -> None:

@@ -2,6 +2,7 @@
 
 from itertools import count
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,9 @@ from onelog.core.membership.consumers import (
     LEAVE_EPOCH,
     Beat,
     Beaten,
+    ConsumerGroup,
     ConsumerGroups,
+    kept,
 )
 from onelog.errors import (
     FencedMemberEpochError,
@@ -38,14 +41,33 @@ class Room:
         self.clock = ManualClock()
         self.timer = ManualTimer(self.clock)
         self.topics = {"orders": 4}
+        self._kept: dict[str, Any] = {"epoch": 0, "members": {}}
+        self.groups = self._made()
+
+    def _made(self) -> ConsumerGroups:
         ids = count(1)
-        self.groups = ConsumerGroups(
+        return ConsumerGroups(
             self.clock,
             self.timer.schedule,
             lambda: f"member-{next(ids)}",
             lambda: self.topics,
-            lambda group: None,
+            self._keep,
         )
+
+    def _keep(self, group: ConsumerGroup) -> None:
+        if group is not self.groups.groups.get("g"):
+            return  # A timer of before the restart.
+        self._kept["epoch"] = group.epoch
+        for name in group.touched:
+            self._kept["members"].pop(name, None)
+            if name in group.members:
+                self._kept["members"][name] = kept(group.members[name])
+        group.touched.clear()
+
+    def restart(self) -> None:
+        """Go on with what was recorded, and nothing else."""
+        self.groups = self._made()
+        self.groups.restore("g", self._kept)
 
 
 class Client:
@@ -209,6 +231,41 @@ def test_a_static_member_that_is_away_keeps_its_partitions(room: Room) -> None:
     assert back.owned == had
 
 
+def test_members_go_on_after_a_restart_at_the_epochs_that_they_had(room: Room) -> None:
+    first, second, away = Client(room, "a"), Client(room, "b"), Client(room, "c", "till-1")
+    settle(first, second)
+    room.restart()
+    beaten = first.beat()
+    assert beaten == Beaten("a", first.epoch, first.owned)
+    assert room.groups.groups["g"].state == "Stable"
+    room.groups.check_commit("g", "b", second.epoch)
+    settle(away, first, second)
+    had = away.owned
+    away.leave(AWAY_EPOCH)
+    room.restart()
+    back = Client(room, "d", "till-1")
+    settle(first, second, back)
+    assert back.owned == had
+    room.restart()
+    room.timer.advance(50_000)
+    assert first.beat() is None, "it was silent for too long"
+
+
+def test_a_member_that_gives_up_nothing_after_a_restart_is_out_in_time(room: Room) -> None:
+    first, second = Client(room, "a"), Client(room, "b")
+    first.beat()
+    second.beat()
+    first.beat()
+    room.restart()
+    all_of_it = frozenset(("orders", number) for number in range(4))
+    for _ in range(14):
+        room.timer.advance(5_000)
+        first.owned = all_of_it
+        first.beat()
+        second.beat()
+    assert second.owned
+
+
 def test_bad_heartbeats_say_what_is_wrong(room: Room) -> None:
     with pytest.raises(InvalidRequestError):
         room.groups.heartbeat(Beat("g", "a", 0))
@@ -250,6 +307,8 @@ def test_no_partition_ever_has_two_owners_and_all_have_one_in_the_end(
                 client.leave()
             except OnelogError:
                 client.epoch = JOIN_EPOCH
+        elif action < 0.85:
+            room.restart()
         elif action < 0.9:
             room.topics = {"orders": random.randrange(1, 9), "more": random.randrange(0, 3)}
         else:

@@ -81,6 +81,31 @@ def test_a_group_is_found_again_after_a_crash_with_its_members(orders: World) ->
         orders.broker.coordinator.heartbeat(SELF, GROUP, member)
 
 
+def test_members_of_the_newer_kinds_are_found_again_after_a_crash(orders: World) -> None:
+    joins = [Beat(GROUP, name, 0, None, None, 10_000, ["orders"], owned=()) for name in "abc"]
+    for _ in range(2):  # The second time from a snapshot.
+        coordinator = orders.broker.coordinator
+        for each in joins:
+            coordinator.beat(SELF, each)
+            coordinator.beat_share(SELF, each._replace(group="sharers"))
+        coordinator.beat(SELF, Beat(GROUP, "c", -1))
+        orders.crash()
+        coordinator = orders.broker.coordinator
+        group = coordinator.consumer_group(SELF, GROUP)
+        shared = coordinator.share_group(SELF, "sharers")
+        assert group is not None
+        assert shared is not None
+        assert list(group.members) == ["a", "b"]
+        assert list(shared.members) == ["a", "b", "c"]
+        for member in shared.members.values():
+            assert member.assigned
+            coordinator.beat_share(SELF, Beat("sharers", member.member_id, member.epoch))
+        first = group.members["a"]
+        coordinator.check_member(SELF, GROUP, Member("a", first.epoch))
+        coordinator.beat(SELF, Beat(GROUP, "a", first.epoch, owned=first.assigned))
+        orders.restart()
+
+
 def test_who_is_no_member_commits_only_for_groups_without_members(orders: World) -> None:
     commit(orders, Member(), 5)
     join(orders)

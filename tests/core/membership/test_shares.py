@@ -141,7 +141,8 @@ def test_a_group_is_of_one_kind_while_it_has_members(world: World) -> None:
     world.restart()
     coordinator = world.broker.coordinator
     (listed,) = coordinator.listed(SELF)
-    assert listed == ("sharers", "share", "share", "Empty")
+    assert listed == ("sharers", "share", "share", "Stable")
+    coordinator.beat_share(SELF, beat_of("a", LEAVE_EPOCH))
     coordinator.delete(SELF, "sharers")
     assert coordinator.listed(SELF) == []
 

@@ -16,6 +16,7 @@ Invariant: a partition is given to a member only when nobody else has it, or is 
 
 import enum
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -121,6 +122,8 @@ class ConsumerGroup:
     """Who has a partition, or is to give it up."""
     partitions: dict[str, int] = field(default_factory=dict)
     """The topics that members want, and how many partitions they had at the last look."""
+    touched: set[str] = field(default_factory=set)
+    """Members that came, went or changed since the group was recorded."""
 
     @property
     def state(self) -> str:
@@ -185,10 +188,19 @@ class ConsumerGroups:
         if group.epoch > group.assignment_epoch:
             self._assign(group)
         before = member.assigned
+        stood = (member.epoch, member.state, member.revoking)
         self._follow(group, member, beat.owned)
+        moved = member.assigned != before
+        if (
+            changed
+            or moved
+            or beat.protocols
+            or stood != (member.epoch, member.state, member.revoking)
+        ):
+            group.touched.add(member.member_id)
         self.heard(group, member)
         self._on_change(group)
-        tell = beat.epoch == JOIN_EPOCH or member.assigned != before or beat.owned is not None
+        tell = beat.epoch == JOIN_EPOCH or moved or beat.owned is not None
         return Beaten(member.member_id, member.epoch, member.assigned if tell else None)
 
     # -- who it is -----------------------------------------------------------------------------
@@ -218,6 +230,7 @@ class ConsumerGroups:
             beat.rack, beat.rebalance_ms or 0,
         )  # fmt: skip
         group.members[member.member_id] = member
+        group.touched.add(member.member_id)
         if beat.instance_id is not None:
             group.static[beat.instance_id] = member.member_id
         return member
@@ -320,8 +333,7 @@ class ConsumerGroups:
         revoke = member.assigned - target
         if revoke:
             member.state, member.assigned, member.revoking = MemberState.UNREVOKED, keep, revoke
-            member.revoke_due_ms = self._clock.now_ms() + max(1, member.rebalance_ms)
-            self._deadlines.add((group, member, "revoke"), member.revoke_due_ms)
+            self._expect_revoked(group, member)
             return
         free = _free(group, member, target - keep)
         waits = free != target - keep
@@ -330,6 +342,10 @@ class ConsumerGroups:
         if member.epoch != group.assignment_epoch:
             member.previous_epoch, member.epoch = member.epoch, group.assignment_epoch
         member.state = MemberState.UNRELEASED if waits else MemberState.STABLE
+
+    def _expect_revoked(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        member.revoke_due_ms = self._clock.now_ms() + max(1, member.rebalance_ms)
+        self._deadlines.add((group, member, "revoke"), member.revoke_due_ms)
 
     def _release(
         self, group: ConsumerGroup, member: ConsumerMember, kept: frozenset[Partition]
@@ -366,6 +382,8 @@ class ConsumerGroups:
         if beat.epoch == AWAY_EPOCH and member.instance_id is not None:
             member.previous_epoch, member.epoch = member.epoch, AWAY_EPOCH
             self.heard(group, member)
+            group.touched.add(member.member_id)
+            self._on_change(group)
         else:
             self._remove(group, member)
         return Beaten(beat.member_id, beat.epoch, None)
@@ -382,6 +400,7 @@ class ConsumerGroups:
         self._deadlines.remove((group, member, "session"), member.due_ms)
         self._deadlines.remove((group, member, "revoke"), member.revoke_due_ms)
         del group.members[member.member_id]
+        group.touched.add(member.member_id)
         if member.instance_id is not None and group.static.get(member.instance_id) == (
             member.member_id
         ):
@@ -426,14 +445,56 @@ class ConsumerGroups:
             raise GroupNotEmptyError(f"group {name} has {len(group.members)} members: stop them")
         self.groups.pop(name, None)
 
-    def restore(self, name: str, epoch: int) -> None:
-        """Take up a group as it was: its members join again, at epochs that are new to them."""
-        self.groups[name] = ConsumerGroup(name, epoch, epoch)
+    def restore(self, name: str, kept: Mapping[str, Any]) -> None:
+        """Take up a group as it was. If its members were about to follow, they get a new target."""
+        group = ConsumerGroup(name, kept["epoch"], kept["epoch"])
+        for member_id, each in kept.get("members", {}).items():
+            member = group.members[member_id] = restored(member_id, each)
+            group.target[member_id] = member.assigned
+            if member.instance_id is not None:
+                group.static[member.instance_id] = member_id
+            had = member.assigned | member.revoking
+            group.owners.update(dict.fromkeys(had, member_id))
+            if member.revoking:
+                self._expect_revoked(group, member)
+        group.partitions = dict(Counter(topic for topic, _ in group.owners))
+        if group.state == "Reconciling":
+            group.epoch += 1
+        self.adopt(group)
 
 
-def kept(group: ConsumerGroup) -> dict[str, Any]:
-    """What `ConsumerGroups.restore` needs, as plain JSON."""
-    return {"epoch": group.epoch}
+def kept(member: ConsumerMember) -> dict[str, Any]:
+    """What `restored` needs, as plain JSON."""
+    return {
+        "instance": member.instance_id,
+        "client": member.client_id,
+        "host": member.client_host,
+        "rack": member.rack,
+        "rebalance_ms": member.rebalance_ms,
+        "topics": list(member.topics),
+        "regex": member.regex,
+        "assignor": member.assignor,
+        "epochs": [member.epoch, member.previous_epoch],
+        "state": member.state.value,
+        "assigned": sorted(map(list, member.assigned)),
+        "revoking": sorted(map(list, member.revoking)),
+        "session_ms": member.session_ms,
+        "protocols": [[name, said.hex()] for name, said in member.protocols],
+    }
+
+
+def restored(member_id: str, kept: Mapping[str, Any]) -> ConsumerMember:
+    """A member as it was."""
+    epoch, previous_epoch = kept["epochs"]
+    return ConsumerMember(
+        member_id, kept["instance"], kept["client"], kept["host"], kept["rack"],
+        kept["rebalance_ms"], tuple(kept["topics"]), kept["regex"], kept["assignor"],
+        epoch, previous_epoch, MemberState(kept["state"]),
+        frozenset((topic, number) for topic, number in kept["assigned"]),
+        frozenset((topic, number) for topic, number in kept["revoking"]),
+        session_ms=kept["session_ms"],
+        protocols=tuple((name, bytes.fromhex(said)) for name, said in kept["protocols"]),
+    )  # fmt: skip
 
 
 def _free(

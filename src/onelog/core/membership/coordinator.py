@@ -5,7 +5,7 @@ and positions that are recorded when they are answered. They are the positions t
 consumer of the group has, too.
 
     table     "group_protocols": {group: {"kind": "classic" | "consumer" | "share", what that kind
-              keeps}}
+              keeps}}; a change of one member has the key "group\\0member", and what is kept of it
 
 It is a part of the door: who asks is the first argument, as everywhere in `broker`.
 
@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
 _GROUPS_AT_ONCE = 20
 """Groups that are looked at together; each of them may have to be forgotten."""
+_OF = "\0"
+"""Between a group and its member; neither has it in its name."""
 _COUNT, _LENGTH = struct.Struct(">i"), struct.Struct(">h")
 
 
@@ -135,10 +137,20 @@ class Coordinator:
 
     def apply(self, key: str, value: Any) -> None:
         """Make one change."""
-        if value is None:
-            self._kept.pop(key, None)
+        name, of_member, member_id = key.partition(_OF)
+        if of_member:
+            members = self._kept.get(name, {}).setdefault("members", {})
+            if value is None:
+                members.pop(member_id, None)
+            else:
+                members[member_id] = value
+        elif value is None:
+            self._kept.pop(name, None)
         else:
-            self._kept[key] = value
+            before = self._kept.get(name, {})
+            if value["kind"] == before.get("kind") and "members" in before:
+                value = {"members": before["members"], **value}
+            self._kept[name] = value
 
     def parts(self) -> Iterator[dict[str, Any]]:
         """Every group; some at a time."""
@@ -150,25 +162,37 @@ class Coordinator:
             if kept["kind"] == CLASSIC:
                 self._classic.restore(name, kept)
             elif kept["kind"] == CONSUMER:
-                self._consumers.restore(name, kept["epoch"])
+                self._consumers.restore(name, kept)
             else:
-                self.shares.restore(name, kept["epoch"])
+                self.shares.restore(name, kept)
             self.uses.known(name)
 
     def _classic_changed(self, group: ClassicGroup) -> None:
-        self._keep(group.name, {"kind": CLASSIC, **classic.kept(group)})
+        kept = {"kind": CLASSIC, **classic.kept(group)}
+        if self._kept.get(group.name) != kept:
+            self._tables.write([(self.name, group.name, kept)])
 
     def _consumers_changed(self, group: ConsumerGroup) -> None:
-        if self._mixed.downgrade(group):
-            return  # It is kept when its members have shared out.
-        self._keep(group.name, {"kind": CONSUMER, **consumers.kept(group)})
+        if not self._mixed.downgrade(group):  # Then it is kept when its members have shared out.
+            self._keep(CONSUMER, group)
 
     def _shares_changed(self, group: ConsumerGroup) -> None:
-        self._keep(group.name, {"kind": SHARE, **consumers.kept(group)})
+        self._keep(SHARE, group)
 
-    def _keep(self, name: str, kept: dict[str, Any]) -> None:
-        if self._kept.get(name) != kept:
-            self._tables.write([(self.name, name, kept)])
+    def _keep(self, kind: str, group: ConsumerGroup) -> None:
+        """Record what has changed in a group: of many members, mostly one."""
+        before = self._kept.get(group.name, {})
+        changes: list[Change] = []
+        if before.get("kind") != kind:
+            group.touched.update(group.members)
+        if (before.get("kind"), before.get("epoch")) != (kind, group.epoch):
+            changes.append((self.name, group.name, {"kind": kind, "epoch": group.epoch}))
+        for member_id in group.touched:
+            member = group.members.get(member_id)
+            kept = None if member is None else consumers.kept(member)
+            changes.append((self.name, f"{group.name}{_OF}{member_id}", kept))
+        self._tables.write(changes)
+        group.touched.clear()
 
     def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
         self.recount()
