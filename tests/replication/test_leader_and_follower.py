@@ -439,6 +439,21 @@ def test_fewer_than_a_majority_confirm_nothing_and_keep_their_candidates(make: M
     assert master.store.confirmed < end
 
 
+def test_followers_that_fall_silent_are_gone_also_if_nothing_new_is_written(make: MakeNode) -> None:
+    master, one, two = make(0), make(1), make(2)
+    master.epochs.begin(1, 0)
+    leader = master.lead(MAJORITY, frozenset((0, 1, 2)))
+    for node in (one, two):
+        Wire(leader, node.follow(epochs=True), epochs=True).settle()
+    for passed_ms in range(0, 2_001, 100):
+        leader.tick()
+        assert leader.available(0), passed_ms
+        master.clock.advance(100)
+    master.clock.advance(700)  # The time in which they would have reported.
+    leader.tick()
+    assert not leader.available(0)
+
+
 def test_a_fenced_leader_acknowledges_nothing(make: MakeNode) -> None:
     master, one = make(0), make(1)
     master.epochs.begin(1, 0)

@@ -386,7 +386,7 @@ class EpochSession(MasterSession):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.heartbeat_ms, self.idle_ms = 1_000, 5_000
+        self.heartbeat_ms, self.idle_ms = 500, 5_000
         self._reader = epoch_ha.MasterReader()
         self._greeted = False
         self._confirmed = 0

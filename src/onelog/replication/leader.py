@@ -326,7 +326,8 @@ class Leader:
         now = self.clock.now_ms()
         for session in list(self.sessions):
             if session.acked >= self.store.log_end:
-                self._caught_up[session.node_id] = now
+                node = session.node_id
+                self._caught_up[node] = max(self._caught_up.get(node, 0), session.with_us(now))
             session.tick(now)
         self.epochs.forget(int(self.store.log.start))
         self._review()
@@ -511,6 +512,13 @@ class FollowerSession(ABC):
         self._sent_ms = self.leader.clock.now_ms()
         self.link.send([self._header(offset, len(data)), data])
 
+    def with_us(self, now: int) -> int:
+        """Until when it is taken to be there: not longer than its next report may take.
+
+        Nobody writes while all wait for a follower that is gone: that alone would keep it in sync.
+        """
+        return min(now, self._heard_ms + self.heartbeat_ms * 5 // 4)
+
     def tick(self, now: int) -> None:
         """Time passes."""
         if now - self._heard_ms >= self.idle_ms:
@@ -545,7 +553,7 @@ class EpochSession(FollowerSession):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.heartbeat_ms, self.idle_ms = 1_000, 5_000
+        self.heartbeat_ms, self.idle_ms = 500, 5_000
         self.asks_first = True
         self._reader = epoch_ha.FollowerReader()
         self._greeted = False
