@@ -411,7 +411,9 @@ class Writer:
             for key in keys:
                 found.setdefault(key, []).append(message)
         for key, mine in found.items():
-            self._tell_watcher(key, mine, mine[0][11] if len(mine) == 1 else sum(map(_COPIES, mine)))
+            self._tell_watcher(
+                key, mine, mine[0][11] if len(mine) == 1 else sum(map(_COPIES, mine))
+            )
 
     def _tell_watcher(self, key: Key, mine: Sequence[NewMessage | NewRun], count: int) -> None:
         try:
