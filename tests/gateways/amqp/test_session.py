@@ -19,6 +19,7 @@ from onelog.wire.amqp.frame import GREETING, HEARTBEAT, content_frames, method_f
 from onelog.wire.amqp.methods import ENCODERS
 from tests.gateways.amqp.live import (
     Raw,
+    bodies,
     channel,
     connected,
     eventually,
@@ -339,6 +340,30 @@ def test_publishers_wait_while_the_disk_is_full(url: str, monkeypatch: pytest.Mo
         alarm[0] = ""
         eventually(lambda: connection.process_data_events(0.01) or told[1:] == ["unblocked"])
         assert got(publisher, queue)[2] == b"2"
+
+
+@ours_only
+def test_publishers_wait_while_memory_is_full_and_nothing_is_lost() -> None:
+    told: list[str] = []
+    with (
+        onelog.embedded(amqp=True, broker__memory_queue_bytes_max=1 << 20) as mq,
+        connected(mq.amqp_url) as connection,
+        connected(mq.amqp_url) as other,
+    ):
+        connection.add_on_connection_blocked_callback(
+            lambda _, frame: told.append(frame.method.reason)
+        )
+        connection.add_on_connection_unblocked_callback(lambda *_: told.append("unblocked"))
+        publisher, consumer = connection.channel(), other.channel()
+        publisher.queue_declare("q")
+        sent = [b"%d" % number * 2_000 for number in range(100, 400)]
+        for body in sent:
+            send(publisher, "q", body)
+        eventually(lambda: connection.process_data_events(0.01) or told == ["low on memory"])
+        found: list[bytes] = []
+        eventually(lambda: found.extend(bodies(consumer, "q")) or len(found) == len(sent))
+        assert found == sent
+        eventually(lambda: connection.process_data_events(0.01) or told[-1] == "unblocked")
 
 
 @ours_only

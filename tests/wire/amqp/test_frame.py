@@ -100,6 +100,43 @@ def test_publishes_that_are_alike_can_be_had_together(
     assert reader.unread_bytes == 0
 
 
+SENT = st.tuples(
+    st.sampled_from(["", "", "", "x"]), st.sampled_from(["a", "b", "long"]),
+    st.sampled_from([b"\0\0", b"\x10\0\2"]), st.sampled_from([b"one", b"two", b"three"]),
+    st.sampled_from([1, 1, 1, 2]),
+)  # fmt: skip
+
+
+@given(st.lists(SENT, max_size=40), st.lists(st.integers(0, 3_000)))
+def test_publishes_to_several_queues_can_be_had_by_queue(
+    sent: list[tuple[str, str, bytes, bytes, int]], places: list[int]
+) -> None:
+    data = b"".join(
+        published(number, exchange, key, properties, body)
+        for exchange, key, properties, body, number in sent
+    )
+    reader = EventReader(FRAME_MAX, 1 << 20)
+    found: list[tuple[str, str, bytes, bytes, int]] = []
+    for piece in cut(data, places):
+        reader.feed(piece)
+        for event in reader.events():
+            groups = reader.scattered(event)
+            for number, _, arguments, properties, bodies in [
+                (*event[:4], [event[4]]), *((*alike, bodies) for alike, bodies in groups)
+            ]:  # fmt: skip
+                exchange, key, _, _ = arguments
+                found += [
+                    (exchange, key, properties or b"", body or b"", number) for body in bodies
+                ]
+    assert reader.unread_bytes == 0
+    for mine in {each[:2] for each in sent}:
+        assert [each for each in found if each[:2] == mine] == [
+            each for each in sent if each[:2] == mine
+        ]
+    others = [each for each in sent if each[0]]
+    assert [each for each in found if each[0]] == others
+
+
 def test_events_come_byte_by_byte() -> None:
     data = published(1, "x", "k", b"\0\0", b"body") + HEARTBEAT
     reader = EventReader(FRAME_MAX, 100)

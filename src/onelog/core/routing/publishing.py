@@ -76,6 +76,8 @@ HANDED_AT_ONCE = 1_000
 """Queues in memory that get a message before anything else has its turn."""
 LATE_MAX = 100
 """Messages that may wait for that."""
+_RUN_MIN = 8
+"""Messages that are alike are stored as a run, if it pays."""
 EXPIRATION_MS_MAX = 315_360_000_000
 DELAY_MS_MAX = (1 << 32) - 1
 _AMQP = Form.AMQP.sys_flag
@@ -218,8 +220,24 @@ class Publishing:
             on_stored(token, None, None)
             return True
         topic, queue_id, _ = route.groups[0]
-        host, parts = self._host, [(0, record, b"") for record in records]
-        run = NewRun(topic, queue_id, parts, b"", b"", _AMQP, self._clock.now_ms(), host, host)
+        host, now_ms = self._host, self._clock.now_ms()
+        if len(records) < _RUN_MIN:
+            if not self._messages:
+                self._writer.begin_tick()
+            self._writer.put_together(
+                [
+                    tuple.__new__(
+                        NewMessage,
+                        (topic, queue_id, each, b"", 0, _AMQP, now_ms, host, host, 0, 0, 1, ()),
+                    )
+                    for each in records
+                ],
+                on_stored,
+                token,
+            )
+            return True
+        parts = [(0, record, b"") for record in records]
+        run = NewRun(topic, queue_id, parts, b"", b"", _AMQP, now_ms, host, host)
         self._writer.put(run, on_stored, token)
         return True
 

@@ -148,12 +148,14 @@ class LogShelf:
         self.end = offset + entries.total
         self.ready_bytes += entries.size
         if self.is_wanted and entries.are_plain:
-            hot = self.hot
-            if offset == (self._offset(hot[-1][PLACE]) + 1 if hot else self.next):
+            hot, bits, level = self.hot, self._bits, self._level
+            if offset == ((hot[-1][0] >> bits) + 1 if hot else self.next):
                 parts, size = entries.parts, entries.body_bytes
-                if len(hot) + len(parts) > HOT_MAX or self._hot_bytes + size > self._hot_bytes_max:
+                hot_bytes = self._hot_bytes + size
+                if len(hot) + len(parts) > HOT_MAX or (
+                    hot_bytes > _HOT_BYTES_MIN and hot_bytes > self._hot_bytes_max
+                ):
                     parts, size = self._some(parts)
-                bits, level = self._bits, self._level
                 hot.extend([
                     (at << bits | level, 0, body, form, now_ms, payload)
                     for at, (body, form, payload) in enumerate(parts, offset)

@@ -67,6 +67,8 @@ log = logging.getLogger(__name__)
 QUEUES_MAX = 200_000
 _ROUND_QUEUES, _ROUND_MESSAGES = 256, 8_192
 """Queues that have their turn before anything else has its own, and what they may deliver."""
+_ALARM_PERCENT, _CALM_PERCENT = 80, 70
+"""How full memory is when publishers should wait, and when they need not any more."""
 _SEEN_AT_ONCE = 1_000
 _TROUBLE_MS = 1_000
 _HEAD_TICK_MS = 10
@@ -112,7 +114,9 @@ class WorkQueues:
         self._is_due = False
         self._unseen: list[WorkQueue] = []
         self.memory_bytes = 0
-        self.memory_is_full = False
+        self.memory_is_full = self.memory_is_high = False
+        self.on_alarm: list[Callable[[], None]] = []
+        """Called when `memory_is_high` has changed: who can let publishers wait should do that."""
         self._heads: Deadlines[WorkQueue] = Deadlines(
             self.clock, self._schedule, self._heads_due, _HEAD_TICK_MS, 256
         )
@@ -634,8 +638,13 @@ class WorkQueues:
     def stored(self, queue: WorkQueue, bytes_more: int) -> None:
         """A queue in memory takes so many bytes more, or less."""
         self.memory_bytes += bytes_more
-        most = self._config().memory_queue_bytes_max
-        is_full = self.memory_bytes > (most * 9 // 10 if self.memory_is_full else most)
+        share = self.memory_bytes * 100 // max(1, self._config().memory_queue_bytes_max)
+        is_high = share >= (_CALM_PERCENT if self.memory_is_high else _ALARM_PERCENT)
+        if is_high != self.memory_is_high:
+            self.memory_is_high = is_high
+            for told in self.on_alarm:
+                self._call_soon(told)
+        is_full = share >= (90 if self.memory_is_full else 100)
         if is_full != self.memory_is_full:
             self.memory_is_full = is_full
             log.warning(

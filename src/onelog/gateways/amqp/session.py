@@ -96,6 +96,7 @@ class Gateway:
         self.sessions: set[AmqpSession] = set()
         self.alarm = ""
         """Why nothing can be published; empty if that is not so."""
+        self.broker.workqueues.on_alarm.append(self.look_at_alarms)
         name = house.broker.config.name
         self.properties: Table = {
             "product": "RabbitMQ",
@@ -109,14 +110,20 @@ class Gateway:
 
     def tick(self) -> None:
         """Once a second: who is dead, who is late, and may be published?"""
-        alarm = self.broker.writes_refused()
+        self.look_at_alarms()
+        now_ms = self.clock.now_ms()
+        for session in tuple(self.sessions):
+            session.connection.guard(session.tick, now_ms)
+
+    def look_at_alarms(self) -> None:
+        """Block those who publish while there is no room on disk or in memory; or let them go."""
+        alarm = "low on disk" if self.broker.writes_refused() else ""
+        if self.broker.workqueues.memory_is_high:
+            alarm = alarm or "low on memory"
         if bool(alarm) != bool(self.alarm):
             self.alarm = alarm
             for session in tuple(self.sessions):
                 session.connection.guard(session.alarmed)
-        now_ms = self.clock.now_ms()
-        for session in tuple(self.sessions):
-            session.connection.guard(session.tick, now_ms)
 
     def clients(self) -> list[ClientState]:
         """Who is connected, for management tools."""
@@ -220,7 +227,7 @@ class AmqpSession(FramedSession):
         self.broker.channel_closed(self)
 
     def _handle_read(self) -> None:
-        if self.state == State.GREETING and not self._greet():
+        if self.connection.held or (self.state == State.GREETING and not self._greet()):
             return
         channels = self.channels
         reader = self._reader
@@ -238,6 +245,8 @@ class AmqpSession(FramedSession):
                             channel.publish_all(event, bodies)
                         else:
                             channel.publish(event)
+                            if channel.publishing.mode == "plain":
+                                published += channel.publish_scattered(reader.scattered(event))
                         published += 1 + len(bodies)
                     else:
                         channel.handle(event)
@@ -439,10 +448,10 @@ class AmqpSession(FramedSession):
             log.warning("%s gave no sign of life: closed", self.connection)
             self.connection.abort()
 
-    # -- the disk is full ----------------------------------------------------------------------
+    # -- there is no room ----------------------------------------------------------------------
 
     def _published(self) -> None:
-        """It publishes: it is one of those who have to wait when the disk is full."""
+        """It publishes: it is one of those who have to wait when there is no room."""
         self._has_published = True
         if self.gateway.alarm:
             self.alarmed()
@@ -454,7 +463,7 @@ class AmqpSession(FramedSession):
             return
         if alarm:
             if self.can("connection.blocked"):
-                self._send("connection.blocked", "low on disk")
+                self._send("connection.blocked", alarm)
                 self._is_told_blocked = True
             self.connection.hold(True)
         else:

@@ -16,7 +16,8 @@ A publish whose frames lie side by side, which nearly all do, is read without lo
 by one; what a publisher says of each of its messages, exchange and key, is looked up by its bytes.
 One that is as long as the last, and differs in its body only, is not looked at but for that, and
 can be had with all that follow and are like it (`alike`). Of a publisher whose messages take turns
-among several keys, and differ in nothing else, what comes before the body is looked up as a whole.
+among several keys, and differ in nothing else, what comes before the body is looked up as a whole;
+those for the default exchange, where each key is a queue, can be had by key (`scattered`).
 
 Invariants: however the bytes of a connection are cut into pieces, the events are the same; bytes
 that are no frames raise `FaultError`, which is a `WireError`.
@@ -42,6 +43,7 @@ BASIC = 60
 
 _END = 0xCE
 _FRAME = Struct(">BHI")
+_LENGTH = Struct(">I")
 _METHOD = Struct(">BHII")
 _CONTENT = Struct(">BHIHxxQ")
 _TOLERANCE = 8
@@ -52,7 +54,7 @@ _PUBLISH = NUMBERS["basic.publish"]
 _CONTENTS = frozenset(
     NUMBERS[name] for name in ("basic.publish", "basic.return", "basic.deliver", "basic.get-ok")
 )
-_Alike = tuple[int, int, Arguments, bytes]
+Alike = tuple[int, int, Arguments, bytes]
 """An event without its body."""
 _HEARTBEAT_EVENT: Event = (0, 0, (), None, None)
 """What a heart-beat is read as: method 0 of channel 0."""
@@ -112,11 +114,11 @@ class EventReader:
         self._publishes: dict[bytes, Arguments] = {}
         self._prefix = GREETING
         """What the last publish had before its body: many are alike in all but that."""
-        self._alike: _Alike = (0, 0, (), b"")
+        self._alike: Alike = (0, 0, (), b"")
         self._body_bytes = 1 << 63
         self._tail_bytes = 0
         """How many bytes of that follow the arguments of the method."""
-        self._prefixes: dict[bytes, _Alike] = {}
+        self._prefixes: dict[bytes, Alike] = {}
         """What others had there that differ from it in exchange or key."""
 
     def limit(self, frame_max: int) -> None:
@@ -224,6 +226,35 @@ class EventReader:
         self._filled -= step * len(bodies)
         return bodies
 
+    def scattered(self, event: Event) -> list[tuple[Alike, list[bytes]]]:
+        """The bodies of what follows a publish, is whole, and differs from it in body and key, by
+        key: on its channel, to the default exchange, with nothing to be told of to the publisher.
+
+        What is handed out here is no event any more.
+        """
+        prefixes, data, at = self._prefixes, self._data, self._at
+        if not prefixes or event[3] is not self._alike[3] or self._contents:
+            return []
+        tail_bytes, body_bytes, size = self._tail_bytes, self._body_bytes, len(data)
+        found: dict[bytes, list[bytes]] = {}
+        while at + 7 < size:
+            begin = at + _LENGTH.unpack_from(data, at + 3)[0] + tail_bytes
+            prefix = data[at:begin]
+            bodies = found.get(prefix)
+            if bodies is None:
+                known = prefixes.get(prefix)
+                if known is None or known[0] != event[0] or known[2][0] or any(known[2][2:]):
+                    break
+                bodies = found[prefix] = []
+            end = begin + body_bytes
+            if end >= size or data[end] != _END:
+                break
+            bodies.append(data[begin:end])
+            at = end + 1
+        self._filled -= at - self._at
+        self._at = at
+        return [(prefixes[prefix], bodies) for prefix, bodies in found.items() if bodies]
+
     def _frame(
         self, data: bytes, at: int, kind: int, channel: int, end: int
     ) -> tuple[Event | None, int]:
@@ -309,7 +340,7 @@ class EventReader:
             self._expect(data[first:begin], alike, body_bytes)
         return (*alike, data[begin:end]), end + 1
 
-    def _expect(self, prefix: bytes, alike: _Alike, body_bytes: int) -> None:
+    def _expect(self, prefix: bytes, alike: Alike, body_bytes: int) -> None:
         """A publish began like that: others that do may follow."""
         if alike[3] == self._alike[3] and body_bytes == self._body_bytes:
             # Nothing but the key is another one. The properties stay the same object, so that who
