@@ -171,7 +171,7 @@ class BrokerConfig:
         15, "how often producers are asked about one transaction", 1, 100_000, live=True
     )
     transaction_check_interval_ms: int = setting(
-        30_000, "how often producers are asked about open transactions", 10, DAY_MS
+        30_000, "how often producers are asked about open transactions", 10, DAY_MS, live=True
     )
     timer_delay_max_ms: int = setting(
         40 * DAY_MS, "longest delay of a timed message", 1, 3_650 * DAY_MS, live=True

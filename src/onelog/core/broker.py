@@ -22,7 +22,7 @@ from onelog.core.leases.supply import LeaseRequest
 from onelog.core.looking import Looking
 from onelog.core.membership.assignment import RequestMode
 from onelog.core.membership.locks import Queue
-from onelog.core.membership.members import Client, ConsumerData, LiveGroup
+from onelog.core.membership.members import PULLED_MS, Client, ConsumerData, LiveGroup
 from onelog.core.publish import Intent
 from onelog.core.transactions.in_place import Stamp
 from onelog.core.transactions.prepared_batches import OnCommitted
@@ -348,6 +348,10 @@ class Broker(Looking):
         if self._guarded:
             for cursor in cursors:
                 self._check_consumer(who, cursor.group, cursor.topic)
+        group, topic, queue_id = cursors[0][:3]
+        is_members = group is not None and owner is not None
+        if is_members and self.members.pulled(group or "", topic, queue_id, owner):
+            wait_ms = min(wait_ms, PULLED_MS)
         self.fetches.fetch(cursors, limits, wait_ms, on_fetched, owner, token)
 
     def suggested_broker(self, who: Principal, group: str, fetched: Fetched, far_bytes: int) -> int:

@@ -485,16 +485,21 @@ class Parts:
         if self.tables.restates:
             self._every(SAMPLE_MS, self.tables.restate_some, "recording the tables anew")
             self._every(SAMPLE_MS, self.lease_tables.restate_some, "recording leases anew")
-        check_ms = config.transaction_check_interval_ms
-        self._every(check_ms, self.checkback.check, "asking about open transactions")
+        self._every(
+            lambda: self.config.transaction_check_interval_ms, self.checkback.check,
+            "asking about open transactions",
+        )  # fmt: skip
         self._every(WATCH_MS, self.timers.watch, "watching timed messages")
         self._every(CHECK_MS, self.timer_renewal.check, "renewing timed messages")
         self._every(config.compaction_interval_ms, self.compaction.check, "compacting queues")
         self._keep_what_is_needed()
 
-    def _every(self, period_ms: int, work: Callable[[], object], name: str) -> None:
+    def _every(
+        self, period_ms: int | Callable[[], int], work: Callable[[], object], name: str
+    ) -> None:
         """Do some work again and again; at once if it says True, because there is more of it."""
         job = Job(name)
+        period = period_ms if callable(period_ms) else lambda: period_ms
 
         def run() -> None:
             if self._closed:
@@ -502,9 +507,9 @@ class Parts:
             more: object = False
             with job:
                 more = work()
-            self._schedule(_MORE_MS if more is True else period_ms, run)
+            self._schedule(_MORE_MS if more is True else period(), run)
 
-        self._schedule(period_ms, run)
+        self._schedule(period(), run)
 
     def _expire(self) -> bool:
         """True if there may be more who are gone."""

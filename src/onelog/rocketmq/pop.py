@@ -8,6 +8,7 @@ of messages nobody has tried yet. That topic is looked into first by every fifth
 the others when there is room left: neither the old nor the new messages can starve the others.
 What came back as often as the group allows, or was rejected, goes to the group's dead letters.
 Ordered requests see the topic's own queues only, because there messages come back to their place.
+Queues that members of the group pull are theirs.
 
 Invariant: what is written again has the body, flag and birth of the original, which can be found
 through RETRY_TOPIC and ORIGIN_MESSAGE_ID.
@@ -110,6 +111,8 @@ class Pop:
             first = self._random.randrange(max(1, config.read_queues))
             queues = range(config.read_queues)
             places = [(topic, each) for each in (*queues[first:], *queues[:first])]
+        is_pulled = self._broker.members.is_pulled
+        places = [(topic, each) for topic, each in places if not is_pulled(group, topic, each)]
         if ordered or self._naming.is_retry(topic):
             return places
         retry = self._broker.topics.get(self._naming.lease_retry_topic(group, topic))

@@ -261,3 +261,26 @@ def test_the_youngest_subscription_of_those_who_stay_is_the_group_s(crowd: Crowd
     assert crowd.live().subscriptions["orders"].expression == "v5"
     crowd.members.channel_closed("channel of 0")
     assert crowd.live().subscriptions["orders"].expression == "v5"
+
+
+def test_a_queue_is_pulled_as_long_as_a_member_keeps_it(crowd: Crowd) -> None:
+    members = crowd.members
+    crowd.beat("a")
+    assert members.pulled("g", "orders", 0, "channel of a") is False
+    assert members.pulled("g", "orders", 1, "channel of a") is False
+    assert members.pulled("g", "orders", 2, "a stranger's") is False
+    assert [members.is_pulled("g", "orders", each) for each in range(3)] == [True, True, False]
+    members.consumer_seen(Client("b", "leases", is_told=False), ConsumerData("g"))
+    assert members.pulled("g", "orders", 0, "channel of a") is True, "it is to come again soon"
+    crowd.clock.advance(29_999)
+    assert members.is_pulled("g", "orders", 1)
+    crowd.clock.advance(1)
+    assert members.is_pulled("g", "orders", 0)
+    assert not members.is_pulled("g", "orders", 1), "nobody has pulled it since it was shared out"
+    members.channel_closed("leases")
+    crowd.clock.advance(7_000)
+    assert not members.is_pulled("g", "orders", 0)
+    members.pulled("g", "orders", 0, "channel of a")
+    crowd.beat("c")
+    members.channel_closed("channel of a")
+    assert not members.is_pulled("g", "orders", 0)

@@ -2,7 +2,10 @@
 
 import asyncio
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from onelog.client import AsyncPushConsumer, ReceivedMessage
 from onelog.wire.remoting.codes import RequestCode
@@ -28,7 +31,8 @@ from tests.gateways.remoting.live import client
 GRPC = {"grpc__port": -1, "grpc__poll_min_ms": 100, "grpc__invisible_min_ms": 100}
 
 
-async def test_members_of_both_protocols_share_what_a_topic_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pop", [True, False], ids=["leasing", "pulling"])
+async def test_members_of_both_protocols_share_what_a_topic_has(tmp_path: Path, pop: bool) -> None:
     async with live_cluster(tmp_path, **GRPC) as cluster:
         server = cluster.brokers[0]
         at, topic = address(server), make_topic(server, "shared")
@@ -39,26 +43,41 @@ async def test_members_of_both_protocols_share_what_a_topic_has(tmp_path: Path) 
             heard.append(received.body)
             await asyncio.sleep(0.005)
 
+        def are_waiting() -> bool:
+            """Whether both wait for messages; who pulls leaves the other half of the queues."""
+            live = server.broker.members.group("both")
+            pulled = [] if live is None else [name for name, _ in live.pulled if name == topic]
+            waiting = server.broker.lending.held("both", topic, -1)
+            return waiting >= 2 if pop else waiting >= 1 and len(pulled) == 2
+
+        def until(is_so: Callable[[], bool]) -> None:
+            for _ in range(int(SECONDS * 20)):
+                if is_so():
+                    break
+                listener.enough.wait(0.05)
+
+        def begin() -> None:
+            until(lambda: server.broker.lending.held("both", topic, -1) >= 1)
+
+        def work() -> None:
+            with producer(at, topic) as sending:
+                until(are_waiting)
+                for number in range(300):
+                    sending.send(message(topic, b"%d" % number))
+                until(lambda: len(heard) + len(listener.got) >= 300)
+
         async with AsyncPushConsumer(
-            "both", nameserver=cluster.addresses, pop=True, start="first", threads=2
-        ) as popping:
-            popping.subscribe(topic, listener=listen)
-            await popping.start()
-
-            def work() -> None:
-                with push_consumer(at, "both", topic, listener), producer(at, topic) as sending:
-                    for _ in range(int(SECONDS * 20)):
-                        if server.broker.lending.held("both", topic, -1) >= 2:
-                            break
-                        listener.enough.wait(0.05)
-                    for number in range(300):
-                        sending.send(message(topic, b"%d" % number))
-                    for _ in range(int(SECONDS * 20)):
-                        if len(heard) + len(listener.got) >= 300:
-                            break
-                        listener.enough.wait(0.05)
-
-            await in_thread(work)
+            "both", nameserver=cluster.addresses, pop=pop, start="first", threads=2
+        ) as remoting:
+            remoting.subscribe(topic, listener=listen)
+            leasing = push_consumer(at, "both", topic, listener)
+            await in_thread(leasing.__enter__)
+            try:
+                await in_thread(begin)
+                await remoting.start()
+                await in_thread(work)
+            finally:
+                await in_thread(leasing.__exit__, None, None, None)
         assert heard
         assert listener.got
         assert sorted([*heard, *listener.bodies]) == sorted(b"%d" % each for each in range(300))

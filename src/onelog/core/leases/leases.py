@@ -708,7 +708,8 @@ class Leases:
 
     def _recorded(self, queue: QueueLeases) -> None:
         """What changed in the queue is in the log."""
-        self._commit(queue)
+        if self._offsets.get(queue.group, queue.topic, queue.queue_id) == queue.committed:
+            self._commit(queue)  # Who pulls the queue now may be further.
         if queue in self._freed:
             self._freed.discard(queue)
             self._waiting.arrived(wait_topic(queue.group, queue.topic), queue.queue_id)

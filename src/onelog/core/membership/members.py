@@ -1,6 +1,8 @@
 """Who is connected: the live members of consumer groups, and the producers.
 
 A member is a client on a channel; it stays as long as its heartbeats come and its channel lives.
+Some members pull queues that they share out among themselves, others lease messages of any queue:
+leases leave those queues alone that are pulled (`is_pulled`), so that a group may have both.
 Each member keeps the subscriptions it sent, and a pull is answered by its own: members that
 subscribe differently each get what they asked for, within the queues they were assigned. That they
 differ is a mistake nearly always (the queues of one member are never read with the other's filter),
@@ -29,6 +31,13 @@ MessageModel = Literal["CLUSTERING", "BROADCASTING"]
 _Key = TypeVar("_Key")
 _EXPIRED_MAX = 200
 """Members that are dropped at a time."""
+PULLED_MS = 5_000
+"""How long a pull is held in a group that also leases; so often are queues pulled that are kept."""
+_SHARING_MS = PULLED_MS + 2_000
+"""Within which members have shared out the queues anew, and have pulled each of theirs again."""
+_SHARING_FIRST_MS = 30_000
+"""The same for pulls that were held for longer, because nobody leased then."""
+_PULLED_MAX = 10_000
 _SHOWN_MAX = 20
 """Members whose wishes a line of the log shows."""
 
@@ -85,6 +94,16 @@ class LiveGroup:
     """By topics: the different subscriptions of members, and how many have each."""
     _wishes: Counter[Wishes] = field(default_factory=Counter)
     """How many members wish the same."""
+    pulled: dict[tuple[str, int], tuple[Hashable, int, bool]] = field(default_factory=dict)
+    """Queues, the channel that pulled each last, the group's age then, and if it was mixed."""
+    age: int = 0
+    """How often members came and went."""
+    changed_ms: int = 0
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether there are members that share out no queues."""
+        return len(self.told) < len(self.members)
 
     @property
     def is_mismatched(self) -> bool:
@@ -225,6 +244,7 @@ class Members:
         group.consume_from = data.consume_from
         joined = self._seen(group.members, client)
         if joined:
+            self._aged(group)
             self._channel(client.channel).consumer_groups.add(data.group)
             log.info("consumer %s joined group %s", client.client_id, data.group)
         member = group.members[client.channel]
@@ -284,6 +304,37 @@ class Members:
             for listener in self.on_group_change:
                 listener(group.name, members)
 
+    # -- who pulls -------------------------------------------------------------------------------
+
+    def _aged(self, group: LiveGroup) -> None:
+        group.age += 1
+        group.changed_ms = self._clock.now_ms()
+
+    def pulled(self, group: str, topic: str, queue_id: int, channel: Hashable) -> bool:
+        """Somebody pulls a queue; that is a member's own from then on. True if others lease."""
+        live = self._groups.get(group)
+        if live is None or channel not in live.members or len(live.pulled) >= _PULLED_MAX:
+            return False
+        live.pulled[topic, queue_id] = channel, live.age, live.is_mixed
+        return live.is_mixed
+
+    def is_pulled(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a queue is one of those that a member pulls.
+
+        When members come or go the others share out anew: what nobody pulls any more some time
+        after that was given up.
+        """
+        live = self._groups.get(group)
+        found = None if live is None else live.pulled.get((topic, queue_id))
+        if live is None or found is None:
+            return False
+        channel, age, was_mixed = found
+        until_ms = live.changed_ms + (_SHARING_MS if was_mixed else _SHARING_FIRST_MS)
+        if channel in live.members and (age == live.age or self._clock.now_ms() < until_ms):
+            return True
+        del live.pulled[topic, queue_id]
+        return False
+
     # -- producers -----------------------------------------------------------------------------
 
     def producer_seen(self, client: Client, group: str) -> None:
@@ -304,6 +355,7 @@ class Members:
         if not group.members:
             del self._groups[group_name]
             return
+        self._aged(group)
         self._compared(group, agreed)
         if notify:
             self._tell(group)
