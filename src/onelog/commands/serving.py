@@ -153,7 +153,7 @@ def keep_freed_memory() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):  # Another C library does as it likes.
         allocator = ctypes.CDLL(None)
-        allocator.mallopt(_TRIM_THRESHOLD, 2 * KEPT_BYTES)
+        allocator.mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
         allocator.mallopt(_MMAP_THRESHOLD, KEPT_BYTES)
 
 
