@@ -59,6 +59,10 @@ class RevisionPeer(OnelogPeer):
     def __init__(self, source: Path, folder: Path, sync_flush: bool) -> None:
         super().__init__(folder, sync_flush=sync_flush, may_stall=True)
         self._environment["PYTHONPATH"] = str(source)
+        # A server that does not know a protocol refuses the setting of its port.
+        for protocol in ("amqp", "grpc", "kafka"):
+            if not (source / "onelog" / "gateways" / protocol).is_dir():
+                del self._environment[f"ONELOG_{protocol.upper()}_PORT"]
 
     def _spawn(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "onelog", *arguments]

@@ -65,6 +65,7 @@ class OnelogPeer:
         self.amqp_port = self._broker_port + 4 if amqp else 0
         self._environment = {
             "ONELOG_AMQP_PORT": str(self.amqp_port),
+            "ONELOG_KAFKA_PORT": str(self._kafka_port),
             "ONELOG_GRPC_PORT": str(self._grpc_port),
             "ONELOG_STORE_FLUSH": "sync" if sync_flush else "async",
             "ONELOG_BROKER_NAME": broker_name,
@@ -87,7 +88,6 @@ class OnelogPeer:
             arguments = ["up", "--data", str(self._data)]
             arguments += ["--nameserver-port", str(self._nameserver_port)]
             arguments += ["--broker-port", str(self._broker_port)]
-            arguments += ["--kafka-port", str(self._kafka_port)]
         else:
             self._environment["ONELOG_BROKER_STORE_PATH"] = str(self._data)
             arguments = ["broker", "--port", str(self._broker_port)]
