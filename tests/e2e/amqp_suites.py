@@ -107,6 +107,7 @@ def run(place: Workplace, suite: Suite, server: str) -> None:
             "TEST_BROKER": f"pyamqp://guest:guest@127.0.0.1:{port}//",
             "TEST_BACKEND": f"redis://127.0.0.1:{redis}/0", "REDIS_HOST": "127.0.0.1",
             "REDIS_PORT": str(redis), "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1",
+            "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
         }  # fmt: skip
         if package.source_variable:
             source = _moved_to(port, source, kept / "source")

@@ -361,7 +361,12 @@ def test_publishers_wait_while_memory_is_full_and_nothing_is_lost() -> None:
             send(publisher, "q", body)
         eventually(lambda: connection.process_data_events(0.01) or told == ["low on memory"])
         found: list[bytes] = []
-        eventually(lambda: found.extend(bodies(consumer, "q")) or len(found) == len(sent))
+
+        def all_came() -> bool:
+            found.extend(bodies(consumer, "q"))
+            return len(found) == len(sent)
+
+        eventually(all_came)
         assert found == sent
         eventually(lambda: connection.process_data_events(0.01) or told[-1] == "unblocked")
 

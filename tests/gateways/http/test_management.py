@@ -87,6 +87,26 @@ async def test_rabbitmqadmin_declares_publishes_gets_purges_and_deletes(tmp_path
 
 
 @needs_rabbitmqadmin
+@pytest.mark.parametrize(
+    ("declared", "hint"),
+    [
+        (("user", "name=ann", "password=x", "tags="), "`onelog user`"),
+        (("permission", "vhost=/", "user=u", "configure=", "write=", "read="), "onelog permission"),
+        (("vhost_limit", "vhost=/", "name=max-queues", "value=3"), "a policy"),
+        (("parameter", "component=shovel", "name=s", "value={}"), "no plugins"),
+        (("policy", "name=p", "pattern=.*", "apply-to=exchanges",
+          'definition={"alternate-exchange": "a"}'), "apply-to should be"),
+    ],
+)  # fmt: skip
+async def test_rabbitmqadmin_is_told_what_is_done_elsewhere(
+    tmp_path: Path, declared: tuple[str, ...], hint: str
+) -> None:
+    async with http(tmp_path, amqp__port=-1) as (server, _):
+        with pytest.raises(AssertionError, match=hint):
+            await Tool(server).run("declare", *declared)
+
+
+@needs_rabbitmqadmin
 async def test_definitions_go_from_one_broker_to_another(tmp_path: Path) -> None:
     kept = str(tmp_path / "definitions.json")
     async with http(tmp_path / "one", amqp__port=-1) as (server, _):

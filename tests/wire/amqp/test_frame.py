@@ -120,14 +120,10 @@ def test_publishes_to_several_queues_can_be_had_by_queue(
     for piece in cut(data, places):
         reader.feed(piece)
         for event in reader.events():
-            groups = reader.scattered(event)
-            for number, _, arguments, properties, bodies in [
-                (*event[:4], [event[4]]), *((*alike, bodies) for alike, bodies in groups)
-            ]:  # fmt: skip
-                exchange, key, _, _ = arguments
-                found += [
-                    (exchange, key, properties or b"", body or b"", number) for body in bodies
-                ]
+            groups = [(event[:4], [event[4]]), *reader.scattered(event)]
+            for (number, _, arguments, properties), bodies in groups:
+                place = str(arguments[0]), str(arguments[1]), properties or b""
+                found += [(*place, body or b"", number) for body in bodies]
     assert reader.unread_bytes == 0
     for mine in {each[:2] for each in sent}:
         assert [each for each in found if each[:2] == mine] == [

@@ -67,8 +67,6 @@ log = logging.getLogger(__name__)
 QUEUES_MAX = 200_000
 _ROUND_QUEUES, _ROUND_MESSAGES = 256, 8_192
 """Queues that have their turn before anything else has its own, and what they may deliver."""
-_ALARM_PERCENT, _CALM_PERCENT = 80, 70
-"""How full memory is when publishers should wait, and when they need not any more."""
 _SEEN_AT_ONCE = 1_000
 _TROUBLE_MS = 1_000
 _HEAD_TICK_MS = 10
@@ -583,12 +581,9 @@ class WorkQueues:
         for queue in some:
             pending.pop(queue, None)
             queue.is_pending = False
-            if left <= 0:
-                self.pend(queue)
-                continue
             before = queue.delivered
             try:
-                more = queue.run()
+                more = left <= 0 or queue.run()
             except Exception:
                 log.exception("%s could not deliver", queue.place_name)
                 continue
@@ -639,14 +634,12 @@ class WorkQueues:
         """A queue in memory takes so many bytes more, or less."""
         self.memory_bytes += bytes_more
         share = self.memory_bytes * 100 // max(1, self._config().memory_queue_bytes_max)
-        is_high = share >= (_CALM_PERCENT if self.memory_is_high else _ALARM_PERCENT)
-        if is_high != self.memory_is_high:
-            self.memory_is_high = is_high
+        if (share >= 80 - 10 * self.memory_is_high) != self.memory_is_high:
+            self.memory_is_high = not self.memory_is_high
             for told in self.on_alarm:
                 self._call_soon(told)
-        is_full = share >= (90 if self.memory_is_full else 100)
-        if is_full != self.memory_is_full:
-            self.memory_is_full = is_full
+        if (share >= 100 - 10 * self.memory_is_full) != self.memory_is_full:
+            is_full = self.memory_is_full = not self.memory_is_full
             log.warning(
                 "queues in memory have %d MiB, and %s", self.memory_bytes >> 20,
                 "take no more messages" if is_full else "take messages again",

@@ -19,7 +19,12 @@ from onelog.core.access import Principal
 from onelog.core.routing.exchanges import Binding, Exchange
 from onelog.core.workqueues.consumers import Consumer
 from onelog.core.workqueues.queue import WorkQueue
-from onelog.errors import InvalidRequestError, PeerClosedError, QueueNotFoundError
+from onelog.errors import (
+    InvalidRequestError,
+    PeerClosedError,
+    PreconditionFailedError,
+    QueueNotFoundError,
+)
 from onelog.gateways import ChannelState, ClientState, House
 from onelog.gateways.http.policies import (
     delete_policy,
@@ -278,6 +283,11 @@ async def close_connection(call: Call) -> None:
 async def nothing(call: Call) -> list[Body]:
     """What OneLog does not have, or names otherwise."""
     return []
+
+
+async def refuse(call: Call) -> None:
+    """What RabbitMQ would set here, and OneLog has elsewhere, or not at all."""
+    raise InvalidRequestError(_ELSEWHERE[call.request.url.path.split("/")[2]])
 
 
 async def users(call: Call) -> list[Body]:
@@ -653,6 +663,15 @@ def _listed(call: Call, name: str) -> list[Body]:
 
 # -- the table -------------------------------------------------------------------------------------
 
+_RULES = "permissions are rules on topics, groups and the cluster: see `onelog permission --help`"
+_ELSEWHERE = {
+    "users": "users have roles, no tags: make and delete them with `onelog user`, or at /v1/users",
+    "permissions": _RULES,
+    "topic-permissions": _RULES,
+    "vhost-limits": "a vhost has no limits of its own: set `max-length` with a policy",
+    "parameters": "there are no plugins, and no parameters of them",
+}
+"""Where to do what RabbitMQ does at these paths."""
 _V, _N = "/{vhost}", "/{vhost}/{name}"
 _BETWEEN = "/bindings/{vhost}/e/{source}/{kind}/{destination}"
 _POLICIES: dict[str, dict[str, Act]] = {
@@ -679,6 +698,7 @@ ACTS: dict[str, dict[str, Act]] = {
             "/extensions", "/parameters", "/vhost-limits", "/topic-permissions", "/feature-flags",
         )
     },
+    **{f"/{kind}/{{what:path}}": {"PUT": refuse, "DELETE": refuse} for kind in _ELSEWHERE},
     **{
         f"/{kind}{path}": acts
         for kind in ("policies", "operator-policies")
@@ -726,7 +746,10 @@ def _endpoint(acts: dict[str, Act], rates: Rates) -> Callable[[Request], Awaitab
         body: Body = {}
         if request.method in ("PUT", "POST") and request.headers.get("content-length", "0") != "0":
             body = await json_of(request, dict[str, Any])
-        made = await acts["GET" if is_read else request.method](Call(request, who, body, rates))
+        try:
+            made = await acts["GET" if is_read else request.method](Call(request, who, body, rates))
+        except (InvalidRequestError, PreconditionFailedError) as error:  # For rabbitmqadmin.
+            return answer({"error": "bad_request", "reason": str(error)}, 400)
         if made is None:
             return Response(status_code=201 if request.method in ("PUT", "POST") else 204)
         return answer(_as_asked(request, made) if isinstance(made, list) else made)
