@@ -432,6 +432,14 @@ class Broker(Looking):
             self._check_lease(who, request)
         self.lending.lease(request, wait_ms, on_leased, owner, token)
 
+    def delete_light_queue(self, who: Principal, name: str) -> None:
+        """Forget a light queue, and every group's position and leases in it."""
+        self.access.check(who, "delete", ("topic", name))
+        self.tables.write(self.offsets.removal(topic=name))
+        self.leases.forget_topic(name)
+        self.writer.delete_topic(name)
+        self.stats.forget(name)
+
     def _require_served(self) -> None:
         """`NotMasterError` if a master is there who looks after groups."""
         if self._for_master is not None:

@@ -1,6 +1,7 @@
 """Topics with priorities, lite topics, and types that are checked for remoting clients, too."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import rocketmq
 
 from onelog.core.access import SELF
 from onelog.core.catalog.groups import GroupConfig
+from onelog.rocketmq import lite
 from onelog.wire.remoting.codes import RequestCode
 from tests.gateways.grpc.live import (
     SECONDS,
@@ -23,6 +25,7 @@ from tests.gateways.grpc.live import (
     simple_consumer,
 )
 from tests.gateways.remoting.live import client
+from tests.net.sessions import until
 
 PRIORITY = "_SYS_MSG_PRIORITY_"
 
@@ -170,3 +173,37 @@ async def test_lite_topics_are_read_by_those_who_want_them(tmp_path: Path) -> No
         await in_thread(work)
         assert sorted(listener.bodies) == [b"room-1 0", b"room-1 1", b"room-1 2"]
         assert not server.broker.leases
+
+
+async def test_lite_topics_that_nobody_writes_to_are_forgotten(tmp_path: Path) -> None:
+    async with grpc_broker(tmp_path) as server:
+        at, topic = address(server), make_topic(server, "chats", "LITE")
+        make_topic(server, "kept", "LITE")
+        config = server.broker.topics.require(topic)
+        attributes = {**(config.attributes or {}), "lite.topic.expiration": "20"}
+        server.broker.admin.create_topic(SELF, replace(config, attributes=attributes))
+        broker, gateway = server.broker, server.gateways["grpc"]
+
+        def send(to: str, *rooms: str) -> None:
+            with producer(at, to) as sending:
+                for room in rooms:
+                    made = message(to, b"x")
+                    made.lite_topic = room
+                    sending.send(made)
+
+        await in_thread(send, topic, *(f"room-{each}" for each in range(30)))
+        await in_thread(send, "kept", "room-0")
+        broker.offsets.commit("g", lite.queue_name(topic, "room-0"), 0, 1)
+        now_ms, lifetimes_ms = server.house.clock.now_ms(), lite.lifetimes(broker)
+        assert lifetimes_ms == {topic: 20 * 60_000}
+        assert not lite.expired(broker, now_ms + 19 * 60_000, lifetimes_ms)
+        found = lite.expired(broker, now_ms + 21 * 60_000, lifetimes_ms)
+        assert len(found) == 30
+        await in_thread(send, topic, "room-7")
+        gateway._forget(found)  # type: ignore[attr-defined]
+        queues = broker.store.queue_table.by_topic
+        await until(lambda: sum(name.startswith("%LMQ%") for name in queues) == 2)
+        assert {lite.queue_name(topic, "room-7"), lite.queue_name("kept", "room-0")} < set(queues)
+        assert broker.offsets.get("g", lite.queue_name(topic, "room-0"), 0) is None
+        await in_thread(send, topic, "room-0")
+        assert broker.store.max_offset(lite.queue_name(topic, "room-0"), 0) == 1

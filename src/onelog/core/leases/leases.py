@@ -746,11 +746,15 @@ class Leases:
 
     def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
         if config is None:
-            for place in [place for place in self._queues if place[1] == name]:
-                queue = self._queues.pop(place)
-                self._clear(queue, 0)
-                self._freed.discard(queue)
-                self._journal.gone(queue)
+            self.forget_topic(name)
+
+    def forget_topic(self, name: str) -> None:
+        """The topic is gone."""
+        for place in [place for place in self._queues if place[1] == name]:
+            queue = self._queues.pop(place)
+            self._clear(queue, 0)
+            self._freed.discard(queue)
+            self._journal.gone(queue)
 
 
 def _single(handout: Handout, offset: int, due_ms: int, policy: Policy) -> Handout:

@@ -4,13 +4,17 @@ That takes longer than others should wait: it is done in a worker, and those who
 read from when it is done.
 """
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from onelog.config import Loaded
 from onelog.gateways import House
 from onelog.gateways.grpc.endpoints import Endpoints
+from onelog.jobs import Job
 from onelog.net.connection import Connection, Session
+from onelog.rocketmq import lite
 
 if TYPE_CHECKING:
     from onelog.gateways.grpc.session import Gateway
@@ -68,11 +72,32 @@ class GrpcGateway:
         self._shared: Gateway | None = None
         self._early: list[_Early] = []
         self.endpoints = Endpoints(house)
+        self._expiring = Job("forgetting lite topics")
+        self._timer: asyncio.TimerHandle | None = None
 
     async def listen(self) -> None:
         """Open its port."""
         await self.house.listen(self.house.loaded.config.grpc.port, self._session)
         await self.endpoints.start()
+        self._expire_lite_topics()
+
+    def _expire_lite_topics(self) -> None:
+        """Now and then, forget lite topics that are not used any more, if any of them may go."""
+        self._timer = asyncio.get_running_loop().call_later(
+            lite.CHECK_MS / 1000, self._expire_lite_topics
+        )
+        broker, now_ms = self.house.broker, self.house.clock.now_ms()
+        with self._expiring:
+            lifetimes_ms = lite.lifetimes(broker)
+            if lifetimes_ms:
+                find = partial(lite.expired, broker, now_ms, lifetimes_ms)
+                self.house.look_up(find, lambda found: self._forget(found()))
+
+    def _forget(self, found: list[tuple[str, int]]) -> None:
+        with self._expiring:
+            left = lite.forget_some(self.house.broker, found)
+            if left and self._timer is not None:
+                asyncio.get_running_loop().call_soon(self._forget, left)
 
     def _session(self, connection: Connection) -> Session:
         if self._shared is None:
@@ -109,6 +134,9 @@ class GrpcGateway:
 
     async def close(self) -> None:
         """Take no more calls, and give back what clients have not acknowledged."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         await self.endpoints.close()
         if self._shared is not None:
             self._shared.close()

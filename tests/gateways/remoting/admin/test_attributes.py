@@ -62,7 +62,7 @@ def test_changes_that_cannot_be_made_are_refused(
     "text",
     [
         "queue.type=Other", "cleanup.policy=NEVER", "message.type=OTHER",
-        "lite.topic.expiration=5", "lite.bind.topic=x", "no.such=1",
+        "lite.bind.topic=x", "no.such=1",
     ],
 )  # fmt: skip
 def test_what_this_broker_does_not_implement_is_refused_by_name(text: str) -> None:

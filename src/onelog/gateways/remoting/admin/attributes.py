@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from onelog.errors import InvalidRequestError
 from onelog.rocketmq import message_types
+from onelog.rocketmq.lite import EXPIRATION, EXPIRATION_MINUTES_MAX
 from onelog.rocketmq.priorities import PRIORITY_FACTOR
 from onelog.wire.remoting.fields import INT64_MAX
 
@@ -53,6 +54,7 @@ TOPIC_ATTRIBUTES: dict[str, Attribute] = {
         frozenset((message_types.UNSPECIFIED, message_types.MIXED, *message_types.TYPES))
     ),
     "reserve.time": Attribute(least=-1),
+    EXPIRATION: Attribute(least=-1, most=EXPIRATION_MINUTES_MAX),
 }
 GROUP_ATTRIBUTES: dict[str, Attribute] = {PRIORITY_FACTOR: Attribute(most=100)}
 """RocketMQ's others are about lite topics whose members all get every message."""
