@@ -493,6 +493,10 @@ class SecurityConfig:
         "common_name", "what of a client's certificate names the user: its subject's common name, "
         "or the first alternative name of a kind", live=True,
     )  # fmt: skip
+    broker_user: str = setting(
+        "", "the user as whom brokers of one Kafka cluster log in to each other; empty: nobody, or "
+        "whom their certificate names", pattern=r"\S*", example="brokers", live=True,
+    )  # fmt: skip
     remote_admin: bool = setting(
         False, "let other machines delete, reset and reconfigure, too", live=True
     )

@@ -53,6 +53,7 @@ def secrets(server: BrokerServer, stored: asyncio.Event) -> None:
         broker.workqueues.declare(SELF, "/", f"{name}.queue", durable=True)
         broker.routing.bind(SELF, "/", name, "queue", f"{name}.queue", "#")
         broker.routing.declare_vhost(SELF, name)
+    broker.in_place.begin(SELF, SECRET, 60_000)
     broker.users.create_user(SELF, SECRET, prove("x"))
     broker.users.put_role(SELF, Role(SECRET))
     properties = f"KEYS\x01{SECRET}\x02UNIQ_KEY\x01{SECRET}\x02".encode()

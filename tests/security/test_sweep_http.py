@@ -22,6 +22,19 @@ GIVEN: dict[str, Any] = {
     "properties": {}, "ackmode": "ack_requeue_true", "encoding": "auto", "arguments": {},
 }  # fmt: skip
 """A body that every request of RabbitMQ's API understands."""
+_RECEIPTS = {"receipts": ["0-0-1"]}
+BODIES: dict[str, Any] = {
+    "/v1/topics/{topic}/produce-json": {"messages": [{"json": 1}]},
+    "/v1/topics/{topic}/groups/{group}/ack": _RECEIPTS,
+    "/v1/topics/{topic}/groups/{group}/nack": _RECEIPTS,
+    "/v1/topics/{topic}/groups/{group}/extend": _RECEIPTS,
+    "/v1/groups/{group}/reset": {"topic": "x", "to": "earliest", "dry_run": False},
+    "/api/policies/{vhost}/{name}": {"pattern": ".*", "definition": {"max-length": 1}},
+    "/api/operator-policies/{vhost}/{name}": {"pattern": ".*", "definition": {"max-length": 1}},
+    "/api/definitions": {"vhosts": [{"name": "x"}]},
+    "/api/definitions/{vhost}": {"vhosts": [{"name": "x"}]},
+}
+"""Bodies of requests that the one for all is not enough for."""
 NAMED = ("name", "topic", "group", "queue", "exchange", "source", "destination", "user", "vhost",
          "key", "id", "consumer", "client", "to", "from")  # fmt: skip
 STATIC = re.compile(r"/console/|/v1/openapi.json|/$")
@@ -38,6 +51,14 @@ def about(value: Any, name: str, key: str = "") -> Any:
     if isinstance(value, list):
         return [about(each, name, key) for each in value]
     return name if isinstance(value, str) and key in NAMED else value
+
+
+def body_about(method: str, path: str, name: str) -> Any:
+    """The body of a request, about one thing."""
+    if method in ("GET", "DELETE"):
+        return None
+    made = about(BODIES.get(path) or EXAMPLES.get((path, method)) or GIVEN, name)
+    return {**made, "to": "earliest"} if path.endswith("/reset") else made
 
 
 def requests(server: BrokerServer) -> Iterator[tuple[str, str]]:
@@ -70,10 +91,8 @@ def flat(answer: httpx.Response, name: str) -> bytes:
 async def compare(client: httpx.AsyncClient, method: str, path: str, vhost: str) -> str:
     """What is wrong with the answers to a request."""
     answers = []
-    example = EXAMPLES.get((path, method)) if method != "GET" else None
     for name in (SECRET, ABSENT):
-        body = about(GIVEN if example is None else example, name)
-        sent = None if method in ("GET", "DELETE") else body
+        sent = body_about(method, path, name)
         query = "?key=" + name if path.endswith("/messages") and method == "GET" else ""
         place = vhost.replace("NAME", name)
         async with client.stream(method, filled(path, name, place) + query, json=sent) as answer:

@@ -6,6 +6,7 @@ answer that has to wait is given later, by a callback.
 """
 
 import logging
+import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from onelog.core.membership.assignment import RequestMode
 from onelog.core.membership.locks import Queue
 from onelog.core.membership.members import PULLED_MS, Client, ConsumerData, LiveGroup
 from onelog.core.publish import Intent
+from onelog.core.transactions.half import NOT_OPEN
 from onelog.core.transactions.in_place import Stamp
 from onelog.core.transactions.prepared_batches import OnCommitted
 from onelog.errors import (
@@ -34,6 +36,7 @@ from onelog.errors import (
     OffsetOutOfRangeError,
     SubscriptionNotFoundError,
     SubscriptionOutdatedError,
+    TransactionNotFoundError,
 )
 from onelog.message import Appended, Message, NewMessage, NewRun
 from onelog.store.outcomes import Aborted
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_UNGUESSABLE = re.compile(r"(spark-batch-)?[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}")
+"""Names of queries that are random: Spark's own."""
 UNIT_SUBSCRIBED_FLAG = 2
 """The sys flag of the retry topic of a group in unit mode."""
 
@@ -219,7 +224,7 @@ class Broker(Looking):
         intent_of: Callable[[NewMessage], Intent | None] = lambda message: None,
     ) -> None:
         """Deliver a half message, with the intent that is told then; see `Transactions.commit`."""
-        self.access.check(who, "publish", ("group", group))
+        self._check_half(who, group, half_offset, log_offset)
 
         def becomes(message: NewMessage) -> NewMessage:
             intent = intent_of(message)
@@ -241,10 +246,18 @@ class Broker(Looking):
         checked: bool = False,
     ) -> None:
         """Forget a half message; see `Transactions.roll_back`."""
-        self.access.check(who, "publish", ("group", group))
+        self._check_half(who, group, half_offset, log_offset)
         self.transactions.roll_back(
             group, half_offset, log_offset, on_stored, token, checked=checked
         )
+
+    def _check_half(self, who: Principal, group: str, half_offset: int, log_offset: int) -> None:
+        """They must be allowed to send where the half message goes; else there is none for them."""
+        self.access.check(who, "publish", ("group", group))
+        if self._guarded:
+            topic = self.transactions.topic_of(half_offset, log_offset)
+            if topic is not None and not self.access.may(who, "publish", ("topic", topic)):
+                raise TransactionNotFoundError(NOT_OPEN.format(half_offset))
 
     def begin(self, who: Principal, owner: Hashable, name: str = "") -> None:
         """Begin a staged transaction of an owner; see `StagedTransactions`."""
@@ -285,6 +298,7 @@ class Broker(Looking):
     ) -> None:
         """Store a part of a batch that a query prepares; see `PreparedBatches.stage`."""
         self.access.check(who, "publish", ("topic", run.topic))
+        self._check_query(who, query)
         self.prepared_batches.stage(query, batch, attempt, run, on_stored, token, one_off=one_off)
 
     def commit_batch(
@@ -300,15 +314,22 @@ class Broker(Looking):
         one_off: bool = False,
     ) -> None:
         """Deliver a prepared batch; see `PreparedBatches.commit`."""
-        self.access.check(who, "publish", ("broker", self.config.name))
+        self._check_query(who, query)
         self.prepared_batches.commit(
             query, batch, parts, on_committed, token, note=note, one_off=one_off
         )
 
     def last_batch(self, who: Principal, query: str) -> tuple[int | None, str]:
         """The last batch that a query has committed, if any, and what it noted with it."""
-        self.access.check(who, "describe", ("broker", self.config.name))
+        self._check_query(who, query)
         return self.prepared_batches.last_batch(query), self.prepared_batches.note(query)
+
+    def _check_query(self, who: Principal, query: str) -> None:
+        """Batches are of a query as transactions are of a transactional id: who numbers them can
+        make those of others too late. A name that nobody can guess is nobody else's."""
+        self.access.check(who, "publish", ("broker", self.config.name))
+        if not _UNGUESSABLE.fullmatch(query):
+            self.access.check(who, "publish", ("transaction", query))
 
     # -- fetching ------------------------------------------------------------------------------
 

@@ -191,7 +191,7 @@ def test_a_batch_waits_for_the_one_before_it(job: Job) -> None:
 def test_queries_do_not_disturb_one_another(job: Job) -> None:
     other = Job(job.world, "other")
     mine, theirs = job.stage(0, b"mine"), other.stage(0, b"theirs")
-    with pytest.raises(StagedPartError, match="of query 'other', batch 0; not of 'copy'"):
+    with pytest.raises(StagedPartError, match="is not of query 'copy'"):
         job.commit(0, theirs)
     assert job.world.broker.prepared_batches.last_batch("copy") is None
     job.commit(0, mine)
@@ -214,7 +214,7 @@ def test_a_commit_of_what_is_not_staged_is_refused_and_changes_nothing(
 
 def test_parts_of_another_batch_are_refused(job: Job) -> None:
     place = job.stage(1, b"a")
-    with pytest.raises(StagedPartError, match="batch 1; not of 'copy', batch 2"):
+    with pytest.raises(StagedPartError, match="is not of query 'copy', batch 2"):
         job.commit(2, place)
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -16,7 +17,8 @@ from kafka import KafkaConsumer, KafkaProducer
 from onelog.client import AsyncProducer, Message
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
-from onelog.errors import ConfigError, KeyNotFoundError
+from onelog.core.users.passwords import prove
+from onelog.errors import ConfigError, KeyNotFoundError, PeerClosedError
 from onelog.gateways.kafka.gateway import KafkaGateway
 from onelog.gateways.kafka.session import Gateway
 from onelog.server import BrokerServer
@@ -361,3 +363,23 @@ async def test_a_number_is_that_of_one_broker(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"set broker.nameservers"):
         async with kafka(tmp_path / "alone", kafka__node_id=0):
             pass
+
+
+async def test_brokers_log_in_to_each_other_once_there_are_users(tmp_path: Path) -> None:
+    proofs = prove("broker secret", signing=True)
+    async with kafka_cluster(tmp_path, security__broker_user="bro=ker,s") as cluster:
+        agreement = gateway_of(cluster[0]).agreement
+        assert agreement is not None
+        peers = agreement.peers
+        wanted = {"topics": None, "allow_auto_topic_creation": False}
+        await eventually(lambda: len(agreement.cluster.nodes) == 3, "all know each other")
+        assert (await peers.ask(1, ApiKey.METADATA, 12, wanted))["brokers"]
+        for server in cluster.servers.values():
+            server.broker.users.create_user(SELF, "ann", prove("x"), ("admin",))
+        with pytest.raises(PeerClosedError):
+            await peers.ask(1, ApiKey.METADATA, 12, wanted)
+        for server in cluster.servers.values():
+            known = {"name": "bro=ker,s", "proofs": msgspec.to_builtins(proofs), "roles": ["admin"]}
+            server.broker.users.users.apply("bro=ker,s", known)
+        for node in (1, 2):
+            assert (await peers.ask(node, ApiKey.METADATA, 12, wanted))["brokers"]

@@ -236,3 +236,36 @@ async def test_the_first_rule_is_taken_where_nobody_has_to_log_in(tmp_path: Path
         upsertions = {"upsertions": [{**made, "salted_password": b"p"}], "deletions": []}
         (told,) = (await client.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, upsertions))["results"]
         assert told["error_code"] == 0
+
+
+async def test_what_somebody_may_is_told_as_it_is(tmp_path: Path) -> None:
+    fields = {
+        "topics": [{"name": "orders"}], "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": True, "include_cluster_authorized_operations": True,
+    }  # fmt: skip
+    async with kafka(tmp_path) as server:
+        server.broker.admin.create_topic(SELF, TopicConfig("orders", 1, 1))
+        users = server.broker.users
+        users.create_user(SELF, "root", prove("r"), ("admin",))
+        users.create_user(SELF, "bob", prove("b"))
+        rules = Rule(("consume",), "topic", "orders", "literal"), Rule(("consume",), "group", "g*")
+        users.set_rules(SELF, "bob", rules)
+        told = {}
+        for name, password in (("root", "r"), ("bob", "b")):
+            async with raw(server) as client:
+                await client.ask(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
+                given = {"auth_bytes": f"\0{name}\0{password}".encode()}
+                await client.ask(ApiKey.SASL_AUTHENTICATE, 2, given)
+                topic = (await client.ask(ApiKey.METADATA, 8, fields))["topics"][0]
+                wanted = {"include_cluster_authorized_operations": True, "endpoint_type": 1}
+                cluster = await client.ask(ApiKey.DESCRIBE_CLUSTER, 1, wanted)
+                asked = {"groups": ["g1", "h1"], "include_authorized_operations": True}
+                groups = (await client.ask(ApiKey.DESCRIBE_GROUPS, 5, asked))["groups"]
+                told[name] = [
+                    topic["topic_authorized_operations"], cluster["cluster_authorized_operations"],
+                    *(each["authorized_operations"] for each in groups),
+                ]  # fmt: skip
+        read, describe, describe_configs, idempotent = 1 << 3, 1 << 8, 1 << 10, 1 << 12
+        assert told["root"] == [0xDF8, 0x1FA0, 0x148, 0x148]
+        of_cluster = describe | describe_configs | idempotent
+        assert told["bob"] == [read | describe | describe_configs, of_cluster, read | describe, 0]

@@ -161,9 +161,10 @@ class Cluster(Struct):
 
 
 def _followers(ask: Ask) -> list[Follower]:
+    followers = ask.house.standing.followers() if knows_names(ask) else []
     return [
         Follower(each.node_id, each.address, each.behind_bytes, each.behind_ms, each.in_sync)
-        for each in ask.house.standing.followers()
+        for each in followers
     ]
 
 
@@ -380,7 +381,7 @@ async def get_cluster(ask: Ask) -> Cluster:
         trouble=trouble,
         broker_id=standing.broker_id or 0,
         epoch=standing.epoch,
-        ha_address=standing.ha_address,
+        ha_address=standing.ha_address if knows_names(ask) else "",
         replicated=standing.replicated,
         followers=_followers(ask),
     )

@@ -85,10 +85,6 @@ class Routing:
             self._access.check(who, "describe", ("vhost", vhost))
         return vhost in self._topology.vhosts
 
-    def has_vhost(self, name: str) -> bool:
-        """Whether there is one of that name."""
-        return name in self._topology.vhosts
-
     def declare_vhost(
         self, who: Principal, name: str, description: str = "", tags: Iterable[str] = ()
     ) -> None:

@@ -61,6 +61,7 @@ _OP_BYTES_PER_READ = 1 << 20
 _DETOURS = (SCHEDULE_TOPIC, TIMER_TOPIC)
 """Where a committed message may be instead of in its own topic."""
 
+NOT_OPEN = "no transaction is open with half message {}: it has ended, or never began"
 Becomes = Callable[[NewMessage], NewMessage]
 
 
@@ -351,6 +352,12 @@ class Transactions:
 
     # -- ending --------------------------------------------------------------------------------
 
+    def topic_of(self, half_offset: int, log_offset: int) -> str | None:
+        """Where a half message goes if it is committed; None if none is open there."""
+        if self.places.get(half_offset) != log_offset:
+            return None
+        return property_value(self._store.message_at(log_offset).properties, REAL_TOPIC)
+
     def commit(
         self,
         group: str,
@@ -394,10 +401,7 @@ class Transactions:
         """The half message, if it is open and whoever ends it may do so."""
         at = self.places.get(half_offset)
         if at is None:
-            raise TransactionNotFoundError(
-                f"no transaction is open with half message {half_offset}: it has ended, or never "
-                "began"
-            )
+            raise TransactionNotFoundError(NOT_OPEN.format(half_offset))
         if at != log_offset:
             raise TransactionNotFoundError(
                 f"The commit log offset wrong: half message {half_offset} is not at {log_offset}"

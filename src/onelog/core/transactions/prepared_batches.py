@@ -404,11 +404,10 @@ class PreparedBatches:
     def _part(self, offset: int, query: str, batch: int) -> Part:
         """The staged part at a place; `StagedPartError` unless it is of this query and batch."""
         part = self._parts.read(offset)
-        of_query, of_batch = part.labels.get("query"), part.labels.get("batch")
-        if (of_query, of_batch) != (query, str(batch)):
+        if (part.labels.get("query"), part.labels.get("batch")) != (query, str(batch)):
+            # Not of what: that is not for everybody.
             raise StagedPartError(
-                f"what is staged at {offset} is of query {of_query!r}, batch {of_batch}; not of "
-                f"{query!r}, batch {batch}"
+                f"what is staged at {offset} is not of query {query!r}, batch {batch}"
             )
         return part
 

@@ -72,7 +72,11 @@ def ask_producer(client: Client, check: Check) -> bool:
     channel = client.channel
     if not isinstance(channel, GrpcClient):
         return False
-    message = check.message
+    message, heard = check.message, channel.telemetry
+    if heard is None or not heard.gateway.broker.access.may(
+        heard.who, "publish", ("topic", message.topic)
+    ):
+        return False  # The group's name is free, and who is asked sees the message.
     stored = Message(
         message.topic, message.queue_id, QueueOffset(check.half_offset),
         LogOffset(check.log_offset), memoryview(message.body), message.properties, message.flag,

@@ -73,6 +73,20 @@ class Call:
         self.body = body
 
     @property
+    def sees_all(self) -> bool:
+        """Whether they may know of everything that the broker has."""
+        return self.broker.access.may(self.who, "describe", ("broker", "names"))
+
+    def clients(self) -> list[ClientState]:
+        """Connections of AMQP, their own only if they may not know of others."""
+        is_all, vhosts = self.sees_all, self.vhosts
+        return [
+            each
+            for each in self.house.clients()
+            if each.vhost in vhosts and (is_all or each.user == self.who.name)
+        ]
+
+    @property
     def vhost(self) -> str:
         """The vhost that the path names, or the first one."""
         return self.path.get("vhost", "/")
@@ -154,7 +168,7 @@ async def overview(call: Call) -> Body:
     """What the first page of RabbitMQ's console has."""
     queues = call.broker.workqueues.queues(call.who)
     call.broker.admin.state(call.who)
-    clients = list(call.house.clients())
+    clients = call.clients()
     totals: Counter[str] = Counter()
     for each in queues:
         totals.update(_queue_stats(each))
@@ -197,7 +211,8 @@ async def nodes(call: Call) -> list[Body]:
 
 async def whoami(call: Call) -> Body:
     """Who asks."""
-    return {"name": call.who.name or "guest", "tags": ["administrator"]}
+    tags = ["administrator"] if call.broker.users.is_admin(call.who) else []
+    return {"name": call.who.name or "guest", "tags": tags}
 
 
 def _connection(each: ClientState) -> Body:
@@ -238,7 +253,7 @@ def _channel(call: Call, client: ClientState, each: ChannelState) -> Body:
 
 async def connections(call: Call) -> list[Body]:
     """Those of AMQP."""
-    found = [_connection(each) for each in call.house.clients() if each.vhost in call.vhosts]
+    found = [_connection(each) for each in call.clients()]
     return [each for each in found if call.path.get("name", each["name"]) == each["name"]]
 
 
@@ -251,9 +266,8 @@ async def channels(call: Call) -> list[Body]:
     """Those of all connections, or of one."""
     return [
         _channel(call, client, each)
-        for client in call.house.clients()
-        if client.vhost in call.vhosts
-        and call.path.get("of", _connection_name(client.connection))
+        for client in call.clients()
+        if call.path.get("of", _connection_name(client.connection))
         == _connection_name(client.connection)
         for each in client.channels
     ]
@@ -273,6 +287,7 @@ def _the_one(call: Call, found: list[Body]) -> Body:
 
 async def close_connection(call: Call) -> None:
     """End one."""
+    call.broker.access.check(call.who, "alter", ("broker", "names"))
     for _, each in call.house.connections():
         if call.path["name"].startswith(f"{each.remote_address} "):
             each.close()
@@ -442,7 +457,7 @@ def _channels_of(call: Call) -> dict[object, Body]:
             "peer_host": client.connection.remote[0], "peer_port": client.connection.remote[1],
             "user": client.user, "node": _NODE,
         }
-        for client in call.house.clients()
+        for client in call.clients()
         for channel in client.channels
         for consumer in channel.consumers
     }  # fmt: skip
@@ -623,10 +638,10 @@ async def export(call: Call) -> Body:
 async def load(call: Call) -> None:
     """Declare all that definitions name, which may be RabbitMQ's own."""
     routing = call.broker.routing
-    for each in _listed(call, "vhosts"):
-        if not routing.has_vhost(each["name"]):
-            routing.declare_vhost(call.who, each["name"])
     try:
+        for each in _listed(call, "vhosts"):
+            if not routing.is_open_to(call.who, each["name"]):
+                routing.declare_vhost(call.who, each["name"])
         for each in _listed(call, "exchanges"):
             routing.declare_exchange(
                 call.who, _vhost_of(call, each), each["name"], each["type"],

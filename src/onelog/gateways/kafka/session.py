@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from onelog.core.access import SELF, Principal
+from onelog.core.access import SELF, Action, Kind, Principal
 from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import (
     NotPermittedError,
@@ -44,6 +44,11 @@ PENDING_MAX = 1_000
 LEADER_EPOCH = 0
 """No partition ever has another leader."""
 _FEATURES = {"transaction.version": 2}
+_OPERATIONS: dict[int, Action] = {
+    3: "consume", 4: "publish", 5: "create", 6: "delete", 7: "alter", 8: "describe", 9: "alter",
+    10: "describe", 11: "alter", 12: "publish",
+}  # fmt: skip
+"""What Kafka's operations are here, by their numbers."""
 """What clients may use only if all brokers do; with 2, transactions that KIP-890 describes."""
 _FEATURES_VERSION = 4
 """Clients before do not understand that a feature may be off."""
@@ -143,6 +148,17 @@ class KafkaSession(FramedSession):
         """The client has proved who it is."""
         self.principal = who
         self.connection.user = who.name
+
+    def operations(self, kind: Kind, name: str, most: int) -> int:
+        """Which of Kafka's operations they may, of those that such a thing has; a bit for each."""
+        access, who = self.broker.access, self.principal
+        if access.is_open:
+            return most
+        return sum(
+            1 << number
+            for number, action in _OPERATIONS.items()
+            if most >> number & 1 and access.may(who, action, (kind, name))
+        )
 
     def require_administrator(self) -> None:
         """`NotPermittedError` if what deletes or reconfigures is not for this peer."""

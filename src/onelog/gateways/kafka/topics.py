@@ -28,7 +28,7 @@ from onelog.wire.kafka.schema import Fields
 
 _ALL_OPERATIONS = 0xDF8
 """Of a topic: read, write, create, delete, alter, describe, and those with configs."""
-_CLUSTER_OPERATIONS = 0x1FB0
+_CLUSTER_OPERATIONS = 0x1FA0
 _PAGE_PARTITIONS_MAX = 2_000
 
 
@@ -57,7 +57,9 @@ def metadata(session: KafkaSession, request: Request) -> Fields:
     if fields.get("include_topic_authorized_operations"):
         for each in topics:
             if not each["error_code"]:
-                each["topic_authorized_operations"] = _ALL_OPERATIONS
+                each["topic_authorized_operations"] = session.operations(
+                    "topic", each["name"], _ALL_OPERATIONS
+                )
     answer: Fields = {
         "brokers": cluster.endpoints(),
         "cluster_id": session.broker.config.cluster,
@@ -65,7 +67,9 @@ def metadata(session: KafkaSession, request: Request) -> Fields:
         "topics": topics,
     }
     if fields.get("include_cluster_authorized_operations"):
-        answer["cluster_authorized_operations"] = _CLUSTER_OPERATIONS
+        answer["cluster_authorized_operations"] = session.operations(
+            "broker", session.broker.config.name, _CLUSTER_OPERATIONS
+        )
     return answer
 
 
@@ -187,7 +191,9 @@ def describe_cluster(session: KafkaSession, request: Request) -> Fields:
         ],
     }
     if request.fields["include_cluster_authorized_operations"]:
-        answer["cluster_authorized_operations"] = _CLUSTER_OPERATIONS
+        answer["cluster_authorized_operations"] = session.operations(
+            "broker", session.broker.config.name, _CLUSTER_OPERATIONS
+        )
     return answer
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from onelog.core.access import SELF
+from onelog.core.access import SELF, Principal
 from onelog.core.catalog.placements import Placement
 from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import BrokerBusyError, ConfigError, OnelogError
@@ -59,6 +59,14 @@ DELETED_KEPT_MS = 30 * 86_400_000
 """A broker that was away for longer may bring a topic back that was deleted meanwhile."""
 
 
+def _login(house: House) -> tuple[str, str]:
+    """As whom brokers call each other: users are the same on all of them."""
+    name = house.loaded.config.security.broker_user
+    if not name or house.broker.users.is_open:
+        return "", ""
+    return name, house.broker.logins.signing_secret(Principal(name, "kafka"))
+
+
 class Agreement:
     """One broker's part in it."""
 
@@ -68,7 +76,7 @@ class Agreement:
         self._node = node
         self.cluster = cluster
         self._register = Register("KAFKA", lambda: house.broker.config, house.tls)
-        self.peers = Peers(cluster.nodes.get, house.tls)
+        self.peers = Peers(cluster.nodes.get, house.tls, lambda: _login(house))
         self._round = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()

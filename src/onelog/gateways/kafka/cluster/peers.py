@@ -4,7 +4,11 @@ Invariant: every question is answered, or raises `PeerTimeoutError` or `PeerClos
 """
 
 import asyncio
+import base64
+import hashlib
+import hmac
 import itertools
+import secrets
 import struct
 from collections.abc import Callable
 
@@ -21,6 +25,8 @@ from onelog.wire.kafka.schema import Fields
 TIMEOUT_SECONDS = 3.0
 _ANSWER_BYTES_MAX = 16 << 20
 _NUMBER = struct.Struct(">i")
+_MECHANISM, _ITERATIONS_MAX = "SCRAM-SHA-256", 16_384
+"""More than that nobody here has, and they are counted in the loop."""
 
 
 class _Caller(FramedSession):
@@ -58,12 +64,48 @@ class _Caller(FramedSession):
                 answer.set_exception(PeerClosedError("the other broker is gone"))
 
 
+async def _log_in(caller: _Caller, name: str, password: str) -> None:
+    """By SCRAM: the password itself is for nobody's ears; `PeerClosedError` if it is not taken."""
+    await caller.ask(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": _MECHANISM})
+
+    async def say(text: str) -> dict[str, str]:
+        sent = {"auth_bytes": text.encode()}
+        answer = await caller.ask(ApiKey.SASL_AUTHENTICATE, 2, sent)
+        if answer["error_code"]:
+            raise PeerClosedError(f"another broker does not let the user {name!r} in")
+        parts = bytes(answer["auth_bytes"]).decode().split(",")
+        return {part[0]: part[2:] for part in parts}
+
+    known_as = name.replace("=", "=3D").replace(",", "=2C")
+    bare = f"n={known_as},r={secrets.token_urlsafe(18)}"
+    told = await say(f"n,,{bare}")
+    ending = f"c=biws,r={told['r']}"
+    salted = hashlib.pbkdf2_hmac(
+        "sha256",
+        password.encode(),
+        base64.b64decode(told["s"]),
+        min(int(told["i"]), _ITERATIONS_MAX),
+    )
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    said = f"{bare},r={told['r']},s={told['s']},i={told['i']},{ending}".encode()
+    mask = hmac.digest(hashlib.sha256(client_key).digest(), said, "sha256")
+    proof = bytes(one ^ other for one, other in zip(client_key, mask, strict=True))
+    await say(f"{ending},p={base64.b64encode(proof).decode()}")
+
+
 class Peers:
     """The brokers that this one has called."""
 
-    def __init__(self, find: Callable[[int], Node | None], tls: Tls) -> None:
+    def __init__(
+        self,
+        find: Callable[[int], Node | None],
+        tls: Tls,
+        login: Callable[[], tuple[str, str]] = lambda: ("", ""),
+    ) -> None:
+        """`login` tells as whom to log in, and by which password; without a name, nobody does."""
         self._find = find
         self._tls = tls
+        self._login = login
         self._callers: dict[int, tuple[Node, _Caller]] = {}
         self._connecting = asyncio.Lock()
 
@@ -97,6 +139,13 @@ class Peers:
                 await loop.create_connection(lambda: connection, node.host, node.port, ssl=tls)
             except OSError as error:
                 raise PeerClosedError(f"no connection to broker {node_id}: {error}") from None
+            name, password = self._login()
+            if name:
+                try:
+                    await _log_in(made[0], name, password)
+                except PeerClosedError:
+                    connection.close()
+                    raise
             self._callers[node_id] = node, made[0]
             return made[0]
 

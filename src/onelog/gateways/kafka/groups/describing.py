@@ -58,7 +58,7 @@ def describe_groups(session: KafkaSession, request: Request) -> Fields:
         except OnelogError as error:
             answer["error_code"] = error_code(error)
         if request.fields.get("include_authorized_operations"):
-            answer["authorized_operations"] = ALL_OPERATIONS
+            answer["authorized_operations"] = session.operations("group", name, ALL_OPERATIONS)
         told.append(answer)
     return {"groups": told}
 
@@ -95,7 +95,7 @@ def consumer_group_describe(session: KafkaSession, request: Request) -> Fields:
         except OnelogError as error:
             answer |= {"error_code": error_code(error), "error_message": str(error)}
         if request.fields["include_authorized_operations"]:
-            answer["authorized_operations"] = ALL_OPERATIONS
+            answer["authorized_operations"] = session.operations("group", name, ALL_OPERATIONS)
         told.append(answer)
     return {"groups": told}
 

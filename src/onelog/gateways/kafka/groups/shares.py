@@ -58,7 +58,7 @@ def share_group_describe(session: KafkaSession, request: Request) -> Fields:
         except OnelogError as error:
             answer |= refusal(error)
         if request.fields["include_authorized_operations"]:
-            answer["authorized_operations"] = ALL_OPERATIONS
+            answer["authorized_operations"] = session.operations("group", name, ALL_OPERATIONS)
         told.append(answer)
     return {"groups": told}
 

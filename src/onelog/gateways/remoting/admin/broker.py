@@ -312,6 +312,7 @@ def clean_expired_queues(session: BrokerSession, command: Command) -> None:
 def ha_status(session: BrokerSession, command: Command) -> Answer:
     """GET_BROKER_HA_STATUS."""
     broker, standing = session.broker, session.gateway.house.standing
+    broker.access.check(session.principal, "describe", ("broker", "names"))
     followers = standing.followers()
     status = HaStatus(
         ha_connection_info=[
@@ -359,6 +360,7 @@ def timer_metrics(session: BrokerSession, command: Command) -> None:
 
 def pop_rollback(session: BrokerSession, command: Command) -> Answer:
     """POP_ROLLBACK: bring open leases from RocksDB back to files. They are nowhere else here."""
+    session.broker.access.check(session.principal, "alter", ("broker", session.broker.config.name))
     return Answer()
 
 

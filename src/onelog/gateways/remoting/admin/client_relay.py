@@ -90,6 +90,7 @@ def consume_directly(session: BrokerSession, command: Command) -> None:
     if group_config is not None:
         ext["groupSysFlag"] = str(group_config.sys_flag)
     message_id = fields.text(ext, "msgId")
+    broker.access.check(session.principal, "consume", ("group", group))
 
     def find() -> Message:
         try:

@@ -92,6 +92,9 @@ def ask_producer(client: Client, check: Check) -> bool:
     if session.connection.closing or session.connection.congested:
         return False
     message = check.message
+    # The group's name is free, and who is asked sees the message.
+    if not session.broker.access.may(session.principal, "publish", ("topic", message.topic)):
+        return False
     unique = property_value(message.properties, UNIQUE_KEY)
     ext = {
         "topic": message.topic,
