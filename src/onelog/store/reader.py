@@ -28,6 +28,8 @@ COLUMNS_MIN = 256
 """Reads of at least so many messages look at their entries as columns."""
 COLUMNS_LOOK = 2_048
 """Entries that are looked at first; how many more it takes, their records tell."""
+BATCH_LONG, SHORT_MAX = 64, 16
+"""Entries of a batch that are worth skipping, and how many shorter ones may be between such."""
 _SAME_PLACE = np.dtype([("log", "u8"), ("rest", "V12")])
 """An entry whose place is only compared."""
 _UNREADABLE_S = 10.0
@@ -171,7 +173,7 @@ class StoreReader:
             return _nothing(FetchStatus.OFFSET_OVERFLOW_ONE, offset, start, end)
         if offset > end:
             return _nothing(FetchStatus.OFFSET_OVERFLOW_BADLY, end, start, end)
-        collect = _collect if count_max < COLUMNS_MIN else _collect_columns
+        collect = _collect if count_max < COLUMNS_MIN else _collect_many
         ranges, count, size, last_at = collect(queue, offset, count_max, bytes_max)
         if offset + count < end and queue.entry(offset + count)[0] == last_at:
             count = _end_of_batch(queue, offset + count) - offset
@@ -366,10 +368,36 @@ def _collect(
     return ranges, count, size_total, record_at
 
 
+def _collect_many(
+    queue: ConsumeQueue, offset: int, count_max: int, bytes_max: int
+) -> tuple[list[tuple[int, int]], int, int, int]:
+    """The same for many entries. Of long batches only the ends are looked for."""
+    ranges: list[tuple[int, int]] = []
+    here, stop = offset, min(offset + count_max, queue.end)
+    size_total = short = record_at = 0
+    while here < stop:
+        at, size, _ = queue.entry(here)
+        if size_total and size_total + size > bytes_max:
+            break
+        end = _end_of_batch(queue, here)
+        if end - here < BATCH_LONG:
+            short += 1
+            if here == offset or short > SHORT_MAX:
+                return _collect_columns(queue, offset, count_max, bytes_max)
+        if size == PADDING_SIZE:  # There may be more of them behind what is there.
+            return _collect_columns(queue, offset, count_max, bytes_max)
+        if ranges and at == sum(ranges[-1]):
+            ranges[-1] = (ranges[-1][0], ranges[-1][1] + size)
+        else:
+            ranges.append((at, size))
+        here, record_at, size_total = end, at, size_total + size
+    return ranges, here - offset, size_total, record_at
+
+
 def _collect_columns(
     queue: ConsumeQueue, offset: int, count_max: int, bytes_max: int
 ) -> tuple[list[tuple[int, int]], int, int, int]:
-    """The same for many entries at once, as columns; a tenth of the time where records adjoin."""
+    """The same as columns: a tenth of the time where records adjoin."""
     # No more entries need be looked at than there can be records in so many bytes.
     count_max = min(count_max, max(COLUMNS_MIN, bytes_max // RECORD_BYTES_MIN))
     look = min(count_max, COLUMNS_LOOK)

@@ -50,6 +50,7 @@ _PROBE_SHIFT = 16
 """The page cache is asked about 64 KiB at a time: the kernel reads ahead, and evicts, in pieces."""
 _PROBE_MS = 1_000
 _PROBES_MAX = 4_096
+_BLOCKS_MANY = 4
 
 
 class Transactions(Protocol):
@@ -328,6 +329,8 @@ class QueueReader:
             return False
         last = sum(ranges[-1]) - 1
         blocks: Collection[int] = range(first >> _PROBE_SHIFT, (last >> _PROBE_SHIFT) + 1)
+        if len(blocks) > _BLOCKS_MANY * len(ranges) and self._are_warm(ranges):
+            return False  # Much in one piece: to ask about it costs less than to remember it.
         if len(blocks) > len(ranges):
             blocks = {
                 block
@@ -340,7 +343,10 @@ class QueueReader:
         if not unknown or self._are_warm_blocks(sorted(unknown), now):
             return False
         # What lies beside them may be on the disk without being needed.
-        return not all(store.is_warm(at, size) for at, size in ranges)
+        return not self._are_warm(ranges)
+
+    def _are_warm(self, ranges: Sequence[tuple[int, int]]) -> bool:
+        return all(self._is_warm(at, at + size) for at, size in ranges)
 
     def _are_warm_blocks(self, blocks: list[int], now: int) -> bool:
         """Whether all of some blocks are in the page cache, which is remembered for a moment."""
