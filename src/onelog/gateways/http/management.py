@@ -37,6 +37,7 @@ from onelog.gateways.http.policies import (
 from onelog.gateways.http.rates import Rates
 from onelog.gateways.http.requests import (
     answer,
+    as_asked,
     called,
     house_of,
     json_of,
@@ -767,40 +768,6 @@ def _endpoint(acts: dict[str, Act], rates: Rates) -> Callable[[Request], Awaitab
             return answer({"error": "bad_request", "reason": str(error)}, 400)
         if made is None:
             return Response(status_code=201 if request.method in ("PUT", "POST") else 204)
-        return answer(_as_asked(request, made) if isinstance(made, list) else made)
+        return answer(as_asked(request, made, PAGE_MAX) if isinstance(made, list) else made)
 
     return endpoint
-
-
-def _as_asked(request: Request, made: list[Body]) -> Any:
-    """A list in the order, with the columns, and of the page that a request asks for."""
-    query = request.query_params
-    if by := query.get("sort"):
-        made = sorted(
-            made, key=lambda each: (str(type(_column(each, by))), _column(each, by)),
-            reverse=query.get("sort_reverse") == "true",
-        )  # fmt: skip
-    if columns := query.get("columns"):
-        wanted = {each.partition(".")[0] for each in columns.split(",")}
-        made = [{name: each[name] for name in each if name in wanted} for each in made]
-    if "page" not in query:
-        return made
-    try:
-        page, size = int(query["page"]), int(query.get("page_size", "100"))
-    except ValueError:
-        raise InvalidRequestError("page and page_size must be numbers") from None
-    if page < 1 or not 1 <= size <= PAGE_MAX:
-        raise InvalidRequestError(f"page is 1 at least, and page_size up to {PAGE_MAX}")
-    found = [each for each in made if query.get("name", "") in str(each.get("name", ""))]
-    items = found[(page - 1) * size : page * size]
-    return {
-        "filtered_count": len(found), "item_count": len(items), "items": items, "page": page,
-        "page_count": max(1, -(-len(found) // size)), "page_size": size, "total_count": len(made),
-    }  # fmt: skip
-
-
-def _column(each: Body, name: str) -> Any:
-    value: Any = each
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value if isinstance(value, int | float | str) else ""

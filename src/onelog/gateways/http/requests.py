@@ -148,3 +148,37 @@ async def looked_up(house: House, find: Callable[[], _T]) -> _T:
 
     house.look_up(find, told)
     return await future
+
+
+def as_asked(request: Request, made: list[dict[str, Any]], page_max: int) -> Any:
+    """A list in the order, with the columns, and of the page that a request asks for."""
+    query = request.query_params
+    if by := query.get("sort"):
+        made = sorted(
+            made, key=lambda each: (str(type(_column(each, by))), _column(each, by)),
+            reverse=query.get("sort_reverse") == "true",
+        )  # fmt: skip
+    if columns := query.get("columns"):
+        wanted = {each.partition(".")[0] for each in columns.split(",")}
+        made = [{name: each[name] for name in each if name in wanted} for each in made]
+    if "page" not in query:
+        return made
+    try:
+        page, size = int(query["page"]), int(query.get("page_size", "100"))
+    except ValueError:
+        raise InvalidRequestError("page and page_size must be numbers") from None
+    if page < 1 or not 1 <= size <= page_max:
+        raise InvalidRequestError(f"page is 1 at least, and page_size up to {page_max}")
+    found = [each for each in made if query.get("name", "") in str(each.get("name", ""))]
+    items = found[(page - 1) * size : page * size]
+    return {
+        "filtered_count": len(found), "item_count": len(items), "items": items, "page": page,
+        "page_count": max(1, -(-len(found) // size)), "page_size": size, "total_count": len(made),
+    }  # fmt: skip
+
+
+def _column(each: dict[str, Any], name: str) -> Any:
+    value: Any = each
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value if isinstance(value, int | float | str) else ""
