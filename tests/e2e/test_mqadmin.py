@@ -3,7 +3,9 @@
 Each command runs as people run it: as a process of its own, judged by what it prints.
 """
 
+import json
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from tests.e2e.conftest import Server
 from tests.e2e.java_clients import Facts, Scenario, mqadmin
+from tests.e2e.onelog_peer import OnelogPeer
 from tests.e2e.remoting_probe import call
 
 pytestmark = [pytest.mark.e2e_java, pytest.mark.timeout(300)]
@@ -304,6 +307,11 @@ OTHERS = (
     "exportMetadata -b ADDRESS -f HOME",
     "exportConfigs -c CLUSTER -f HOME",
     "exportMetrics -c CLUSTER -f HOME",
+    "exportPopRecord -b ADDRESS -d true",
+    "cleanUnusedTopic -b ADDRESS",
+    f"updateOrderConf -m put -t {TOPIC} -v NAME:4",
+    f"updateOrderConf -m get -t {TOPIC}",
+    f"updateOrderConf -m delete -t {TOPIC}",
 )
 """What has no test of its own here."""
 
@@ -316,3 +324,78 @@ def test_the_command_works(admin: Admin, command: str) -> None:
     output = admin(*(meant.get(word, word) for word in command.split()))
     assert "[error]" not in output.lower()
     assert "not supported" not in output
+
+
+def test_topics_and_groups_are_made_from_files(admin: Admin) -> None:
+    address = admin.server.broker_address
+    topics, groups = admin.home / "topics.json", admin.home / "groups.json"
+    names = ["Listed-1", "Listed-2"]
+    topics.write_text(
+        json.dumps([{"topicName": each, "readQueueNums": 3, "writeQueueNums": 3} for each in names])
+    )
+    groups.write_text(json.dumps([{"groupName": each, "retryMaxTimes": 4} for each in names]))
+    made = admin("updateTopicList", "-b", address, "-f", str(topics))
+    assert f"submit batch of topic config to {address} success" in made
+    made = admin("updateSubGroupList", "-b", address, "-f", str(groups))
+    assert f"submit batch of group config to {address} success" in made
+    for name in names:
+        assert '"writeQueueNums":3' in admin("topicRoute", "-t", name)
+        assert re.search(r"retryMaxTimes\s*=\s*4", admin("getConsumerConfig", "-g", name))
+    deleted = admin("deleteSubGroup", "-b", address, "-g", names[0], "-r", "true")
+    assert f"delete subscription group [{names[0]}] from broker [{address}] success." in deleted
+    assert "retryMaxTimes" not in admin("getConsumerConfig", "-g", names[0])
+
+
+def test_the_times_of_a_cluster_are_shown_again_and_again(admin: Admin) -> None:
+    command = ("clusterRT", "-a", "2", "-s", "16", "-i", "1", "-c", admin.server.cluster)
+    with pytest.raises(subprocess.TimeoutExpired) as ended:
+        mqadmin(admin.home, admin.server.nameservers, *command, timeout_s=15)
+    shown = (ended.value.output or b"").decode()
+    row = re.search(
+        rf"^{admin.server.cluster}\s+{admin.server.broker_name}\s+\S+\s+2\s+0", shown, re.M
+    )
+    assert row, shown
+
+
+REFUSED = (
+    "getBrokerLiteInfo -b ADDRESS",
+    "updateNamesrvConfig -k clientRequestThreadPoolNums -v 8",
+    "getColdDataFlowCtrInfo -b ADDRESS",
+    "updateStaticTopic -t Static -qn 4 -c CLUSTER",
+)
+"""What is answered with an error, and why is in docs/protocols/rocketmq.md."""
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_what_onelog_does_not_have_is_refused(admin: Admin, command: str) -> None:
+    if admin.server.name != "onelog":
+        pytest.skip("RocketMQ has it")
+    server = admin.server
+    meant = {"ADDRESS": server.broker_address, "CLUSTER": server.cluster}
+    admin.fails(*(meant.get(word, word) for word in command.split()))
+
+
+USERS = (
+    ("createUser -u root -p secret-1 -t Super", "create user to ADDRESS success"),
+    ("createUser -u ann -p secret-2 -t Normal", "create user to ADDRESS success"),
+    ("updateUser -u ann -p secret-3", "update user to ADDRESS success"),
+    ("getUser -u ann", r"ann\s+\S+\s+Normal\s+enable"),
+    ("listUser", r"root\s+\S+\s+Super"),
+    ("createAcl -s User:ann -r Topic:orders -a Pub,Sub -d Allow", "create acl to ADDRESS success"),
+    ("updateAcl -s User:ann -r Topic:orders -a Pub -d Allow", "update acl to ADDRESS success"),
+    ("getAcl -s User:ann", r"User:ann\s+Custom\s+Topic:orders\s+\[Pub\]"),
+    ("listAcl", r"User:ann\s+Custom\s+Topic:orders"),
+    ("deleteAcl -s User:ann", "delete acl to ADDRESS success"),
+    ("deleteUser -u ann", "delete user to ADDRESS success"),
+)
+
+
+def test_users_and_their_permissions(tmp_path: Path) -> None:
+    settings = {"ONELOG_SECURITY_ANONYMOUS": "true"}
+    with OnelogPeer(tmp_path / "server", settings=settings) as server:
+        for command, expected in USERS:
+            name, *rest = command.split()
+            output = mqadmin(tmp_path, server.nameservers, name, "-b", server.broker_address, *rest)
+            assert re.search(expected.replace("ADDRESS", server.broker_address), output, re.I), (
+                output
+            )
