@@ -121,8 +121,6 @@ def test_publishes_to_several_queues_can_be_had_by_queue(
     for piece in cut(data, places):
         reader.feed(piece)
         for event in reader.events():
-            groups: list[tuple[Any, list[Any]]] = [(event[:4], [event[4]])]
-            groups += reader.scattered(event)
             groups: list[Any] = [(event[:4], [event[4]]), *reader.scattered(event)]
             for (number, _, arguments, properties), bodies in groups:
                 place = str(arguments[0]), str(arguments[1]), properties or b""
