@@ -121,9 +121,8 @@ TABLES: dict[str, dict[str, str]] = {
             DESCRIBE_TRANSACTIONS LIST_TRANSACTIONS
         """,
         "describe group": """
-            ALTER_SHARE_GROUP_OFFSETS CONSUMER_GROUP_DESCRIBE DELETE_GROUPS
-            DELETE_SHARE_GROUP_OFFSETS DESCRIBE_GROUPS DESCRIBE_SHARE_GROUP_OFFSETS OFFSET_DELETE
-            SHARE_FETCH SHARE_GROUP_DESCRIBE
+            ALTER_SHARE_GROUP_OFFSETS DELETE_GROUPS DELETE_SHARE_GROUP_OFFSETS
+            DESCRIBE_SHARE_GROUP_OFFSETS OFFSET_DELETE SHARE_FETCH
         """,
         "describe topic": """
             ADD_PARTITIONS_TO_TXN ALTER_CONFIGS ALTER_PARTITION_REASSIGNMENTS
@@ -135,8 +134,14 @@ TABLES: dict[str, dict[str, str]] = {
         "describe topic, publish transaction": """
             TXN_OFFSET_COMMIT
         """,
+        "consume group, delete group, describe group: what they may do is told, too": """
+            CONSUMER_GROUP_DESCRIBE DESCRIBE_GROUPS SHARE_GROUP_DESCRIBE
+        """,
+        "alter broker, create broker, describe broker+, publish broker+: the same": """
+            DESCRIBE_CLUSTER
+        """,
         "nothing: brokers are no secret, there are no quotas, share sessions are their maker's": """
-            ALTER_CLIENT_QUOTAS DESCRIBE_CLIENT_QUOTAS DESCRIBE_CLUSTER DESCRIBE_QUORUM
+            ALTER_CLIENT_QUOTAS DESCRIBE_CLIENT_QUOTAS DESCRIBE_QUORUM
             FIND_COORDINATOR LIST_PARTITION_REASSIGNMENTS SHARE_ACKNOWLEDGE
         """,
         "publish transaction": """
@@ -398,6 +403,16 @@ TABLES: dict[str, dict[str, str]] = {
             GET /v1/exchanges
         """,
         "nothing: logging in, health, what there is none of, and what is asked in their name": """
+            DELETE /api/parameters/{what:path}
+            DELETE /api/permissions/{what:path}
+            DELETE /api/topic-permissions/{what:path}
+            DELETE /api/users/{what:path}
+            DELETE /api/vhost-limits/{what:path}
+            PUT /api/parameters/{what:path}
+            PUT /api/permissions/{what:path}
+            PUT /api/topic-permissions/{what:path}
+            PUT /api/users/{what:path}
+            PUT /api/vhost-limits/{what:path}
             DELETE /v1/delays/{id}
             GET /api/extensions
             GET /api/feature-flags

@@ -369,10 +369,10 @@ class Broker(Looking):
         if self._guarded:
             for cursor in cursors:
                 self._check_consumer(who, cursor.group, cursor.topic)
-        group, topic, queue_id = cursors[0][:3]
-        is_members = group is not None and owner is not None
-        if is_members and self.members.pulled(group or "", topic, queue_id, owner):
-            wait_ms = min(wait_ms, PULLED_MS)
+        if owner is not None and cursors:
+            group, topic, queue_id = cursors[0][:3]
+            if group is not None and self.members.pulled(group, topic, queue_id, owner):
+                wait_ms = min(wait_ms, PULLED_MS)
         self.fetches.fetch(cursors, limits, wait_ms, on_fetched, owner, token)
 
     def suggested_broker(self, who: Principal, group: str, fetched: Fetched, far_bytes: int) -> int:
