@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,6 +135,32 @@ def test_a_topic_that_is_deleted_while_it_is_made_does_not_come_back(
     assert again.recovery.clean
     assert bodies(again) == [b"new", b"newer"]
     assert bodies(again, "t", 1) == [b"new"]
+
+
+def test_recovery_waits_for_the_queues_of_a_topic_that_was_deleted_and_made_again(
+    open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    store.append([NewMessage("t", 0, b"old"), NewMessage("gone", 0, b"x")])
+    store.flush()
+    shutil.copytree(store.folder / "consumequeue", tmp_path / "queues")
+    for topic in ("t", "gone"):
+        store.delete_topic(topic)
+    store.append([NewMessage("t", 0, b"new")])
+    aside = shutil.ignore_patterns(FOLDER, "consumequeue")
+    crashed = shutil.copytree(store.folder, tmp_path / "crashed", ignore=aside)
+    shutil.copytree(tmp_path / "queues", crashed / "consumequeue")
+    rename = os.rename
+
+    def slowly(*args: object) -> None:
+        time.sleep(0.05)
+        rename(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "rename", slowly)
+    monkeypatch.setattr(queue_files, "WAIT_SECONDS", 0.0)
+    with MessageStore.open(crashed, store.config) as again:
+        assert bodies(again) == [b"new"]
+        assert again.queues() == {"t": [0]}
 
 
 def test_a_disk_that_fails_is_tried_again(

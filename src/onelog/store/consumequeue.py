@@ -369,7 +369,8 @@ class ConsumeQueue:
         elif not self.end:
             self.forget()
             self.path(0).unlink(missing_ok=True)
-            self._delete_after(0)
+            with contextlib.suppress(StoreError):
+                self._delete_after(0)
 
     def make_room(self, count: int) -> None:
         """See that there is disk space for the next entries, where they were only promised."""
@@ -382,9 +383,15 @@ class ConsumeQueue:
             self.unmap(file)
             self.path(file).unlink(missing_ok=True)
             self._files.remove(file)
-        if not self._files and self.folder.is_dir():
-            self.folder.rmdir()
+        if not self._files:
+            self._remove_folder()
         self.allocated = min(self.allocated, end)
+
+    def _remove_folder(self) -> None:
+        if self._maker is not None:
+            self._maker.settle()  # It may be the folder of a queue that is being deleted.
+        if self.folder.is_dir():
+            self.folder.rmdir()
 
     def _allocate(self, until: int) -> None:
         """Map the files up to entry `until` and have the disk set the space aside."""
@@ -618,6 +625,7 @@ class ConsumeQueue:
 
     def clear_behind(self) -> None:
         """Turn whatever a crash left behind the end into zeros, and delete files that are empty."""
+        self.settle()
         self._delete_after(self.end)
         file, slot = divmod(self.end, self._file_entries)
         if file not in self._files:
@@ -673,8 +681,7 @@ class ConsumeQueue:
             self.unmap(file)
             self.path(file).unlink(missing_ok=True)
         self._files.clear()
-        if self.folder.is_dir():
-            self.folder.rmdir()
+        self._remove_folder()
 
     def flush(self) -> None:
         """Return when all entries put before the call are on disk.
