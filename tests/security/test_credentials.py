@@ -289,10 +289,13 @@ def grpc_5(server: BrokerServer, way: Way) -> Iterator[Callable[[], str]]:
     wanted.topic.name = "orders"
 
     def use() -> str:
-        try:
-            told = call(wanted, metadata=metadata(way.login), timeout=SECONDS).status.code
-        except grpc.RpcError:  # Cut off: clients connect again.
-            told = call(wanted, metadata=metadata(way.login), timeout=SECONDS).status.code
+        for tries_left in range(3, -1, -1):
+            try:
+                told = call(wanted, metadata=metadata(way.login), timeout=SECONDS).status.code
+                break
+            except grpc.RpcError:  # Cut off: clients connect again, also if they notice it late.
+                if not tries_left:
+                    raise
         return {Code.OK: "served", Code.UNAUTHORIZED: "refused"}.get(told, str(told))
 
     with channel:
