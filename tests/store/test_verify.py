@@ -317,6 +317,18 @@ def test_a_crashed_store_is_clean_up_to_what_recovery_makes_anew(tmp_path: Path)
     assert found.log_end == end
 
 
+def test_a_last_segment_that_was_being_cut_in_a_crash_is_no_damage(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store", SAMPLE, ManualClock()) as store:
+        while len(store.log.segments) < 2:
+            append_plain(store, "Orders", 10)
+        last = store.log.segments[-1]
+        crashed = shutil.copytree(tmp_path / "store", tmp_path / "crashed")
+        os.truncate(crashed / "commitlog" / last.path.name, int(store.log_end) - last.start)
+    assert verify(crashed).problems == ()
+    (crashed / "abort").unlink()
+    assert "segments have" in str(verify(crashed).problems)
+
+
 @pytest.mark.parametrize("made", ["folder", "file"])
 def test_a_new_queue_of_an_old_name_in_a_crashed_store_is_no_damage(
     tmp_path: Path, made: str

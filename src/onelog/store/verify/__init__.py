@@ -149,7 +149,7 @@ class Checking:
         self.state = "running" if running else "crashed" if crashed else "stopped"
         # Before the log, which is always ahead of the queues.
         early = self._open_queues(Findings(0)) if running or crashed else {}
-        self.log = LogView(folder / "commitlog", segment_bytes(folder), findings)
+        self.log = LogView(folder / "commitlog", segment_bytes(folder), findings, crashed=crashed)
         self.log.running = running
         self.log.settled = self.state == "stopped"
         self.log.stale_tails = not checkpoint.ours
