@@ -157,7 +157,13 @@ def mqadmin(
         nameservers,
         options=(*SHORT_JVM, *options),
     )
+    # Some sub-commands leave files where they are.
     done = subprocess.run(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s, text=True
+        argv,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=timeout_s,
+        text=True,
+        cwd=home,
     )
     return done.stdout

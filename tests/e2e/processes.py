@@ -33,6 +33,7 @@ def spawn(
     environment: Mapping[str, str] | None = None,
     *,
     pipes: bool = False,
+    cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a child in a session of its own; without `pipes` all its output goes to the log."""
     parent_bound = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
@@ -44,6 +45,7 @@ def spawn(
             stdout=subprocess.PIPE if pipes else sink,
             stderr=sink,
             env={**os.environ, **(environment or {})},
+            cwd=cwd,
             start_new_session=True,
         )
     _alive.add(child)

@@ -74,7 +74,8 @@ class RabbitmqPeer:
         # Its own would outlive it.
         epmd = [shutil.which("epmd") or "epmd", "-port", names, "-address", "127.0.0.1"]
         self._epmd = spawn(epmd, folder / "epmd.log", {"HOME": str(folder)})
-        self._child = spawn([str(SERVER)], folder / "server.log", environment)
+        # Where it is, it leaves what it had in memory when it fails.
+        self._child = spawn([str(SERVER)], folder / "server.log", environment, cwd=folder)
         try:
             wait_until(self._is_ready, "RabbitMQ", 120)
         except ChildError as error:
