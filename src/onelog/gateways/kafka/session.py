@@ -44,12 +44,12 @@ PENDING_MAX = 1_000
 LEADER_EPOCH = 0
 """No partition ever has another leader."""
 _FEATURES = {"transaction.version": 2}
+"""What clients may use only if all brokers do; with 2, transactions that KIP-890 describes."""
 _OPERATIONS: dict[int, Action] = {
     3: "consume", 4: "publish", 5: "create", 6: "delete", 7: "alter", 8: "describe", 9: "alter",
     10: "describe", 11: "alter", 12: "publish",
 }  # fmt: skip
 """What Kafka's operations are here, by their numbers."""
-"""What clients may use only if all brokers do; with 2, transactions that KIP-890 describes."""
 _FEATURES_VERSION = 4
 """Clients before do not understand that a feature may be off."""
 _BEFORE_LOGIN = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)

@@ -66,19 +66,25 @@ class _Caller(FramedSession):
 
 async def _log_in(caller: _Caller, name: str, password: str) -> None:
     """By SCRAM: the password itself is for nobody's ears; `PeerClosedError` if it is not taken."""
+    nonce = secrets.token_urlsafe(18)
     await caller.ask(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": _MECHANISM})
 
     async def say(text: str) -> dict[str, str]:
         sent = {"auth_bytes": text.encode()}
         answer = await caller.ask(ApiKey.SASL_AUTHENTICATE, 2, sent)
         if answer["error_code"]:
-            raise PeerClosedError(f"another broker does not let the user {name!r} in")
+            raise PeerClosedError(
+                f"another broker does not let the user {name!r} in (security.broker_user): all "
+                "brokers need the same users, and this one not `--no-signing`"
+            )
         parts = bytes(answer["auth_bytes"]).decode().split(",")
-        return {part[0]: part[2:] for part in parts}
+        return {part[:1]: part[2:] for part in parts}
 
     known_as = name.replace("=", "=3D").replace(",", "=2C")
-    bare = f"n={known_as},r={secrets.token_urlsafe(18)}"
+    bare = f"n={known_as},r={nonce}"
     told = await say(f"n,,{bare}")
+    if not (told.get("r", "").startswith(nonce) and told.get("s") and told.get("i", "").isdigit()):
+        raise PeerClosedError("another broker does not log users in as it should: is it OneLog?")
     ending = f"c=biws,r={told['r']}"
     salted = hashlib.pbkdf2_hmac(
         "sha256",
