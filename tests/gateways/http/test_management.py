@@ -258,7 +258,22 @@ async def test_what_is_wrong_is_said(tmp_path: Path) -> None:
             ("PUT", "/api/exchanges/%2F/x", {"type": "no-such"}, 400),
             ("PUT", "/api/queues/%2F/q", {"arguments": {"x-max-length": "many"}}, 400),
             ("PUT", "/api/queues/%2F/q", {"arguments": 1}, 400),
+            ("PUT", "/api/queues/%2F/q", {"arguments": {"x": [1 << 70]}}, 400),
             ("POST", "/api/exchanges/%2F/amq.default/publish", {"payload": 1}, 400),
+            *(
+                (
+                    "POST",
+                    "/api/exchanges/%2F/amq.default/publish",
+                    {"payload": "x", "routing_key": "q", "properties": properties},
+                    400,
+                )
+                for properties in (
+                    {"expiration": 5},
+                    {"timestamp": -1},
+                    {"priority": 300},
+                    {"headers": {"x": 1 << 70}},
+                )
+            ),
             ("POST", "/api/exchanges/%2F/none/publish", {"payload": "x", "routing_key": ""}, 404),
             ("POST", "/api/queues/%2F/none/get", {"count": 1}, 404),
             ("POST", "/api/queues/%2F/none/get", {"count": "x"}, 400),
