@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from onelog.core.access import Access, Action, Kind, Principal
+from onelog.core.access import SELF, Access, Action, Kind, Principal
 from onelog.core.durable.writer import OnStored
 from onelog.core.routing.exchanges import (
     ALTERNATE,
@@ -319,7 +319,7 @@ class Routing:
         records: Sequence[NewMessage] = (),
     ) -> int:
         """Publish the body of a record of any form; see `Publishing.publish_record`."""
-        if self.guarded:
+        if self.guarded and who is not SELF:
             self._check_publish(who, vhost, exchange, key)
         return self._publishing.publish_record(
             vhost, exchange, key, record, form, on_stored, token, priority=priority,
