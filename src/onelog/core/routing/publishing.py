@@ -27,7 +27,7 @@ from struct import Struct
 from typing import Any
 
 from onelog.clock import Clock
-from onelog.core.access import Principal
+from onelog.core.access import SELF, Principal
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.forms import MarkedTopics
 from onelog.core.durable.writer import OnStored, Writer
@@ -355,7 +355,7 @@ class Publishing:
         It has an entry in these `topics`, too, and further `records` are in the same append: with
         any of those there is an answer also if there is no queue.
         """
-        if self.check is not None:
+        if self.check is not None and who is not SELF:
             self.check(who, vhost, exchange, key)
         found = self._topology.vhost(vhost).exchange(exchange)
         if len(record) > self.body_bytes_max:
