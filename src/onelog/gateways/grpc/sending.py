@@ -182,8 +182,11 @@ def _properties(
 ) -> tuple[dict[str, str], Intent | None]:
     """The properties of a message, and what it is to become."""
     system = given.system_properties
-    properties = _own_properties(given.user_properties) if given.user_properties else {}
-    size = sum(len(name) + len(value) for name, value in properties.items())
+    properties: dict[str, str] = {}
+    size = 0
+    if own := given.user_properties:
+        properties = _own_properties(own)
+        size = sum(len(name) + len(value) for name, value in properties.items())
     if tag := system.tag:
         check_tag(tag)
         properties["TAGS"] = tag
