@@ -1,4 +1,4 @@
-"""`python -m benchmarks [suite ...] [--quick] [--folder DIR]`; `compare REV` is a mode apart."""
+"""`python -m benchmarks [suite ...] [--quick] [--only PART] [--folder DIR]`, or `compare REV`."""
 
 import argparse
 import importlib
@@ -55,6 +55,9 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="less data, under a minute; nothing is kept"
     )
+    parser.add_argument(
+        "--only", default="", choices=("python", "java"), help="of grpc: one of its two clients"
+    )
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where to write test data")
     given = parser.parse_args()
     names = list(dict.fromkeys(given.suites)) or [name for name in SUITES if _is_here(name)]
@@ -67,7 +70,7 @@ def main() -> int:
     console = Console() if sys.stdout.isatty() else Console(width=160)
     given.folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        _run(name, given.folder, given.quick, console)
+        _run(name, given.folder, given.quick, given.only, console)
     return 0
 
 
@@ -75,7 +78,7 @@ def _is_here(name: str) -> bool:
     return name in SUITES and importlib.util.find_spec(SUITES[name]) is not None
 
 
-def _run(name: str, folder: Path, quick: bool, console: Console) -> None:
+def _run(name: str, folder: Path, quick: bool, only: str, console: Console) -> None:
     # Imported only now: a suite may need what others do without.
     suite: Suite = importlib.import_module(SUITES[name]).run
     facts = machine_facts()
@@ -90,13 +93,13 @@ def _run(name: str, folder: Path, quick: bool, console: Console) -> None:
             else:
                 print(f"{name}: {text}", flush=True)
 
-        rows = suite(Options(Path(own), quick, announce))
+        rows = suite(Options(Path(own), quick, announce, only))
     show(name, rows, console)
     if quick:
         console.print("a quick run: nothing kept")
         return
     date = datetime.now(UTC).date().isoformat()
-    for path in keep(name, date, facts, rows):
+    for path in keep(f"{name}-{only}" if only else name, date, facts, rows):
         console.print(f"kept benchmarks/results/{path.name}")
 
 

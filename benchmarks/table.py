@@ -21,11 +21,15 @@ CAPTION = "a ratio above 1 is in OneLog's favour; CPU time is that of all thread
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a suite is told. `announce` shows people what is being measured now."""
+    """What a suite is told. `announce` shows people what is being measured now.
+
+    `only` names a part of the suite; empty: all of it. Most suites have no parts.
+    """
 
     folder: Path
     quick: bool = False
     announce: Callable[[str], None] = field(default=lambda text: None)
+    only: str = ""
 
 
 @dataclass(frozen=True, slots=True)
