@@ -26,6 +26,10 @@ class Options:
     folder: Path
     quick: bool = False
     announce: Callable[[str], None] = field(default=lambda text: None)
+    only: str = ""
+    """The part of the suite that is wanted, if it has parts."""
+    seconds: int | None = None
+    rounds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
