@@ -160,6 +160,22 @@ def test_a_place_never_gets_the_same_handle_twice(tmp_path: Path) -> None:
     assert handles == sorted(set(handles))
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_lease_ends_in_time_though_the_clock_was_ahead_when_it_began(
+    tmp_path: Path, restarts: bool
+) -> None:
+    reader = reading(tmp_path, queues=2)
+    reader.world.send(body=b"a")
+    assert bodies(reader.pop()) == [b"a"]
+    reader.world.clock.advance(-3_600_000)
+    if restarts:
+        reader.world.restart()
+    reader.world.send(queue_id=1, body=b"b")
+    assert bodies(reader.pop()) == [b"b"]
+    reader.world.advance(LEASE_MS + TICK_MS)
+    assert sorted(bodies(reader.pop())) == [b"a", b"b"]
+
+
 # -- releasing and rejecting -------------------------------------------------------------------
 
 

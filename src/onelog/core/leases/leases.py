@@ -63,6 +63,8 @@ log = logging.getLogger(__name__)
 QUEUE_LEASES_MAX = 200_000
 GROUP_LEASES_MAX = 1_000_000
 _ROUND_BYTES = 1 << 20
+_SET_BACK_MS = 1_000
+"""A clock that goes back by no more is left to its ways."""
 _TROUBLE_MS = 1_000
 
 Moves = list[tuple[Handout, int, NewMessage | None]]
@@ -115,6 +117,7 @@ class Leases:
         )
         self._supply = Supply(self._store, self._reader)
         self._stored_supply = StoredSupply(self._store, self._reader)
+        self._seen_ms = 0
         self._deadlines: Deadlines[Handout] = Deadlines(self._clock, schedule, self._expire)
         self._queues: dict[Place, QueueLeases] = {}
         self._counts: dict[str, int] = {}
@@ -177,8 +180,12 @@ class Leases:
                 queue.void = True
                 self._journal.changed(queue)
             for handout in dict.fromkeys(queue.out.values()):
+                now_ms = self._clock.now_ms()
                 if handout.policy.ends_with_broker:
-                    handout.due_ms = self._clock.now_ms()
+                    handout.due_ms = now_ms
+                elif handout.due_ms > handout.popped_ms > now_ms:
+                    # It was leased by a clock that was ahead, here or at another master.
+                    handout.due_ms -= handout.popped_ms - now_ms
                 self._deadlines.add(handout, handout.due_ms)
                 self._raise_floor(handout.popped_ms)
             for popped_ms in (*queue.ready.values(), *queue.early.values()):
@@ -258,7 +265,18 @@ class Leases:
 
     def stamp(self) -> int:
         """The handle of what is handed out now: the time, but later than all that came back."""
-        return max(self._clock.now_ms(), self._floor_ms)
+        now_ms = self._clock.now_ms()
+        if now_ms < self._seen_ms - _SET_BACK_MS:
+            self._set_back(self._seen_ms - now_ms)
+        self._seen_ms = now_ms
+        return max(now_ms, self._floor_ms)
+
+    def _set_back(self, by_ms: int) -> None:
+        """The clock was: what is out by what it said before comes back as early as was agreed."""
+        for handout in list(self._deadlines):
+            self._deadlines.remove(handout, handout.due_ms)
+            handout.due_ms -= by_ms
+            self._deadlines.add(handout, handout.due_ms)
 
     def _raise_floor(self, popped_ms: int) -> None:
         self._floor_ms = max(self._floor_ms, popped_ms + 1)
