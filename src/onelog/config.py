@@ -386,6 +386,11 @@ class ReplicationConfig:
         "", "where a slave finds its master's port of followers; empty asks the name servers",
         pattern=r"(\S+:\d+)?", example="10.0.0.5:10912",
     )  # fmt: skip
+    followers: str = setting(
+        "", "other machines that may follow, which is to read everything: addresses, networks",
+        pattern=r"([0-9A-Fa-f.:]+(/\d+)?([;,][0-9A-Fa-f.:]+(/\d+)?)*)?",
+        example="10.0.0.6;10.1.0.0/16",
+    )  # fmt: skip
     etcd: str = setting(
         "", "etcd, which judges who is master; empty: node 0 always is",
         pattern=r"(\S+:\d+([;,]\S+:\d+)*)?", example="10.0.0.5:2379;10.0.0.6:2379",

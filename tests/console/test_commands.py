@@ -61,6 +61,7 @@ WAYS: dict[str, str | tuple[str, ...]] = {
     "cluster drain": ("POST /v1/cluster/drain",),
     "cluster join": ("POST /v1/cluster/join",),
     "user create": ("POST /v1/users",),
+    "user add": ("POST /v1/users",),
     "user update": ("PATCH /v1/users/{name}",),
     "user delete": ("DELETE /v1/users/{name}",),
     "user list": ("GET /v1/users",),

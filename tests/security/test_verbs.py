@@ -7,20 +7,29 @@ has looked at what it asks. What asks nothing is in a line of its own, with the 
 
 import asyncio
 import contextlib
+import itertools
 import json
 import re
 import struct
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from queue import Queue
+from typing import Any, NamedTuple, cast, get_args, get_type_hints
 
 import grpc.aio
 import httpx
+import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from starlette.routing import WebSocketRoute
+from websockets.sync.client import connect as open_websocket
 
+from onelog.config import Value, load
 from onelog.core.access import SELF, Action, Kind, Principal, Resource
 from onelog.core.users.permissions import Rule
+from onelog.errors import ConfigError
 from onelog.gateways.amqp.handlers import _BY_NAME as AMQP_HANDLERS
+from onelog.gateways.http.app import make_app
 from onelog.gateways.kafka.handlers import HANDLERS as KAFKA_HANDLERS
 from onelog.gateways.kafka.handlers import VERSIONS
 from onelog.gateways.kafka.names import topic_id
@@ -28,16 +37,20 @@ from onelog.gateways.mqtt.session import HANDLERS as MQTT_HANDLERS
 from onelog.gateways.remoting.admin import client_relay
 from onelog.gateways.remoting.gateway import HANDLERS as REMOTING_HANDLERS
 from onelog.gateways.stomp.handlers import HANDLERS as STOMP_HANDLERS
+from onelog.message import NewMessage
 from onelog.nameserver.session import HANDLERS as NAMESERVER_HANDLERS
+from onelog.net.connection import Connection
+from onelog.replication.node import Followers
 from onelog.server import BrokerServer
 from onelog.wire.grpc import messages
 from onelog.wire.kafka import schema
 from onelog.wire.kafka.codes import ApiKey
-from onelog.wire.mqtt.codes import V5, Packet
+from onelog.wire.mqtt.codes import V5, Packet, Reason
 from onelog.wire.mqtt.packets import Unsubscribe, encode_unsubscribe
 from onelog.wire.remoting.administration import KINDS as REMOTING_KINDS
 from onelog.wire.remoting.administration import Kind as Doing
 from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.replication.epoch_ha import FollowerReader
 from tests.gateways.grpc.live import address
 from tests.gateways.http.live import SECONDS, url
 from tests.gateways.kafka.raw import raw
@@ -50,7 +63,7 @@ from tests.security import test_sweep_kafka as kafka
 from tests.security import test_sweep_queues as queues
 from tests.security import test_sweep_remoting as remoting
 from tests.security.secrets import NOBODY, OWNER, SECRET, house, state
-from tests.security.verbs import NAMESERVER, TABLES
+from tests.security.verbs import NAMESERVER, REPLICATION, TABLES
 
 Login = tuple[str, str]
 
@@ -300,6 +313,129 @@ async def test_mqtt_asks_what_the_table_says(tmp_path: Path) -> None:
         with noted(server, NOBODY[0]) as asked:
             await asyncio.to_thread(say, server, asked)
     check_table("mqtt", found)
+
+
+# -- WebSockets: what is said inside is MQTT's or STOMP's ----------------------------------------
+
+
+def _by_mqtt(server: BrokerServer, asked: list[str]) -> dict[str, str]:
+    found, told = dict[str, str](), Queue[Any]()
+    client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5, transport="websockets")
+    client.username_pw_set(*NOBODY)
+    client.on_connect = lambda *given: told.put(given[3].value)
+    client.on_subscribe = lambda *given: told.put(given[3][0].value)
+    client.on_publish = lambda *given: told.put(given[3].value)
+    client.connect("127.0.0.1", server.config.http.port)
+    client.loop_start()
+    assert told.get(timeout=SECONDS) == 0
+    for name, act in (
+        ("SUBSCRIBE", lambda: client.subscribe(SECRET, 1)),
+        ("PUBLISH", lambda: client.publish(SECRET, b"x", 1)),
+    ):
+        asked.clear()
+        act()
+        assert told.get(timeout=SECONDS) == Reason.NOT_AUTHORIZED
+        found[f"/mqtt:{name}"] = taken(asked)
+    client.disconnect()
+    client.loop_stop()
+    return found
+
+
+def _by_stomp(server: BrokerServer, asked: list[str]) -> dict[str, str]:
+    found = {}
+    for path, command in itertools.product(("/stomp", "/ws"), ("SEND", "SUBSCRIBE")):
+        with open_websocket(url(server).replace("http", "ws") + path) as client:
+            login = f"login:{NOBODY[0]}\npasscode:{NOBODY[1]}"
+            client.send(f"CONNECT\naccept-version:1.2\n{login}\nhost:/\n\n\0")
+            assert str(client.recv(SECONDS)).startswith("CONNECTED")
+            asked.clear()
+            client.send(f"{command}\ndestination:/queue/{SECRET}.queue\nid:1\n\n\0")
+            assert str(client.recv(SECONDS)).startswith("ERROR\nmessage:access refused")
+            found[f"{path}:{command}"] = taken(asked)
+    return found
+
+
+async def test_websockets_ask_what_the_table_says(tmp_path: Path) -> None:
+    found: dict[str, str] = {}
+    async with house(tmp_path) as server:
+        paths = {each.path for each in make_app(server.house).routes
+                 if isinstance(each, WebSocketRoute)}  # fmt: skip
+        assert paths == {each.partition(":")[0] for each in " ".join(
+            TABLES["websocket"].values()).split()}  # fmt: skip
+        with noted(server, NOBODY[0]) as asked:
+            for by in (_by_mqtt, _by_stomp):
+                found |= await asyncio.to_thread(by, server, asked)
+    check_table("websocket", found)
+
+
+async def test_who_follows_a_topic_is_told_no_more_when_he_may_not(tmp_path: Path) -> None:
+    async with (
+        house(tmp_path) as server,
+        httpx.AsyncClient(base_url=url(server), timeout=SECONDS, auth=NOBODY) as client,
+    ):
+        users = server.broker.users
+        users.set_rules(SELF, NOBODY[0], (Rule(("consume",), "topic", SECRET, "literal"),))
+        async with client.stream("GET", f"/v1/topics/{SECRET}/follow?from=latest") as answer:
+            lines = answer.aiter_lines()
+            assert await anext(lines) == ": following"
+            for _ in range(20):
+                await asyncio.sleep(0)  # It waits for messages by now.
+            users.set_rules(SELF, NOBODY[0], ())
+            message = NewMessage(SECRET, 0, b"not for him")
+            server.broker.publish(SELF, message, lambda *_: None)
+            told = [line async for line in lines]
+        assert "event: error" in told
+        assert "not for him" not in str(told)
+
+
+# -- replication ---------------------------------------------------------------------------------
+
+
+def test_what_followers_say_is_known() -> None:
+    said = get_type_hints(FollowerReader.feed)["return"]
+    (words,) = get_args(said)
+    assert {each.__name__ for each in get_args(words)} == REPLICATION
+
+
+class Far(NamedTuple):
+    """A connection from another machine."""
+
+    remote: tuple[str, int]
+    local: tuple[str, int] = ("10.0.0.5", 10_912)
+    told: list[object] = []  # noqa: RUF012
+
+    def warn(self, text: str, *given: object) -> None:
+        self.told.append(text % given)
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+
+async def test_only_machines_that_are_named_may_follow(tmp_path: Path) -> None:
+    async with house(tmp_path) as server:
+
+        def told(host: str, **settings: Value) -> list[object]:
+            given = {key.replace("__", "."): value for key, value in settings.items()}
+            connection = Far((host, 5), told=[])
+            Followers(load(overrides=given).config, lambda: server.broker).admit(
+                cast(Connection, connection)
+            )
+            return connection.told
+
+        named = {"replication__followers": "10.0.0.6;10.1.0.0/16,fd00::/8"}
+        for here in ("127.0.0.1", "10.0.0.5", "::1"):
+            assert told(here) == []
+        for other in ("10.0.0.6", "10.1.2.3", "::ffff:10.1.2.3", "fd00::7"):
+            refused = f"{other} wants to follow, and may not: name its machine in replication."
+            assert told(other) == [refused + "followers", "closed"]
+            assert told(other, **named) == []
+        assert told("10.0.0.7", **named)[1:] == ["closed"]
+        assert told("10.0.0.7", security__anonymous=True)[1:] == ["closed"]  # There are users.
+        server.broker.users.users.known.clear()
+        server.broker.users._forget()
+        assert told("10.0.0.7", security__anonymous=True) == []
+    with pytest.raises(ConfigError, match=r"replication\.followers"):
+        Followers(load(overrides={"replication.followers": "10.0.0.999"}).config, lambda: None)
 
 
 # -- HTTP ----------------------------------------------------------------------------------------

@@ -217,6 +217,17 @@ TABLES: dict[str, dict[str, str]] = {
             PUBLISH
         """,
     },
+    "websocket": {
+        "consume mqtt": """
+            /mqtt:SUBSCRIBE
+        """,
+        "describe queue": """
+            /stomp:SEND /stomp:SUBSCRIBE /ws:SEND /ws:SUBSCRIBE
+        """,
+        "publish mqtt": """
+            /mqtt:PUBLISH
+        """,
+    },
     "http": {
         "alter broker": """
             DELETE /api/connections/{name:path}
@@ -431,6 +442,10 @@ TABLES: dict[str, dict[str, str]] = {
         """,
     },
 }
+
+REPLICATION = {"Greeting", "Report"}
+"""What followers say. They have no names: who may follow gets all of the log, and who may is a
+matter of machines (`replication.node.Followers`)."""
 
 NAMESERVER = {
     Kind.QUESTION: """

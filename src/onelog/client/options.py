@@ -155,6 +155,8 @@ def check_names(who: str, options: Mapping[str, object], kind: type) -> None:
     for name, value in options.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
+            if name in ("access_key", "secret_key") and "credentials" in known:
+                near = ["credentials=Credentials(user, password)"]
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"{who}() has no option {name!r}{hint}")
         if value is None:

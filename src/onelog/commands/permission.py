@@ -32,16 +32,26 @@ _ACTIONS = {
 def _resource(thing: str) -> str:
     """What the wire calls a thing."""
     kind, _, name = thing.partition(":")
+    kind = kind.lower()
     if thing == "*":
         return "*"
     words = {"topic", "group", "exchange", "queue", "vhost", "transaction", "mqtt"}
     if kind == "broker":
         return "Cluster:*"
     if kind not in words or not name:
-        raise InvalidRequestError(f"{thing!r}: topic:NAME, group:NAME, ..., broker or '*'")
+        known = ", ".join(f"{each}:NAME" for each in sorted(words))
+        raise InvalidRequestError(f"{thing!r} is no thing: there are {known}, broker and '*'")
     if "*" in name[:-1]:
         name = f"~{name}"
     return f"{kind.capitalize()}:{name}"
+
+
+def _thing(resource: str) -> str:
+    """The same as people write it, and `grant` and `revoke` take it."""
+    kind, _, name = resource.partition(":")
+    if kind == "Cluster":
+        return "broker"
+    return f"{kind.lower()}:{name.removeprefix('~')}" if name else resource
 
 
 @app.command("grant")
@@ -109,7 +119,7 @@ def show_permissions(found: list[AclInfo]) -> Shown:
         entries = [entry for policy in info.policies for entry in policy.entries]
         document += [
             {
-                "who": who, "rule": each.decision.lower(), "thing": each.resource,
+                "who": who, "rule": each.decision.lower(), "thing": _thing(each.resource),
                 "actions": [words.get(action, action) for action in each.actions],
                 "hosts": each.source_ips or [],
             }

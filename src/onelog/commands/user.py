@@ -37,6 +37,7 @@ def _asked(password: str | None) -> str:
     return answer
 
 
+@app.command("add", hidden=True)
 @app.command("create")
 @connected
 async def create_user(

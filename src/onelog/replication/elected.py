@@ -127,8 +127,8 @@ class ElectedRole:
         """Listen for followers, open the core as a follower's, and take part in elections."""
         config = self.config
         self._listener = await listen_for_followers(
-            config.broker.host, followers_port(config), self.replica.accepted, self._clock,
-            self._capacity,
+            config, followers_port(config), self.replica.accepted, lambda: self.broker,
+            self._clock, self._capacity,
         )  # fmt: skip
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

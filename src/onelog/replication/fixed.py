@@ -124,7 +124,7 @@ class FixedRole:
         loop = asyncio.get_running_loop()
         if self.leader is not None:
             self._listener = await listen_for_followers(
-                config.broker.host, followers_port(config), self._follower_connected,
+                config, followers_port(config), self._follower_connected, lambda: self.broker,
                 self._clock, self._capacity,
             )  # fmt: skip
             self._tasks.append(loop.create_task(self._tick_forever(self.leader.tick)))

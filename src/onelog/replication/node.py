@@ -9,14 +9,17 @@ that cannot be reached is tried again and again, with pauses that grow.
 import asyncio
 import logging
 from collections.abc import Callable
+from ipaddress import ip_address, ip_network
 from typing import cast
 
 from onelog.clock import Clock
-from onelog.errors import InvalidAddressError, ListenError, OnelogError
+from onelog.config import Config
+from onelog.core.broker import Broker
+from onelog.errors import ConfigError, InvalidAddressError, ListenError, OnelogError
 from onelog.net.bulk import LIMITS, BulkConnection, BulkListener, dial_bulk
 from onelog.net.capacity import Capacity
-from onelog.net.connection import Connection, Limits
-from onelog.replication.link import Link, Session
+from onelog.net.connection import Connection, Limits, is_here
+from onelog.replication.link import Buffer, Link, Session
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +31,19 @@ LASTING_SECONDS = 5.0
 
 Connected = Callable[[Link, str], Session]
 """Takes a connection, and the address of the peer."""
+
+
+class Nobody:
+    """In the place of a session, for who may not follow."""
+
+    def received(self, data: Buffer) -> None:
+        """Nothing of it is read."""
+
+    def ready(self) -> None:
+        """Nothing is told it."""
+
+    def lost(self) -> None:
+        """Nothing hung on it."""
 
 
 class Bridge:
@@ -60,14 +76,57 @@ def parsed(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+class Followers:
+    """Who may follow. Replicas do not log in, and whoever follows gets everything.
+
+    That is who is on this machine, or on one that `replication.followers` names; and everybody
+    where everybody may do everything.
+    """
+
+    def __init__(self, config: Config, broker: Callable[[], Broker | None]) -> None:
+        self._config = config
+        self._broker = broker
+        try:
+            texts = config.replication.followers.replace(",", ";").split(";")
+            self._networks = [ip_network(each, strict=False) for each in texts if each]
+        except ValueError as error:
+            raise ConfigError(f"replication.followers: {error}") from None
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether they may; else the connection is closed."""
+        remote, broker = connection.remote[0], self._broker()
+        is_open = self._config.security.anonymous and (broker is None or broker.users.is_open)
+        if is_open or is_here(remote, connection.local[0]) or self._is_named(remote):
+            return True
+        connection.warn(
+            "%s wants to follow, and may not: name its machine in replication.followers", remote
+        )
+        connection.close()
+        return False
+
+    def _is_named(self, remote: str) -> bool:
+        if not self._networks:
+            return False
+        address = ip_address(remote.partition("%")[0])
+        mapped = getattr(address, "ipv4_mapped", None) or address
+        return any(mapped in each for each in self._networks)
+
+
 async def listen_for_followers(
-    host: str, port: int, connected: Connected, clock: Clock, capacity: Capacity
-) -> BulkListener:
+    config: Config, port: int, connected: Connected, broker: Callable[[], Broker | None],
+    clock: Clock, capacity: Capacity,
+) -> BulkListener:  # fmt: skip
     """Open the port of followers."""
+    followers = Followers(config, broker)
     limits = Limits(write_pause_bytes=LIMITS.write_pause_bytes, capacity=capacity)
+
+    def bridged(connection: Connection) -> Bridge:
+        admitted = connected if followers.admit(connection) else lambda *_: Nobody()
+        return Bridge(connection, admitted)
+
     try:
         return await BulkListener.open(
-            host, port, lambda connection: Bridge(connection, connected), clock=clock, limits=limits
+            config.broker.host, port, bridged, clock=clock, limits=limits
         )
     except ListenError as error:
         raise ListenError(f"{error}: set replication.port to another one") from None

@@ -117,7 +117,8 @@ class Guard:
                 if scope["type"] == "http":
                     await self._unknown(found, Headers(scope=scope))(scope, receive, marked)
                     return
-                refusal = str(found)
+                # Who has not said who he is does so inside, as MQTT's and STOMP's clients do.
+                refusal = str(found) if "authorization" in Headers(scope=scope) else ""
             elif found is not None:
                 scope[PRINCIPAL] = found
                 if scope["type"] == "websocket":

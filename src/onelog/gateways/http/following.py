@@ -76,6 +76,8 @@ async def _events(
         while True:
             try:
                 found = await _read(house, who, topic, positions, COUNT_MAX, KEEP_ALIVE_MS, reader)
+                # It may have waited for long.
+                house.broker.access.check(who, "consume", ("topic", topic))
             except OnelogError as error:
                 yield b"event: error\ndata: %b\n\n" % _encode({"error": str(error)})
                 return

@@ -197,7 +197,8 @@ class BrokerSession(ServerSession[Answer]):
             who = self._logins.signed(name, signature, content, self.principal, command.body)
         elif not who.name and self._logins.is_needed:
             raise errors.NotAuthenticatedError(
-                "No accessKey is configured: requests have to be signed by a user"
+                "No accessKey is configured: requests have to be signed by a user. For onelog set "
+                "ONELOG_ACCESS_KEY and ONELOG_SECRET_KEY, for others access key and secret key"
             )
         if who is not self.principal:
             self.principal = who
