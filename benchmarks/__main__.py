@@ -1,4 +1,8 @@
-"""`python -m benchmarks [suite ...] [--quick] [--only PART] [--folder DIR]`, or `compare REV`."""
+"""`python -m benchmarks [suite ...] [--quick] [--folder DIR]`; `compare REV` is a mode apart.
+
+A suite that takes long may have parts that can be run alone, and shorter: `--only sync --seconds 15
+--rounds 4` of `replication`.
+"""
 
 import argparse
 import importlib
@@ -55,9 +59,9 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="less data, under a minute; nothing is kept"
     )
-    parser.add_argument(
-        "--only", default="", choices=("python", "java"), help="of grpc: one of its two clients"
-    )
+    parser.add_argument("--only", metavar="PART", default="", help="one part of a suite")
+    parser.add_argument("--seconds", type=int, help="how long each measurement of the part lasts")
+    parser.add_argument("--rounds", type=int, help="how often each is made")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where to write test data")
     given = parser.parse_args()
     names = list(dict.fromkeys(given.suites)) or [name for name in SUITES if _is_here(name)]
@@ -70,7 +74,7 @@ def main() -> int:
     console = Console() if sys.stdout.isatty() else Console(width=160)
     given.folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        _run(name, given.folder, given.quick, given.only, console)
+        _run(name, given, console)
     return 0
 
 
@@ -78,12 +82,14 @@ def _is_here(name: str) -> bool:
     return name in SUITES and importlib.util.find_spec(SUITES[name]) is not None
 
 
-def _run(name: str, folder: Path, quick: bool, only: str, console: Console) -> None:
+def _run(name: str, given: argparse.Namespace, console: Console) -> None:
     # Imported only now: a suite may need what others do without.
     suite: Suite = importlib.import_module(SUITES[name]).run
     facts = machine_facts()
     with (
-        tempfile.TemporaryDirectory(prefix="bench-", dir=folder, ignore_cleanup_errors=True) as own,
+        tempfile.TemporaryDirectory(
+            prefix="bench-", dir=given.folder, ignore_cleanup_errors=True
+        ) as own,
         console.status("") as status,
     ):
 
@@ -93,13 +99,14 @@ def _run(name: str, folder: Path, quick: bool, only: str, console: Console) -> N
             else:
                 print(f"{name}: {text}", flush=True)
 
-        rows = suite(Options(Path(own), quick, announce, only))
+        options = Options(Path(own), given.quick, announce, given.only, given.seconds, given.rounds)
+        rows = suite(options)
     show(name, rows, console)
-    if quick:
+    if given.quick:
         console.print("a quick run: nothing kept")
         return
     date = datetime.now(UTC).date().isoformat()
-    for path in keep(f"{name}-{only}" if only else name, date, facts, rows):
+    for path in keep(f"{name}-{given.only}" if given.only else name, date, facts, rows):
         console.print(f"kept benchmarks/results/{path.name}")
 
 

@@ -120,14 +120,17 @@ def rocketmq_pair(folder: Path, role: str) -> Pair:
 
 
 def run(options: Options) -> list[Row]:
-    """The suite."""
-    seconds, rounds = (SECONDS_QUICK, 1) if options.quick else (SECONDS, ROUNDS)
+    """The suite; its parts are sync, async and catch-up."""
+    seconds = options.seconds or (SECONDS_QUICK if options.quick else SECONDS)
+    rounds = options.rounds or (1 if options.quick else ROUNDS)
     size = CATCH_UP_BYTES_QUICK if options.quick else CATCH_UP_BYTES
-    return [
-        synchronous(options, seconds, rounds),
-        *asynchronous(options, seconds, rounds),
-        *catching_up(options, size, rounds),
-    ]
+    parts: dict[str, Callable[[], list[Row]]] = {
+        "sync": lambda: [synchronous(options, seconds, rounds)],
+        "async": lambda: asynchronous(options, seconds, rounds),
+        "catch-up": lambda: catching_up(options, size, rounds),
+    }
+    chosen = [parts[options.only]] if options.only else parts.values()
+    return [row for part in chosen for row in part()]
 
 
 def synchronous(options: Options, seconds: int, rounds: int) -> Row:

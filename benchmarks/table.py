@@ -21,15 +21,15 @@ CAPTION = "a ratio above 1 is in OneLog's favour; CPU time is that of all thread
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a suite is told. `announce` shows people what is being measured now.
-
-    `only` names a part of the suite; empty: all of it. Most suites have no parts.
-    """
+    """What a suite is told. `announce` shows people what is being measured now."""
 
     folder: Path
     quick: bool = False
     announce: Callable[[str], None] = field(default=lambda text: None)
     only: str = ""
+    """The part of the suite that is wanted, if it has parts."""
+    seconds: int | None = None
+    rounds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

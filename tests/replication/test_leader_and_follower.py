@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from onelog.config import ReplicationConfig
 from onelog.errors import NotMasterError, OnelogError, ReplicaTimeoutError
+from onelog.replication import follower as follower_module
 from onelog.replication.leader import BACKLOG_BYTES_MAX, Leader
 from onelog.wire.replication import default_ha, epoch_ha
 from tests.replication.wired import Node, Wire
@@ -92,6 +93,26 @@ def test_with_asynchronous_replication_what_comes_close_together_goes_together(
     master.run_soon()
     wire.settle()
     assert slave.bytes_of_log() == master.bytes_of_log()
+
+
+def test_what_is_much_is_entered_in_steps_and_records_may_be_larger_than_a_step(
+    make: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower_module, "CONFIRM_BYTES_MIN", 2_000)
+    monkeypatch.setattr(follower_module, "CONFIRM_BYTES_MAX", 8_000)
+    monkeypatch.setattr(follower_module, "CONFIRM_RECORDS", 20)
+    master, slave = make(0, gated=False), make(1)
+    leader, follower = master.lead(LOCAL), slave.follow(epochs=False)
+    master.append(60, b"small")
+    master.append(2, bytes(20_000))
+    master.append(60, b"small")
+    Wire(leader, follower, epochs=False).settle()
+    steps = [slave.store.records_received]
+    while slave.soon:
+        slave.soon.pop(0)()
+        steps.append(slave.store.records_received)
+    assert steps[-1] == entries(slave) == 122
+    assert len(steps) > 5
 
 
 def test_a_slave_that_was_away_goes_on_where_it_was(make: MakeNode) -> None:

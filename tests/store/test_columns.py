@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onelog.config import StoreConfig
-from onelog.message import Message, NewMessage
+from onelog.message import Message, NewMessage, encode_properties
 from onelog.record.decode import Blank, Broken
 from onelog.store.columns import Places, RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import CommitLog
@@ -94,6 +94,30 @@ def test_the_columns_say_what_the_records_say(written: bytes, tmp_path: Path) ->
         if message.sys_flag & 12 != 12
         for key in message_keys(message.properties)
     ]
+
+
+def test_many_records_that_are_nearly_alike_give_what_each_of_them_says(tmp_path: Path) -> None:
+    texts = [
+        {"UNIQ_KEY": "7F00%06d", "TAGS": "Tag%d"}, {"TAGS": "abcd", "UNIQ_KEY": "7F%08d"},
+        {"TAGS": "", "UNIQ_KEY": "7F00%06d"}, {"KEYS": "k%06d other"}, {"TAGS": "äö%04d"}, {},
+        {"MYTAGS": "no%04d"}, {"UNIQ_KEY": "7F00%06d", "XTAGS": "u", "TAGS": "v"},
+    ]  # fmt: skip
+    messages = []
+    for number in range(380):
+        # First mixed, then many of each kind, which are looked at together.
+        chosen = texts[number % 8 if number < 60 else (number - 60) // 40]
+        properties = {name: text % number if "%" in text else text for name, text in chosen.items()}
+        messages.append(
+            NewMessage(
+                f"t{number % 3 if number < 60 else 0}", 0, b"%d" % number,
+                encode_properties(properties), sys_flag=12 if number % 97 == 0 else 0,
+                extra_queues=("more",) if number % 101 == 5 else (),
+            )
+        )  # fmt: skip
+    with MessageStore.open(tmp_path / "store", StoreConfig(segment_bytes=BYTES)) as store:
+        store.append(messages)
+        written = bytes(store.read_raw(0, BYTES)).ljust(BYTES, b"\0")
+    test_the_columns_say_what_the_records_say(written, tmp_path)
 
 
 def rows_of(places: Places) -> list[tuple[int, ...]]:

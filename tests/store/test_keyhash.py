@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.store.keyindex import _ALIKE_MIN, hashes_of, key_hash, message_keys
+from onelog.store.keyindex import ALIKE_MIN, hashes_of, key_hash, message_keys
 
-COUNT = _ALIKE_MIN + 1
+COUNT = ALIKE_MIN + 1
 
 
 def one_by_one(topics: list[str], properties: list[bytes]) -> list[tuple[int, int]]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from onelog.clock import ManualClock
 from onelog.config import StoreConfig
 from onelog.message import Appended, NewMessage
+from onelog.record.columns import leading_records
 from onelog.store.columns import Places, Stretch, TopicNumbers
 from onelog.store.consumequeue import Entry
 from onelog.store.damage import Damage, Damages
@@ -304,7 +305,8 @@ def stretch(queue: int, offset: int, log: int) -> Stretch:
 
     none = np.empty(0, np.int64)
     places = Places(one(queue), one(offset), one(log), one(100), one(0))
-    return Stretch(one(log), one(0), log + 100, places, none, none, ["t"], [None], [])
+    layout = leading_records(np.empty(0, np.uint8))
+    return Stretch(one(log), one(0), log + 100, places, none, none, layout, [])
 
 
 @pytest.mark.parametrize(

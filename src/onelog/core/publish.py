@@ -142,6 +142,10 @@ class Publisher:
         """From now on there are messages with a `Placed`."""
         self._writer.tells_places = True
 
+    def end_tick(self) -> None:
+        """Write what this tick has so far."""
+        self._writer.end_of_tick()
+
     def admitted(self, message: NewMessage, retries_max: int | None = None) -> NewMessage:
         """The message as it may be stored, or what is wrong with it."""
         topic = message.topic

@@ -12,6 +12,8 @@ from onelog.errors import PeerClosedError, PeerTimeoutError
 from onelog.net.connection import JOIN_BYTES_MAX, Buffer, Connection, Limits, Outbox, Session
 from onelog.net.listener import Listener
 
+READ_BYTES = 1 << 20
+"""What is read at once. After as much in one go, others have their turn."""
 LIMITS = Limits(write_pause_bytes=2 << 20)
 
 
@@ -36,11 +38,27 @@ class BulkConnection(Connection):
             self._find_gone(error)
         self._active = True
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: Buffer) -> None:
         """Bytes arrived."""
         self._active = True
         if not self.closing:
             self.guard(self._session.data_received, data)
+
+    def read_much(self) -> None:
+        """Read large pieces, to a place of its own: the session is done with each in its call."""
+        view = memoryview(bytearray(READ_BYTES))
+        read = 0
+
+        def filled(size: int) -> None:
+            nonlocal read
+            self.data_received(view[:size])
+            read += size
+            if read >= READ_BYTES and not self.closing:
+                read = 0
+                self._set_reading(False)
+                self._outbox.after(self._read_on)
+
+        self.read_to(view, filled)
 
     def pause_writing(self) -> None:
         """The peer is behind."""
@@ -68,9 +86,10 @@ async def dial_bulk(
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            await loop.create_connection(
+            _, connection = await loop.create_connection(
                 lambda: BulkConnection(make_session, Outbox(loop), LIMITS), host, port
             )
+            connection.read_much()
     except TimeoutError:
         raise PeerTimeoutError(f"no connection to {host}:{port} in {timeout_ms} ms") from None
     except OSError as error:

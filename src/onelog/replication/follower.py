@@ -28,10 +28,11 @@ from onelog.wire.replication import default_ha, epoch_ha
 
 log = logging.getLogger(__name__)
 
-CONFIRM_BYTES_MIN, CONFIRM_BYTES_MAX = 1 << 20, 4 << 20
-"""What is entered into the queues in one go."""
+CONFIRM_BYTES_MIN, CONFIRM_BYTES_MAX = 256 << 10, 4 << 20
+CONFIRM_RECORDS = 3_000
+"""What is entered into the queues in one go: much costs less, but others wait for so long."""
 CONFIRM_MS = 5
-"""How long less than that waits for more: much in one go costs less."""
+"""How long less than that waits for more."""
 OVERLAP_BYTES = 64 << 10
 """What is asked for again, and compared: records name their places and times, so logs that differ
 somewhere do not have the same end. Histories alone do not tell: every set begins with epoch 1."""
@@ -62,6 +63,7 @@ class Follower:
         """What may be entered into the queues, as far as it is here."""
         self.stopped = False
         self._is_confirming = False
+        self._step_bytes = CONFIRM_BYTES_MIN
         self.is_sync = self.store.config.flush == "sync"
         self.hindrance = ""
         """Why it is not following now; empty while it is, or has not tried."""
@@ -91,7 +93,7 @@ class Follower:
     def confirm(self, offset: int) -> None:
         """The master says that so much is confirmed."""
         self.confirmable = max(self.confirmable, offset)
-        if min(self.confirmable, self.store.log_end) - self.store.confirmed >= CONFIRM_BYTES_MIN:
+        if min(self.confirmable, self.store.log_end) - self.store.confirmed >= self._step_bytes:
             self._confirm_some()
         elif not self._is_confirming:
             self._is_confirming = True
@@ -102,18 +104,25 @@ class Follower:
         if self.stopped:
             return
         store = self.store
-        before = store.confirmed
+        before, records = store.confirmed, store.records_received
         target = min(self.confirmable, store.log_end)
         if target <= before:
             return
         try:
-            touched = store.confirm(min(target, before + CONFIRM_BYTES_MAX))
+            touched = store.confirm(min(target, before + self._step_bytes))
         except StoreError as error:
             # Nothing is lost; the next tick tries again.
             self.hindrance = f"messages cannot be entered into their queues: {error}"
             return
+        entered, records = store.confirmed - before, store.records_received - records
+        is_stuck = not entered and before + self._step_bytes < target
+        if is_stuck:
+            self._step_bytes *= 2  # One record is larger than a step.
+        else:
+            fitting = entered * CONFIRM_RECORDS // max(1, records)
+            self._step_bytes = min(max(fitting, CONFIRM_BYTES_MIN), CONFIRM_BYTES_MAX)
         self.on_confirmed(touched)
-        if before < store.confirmed < target:
+        if is_stuck or before < store.confirmed < target:
             self._is_confirming = True
             self._schedule(0, self._confirm_some)
 
@@ -231,10 +240,10 @@ class MasterSession(ABC):
         self._heard_ms = self.follower.clock.now_ms()
         try:
             self._handle(data)
+            self._tell()  # First: somebody may be waiting for it.
+            self._confirm()
         except OnelogError as error:
             self.end(str(error))
-        else:
-            self._tell()
 
     def ready(self) -> None:
         """The backlog is small again."""
@@ -281,6 +290,10 @@ class MasterSession(ABC):
     @abstractmethod
     def _report(self, offset: int) -> bytes:
         """A report."""
+
+    @abstractmethod
+    def _confirm(self) -> None:
+        """Have entered into the queues what may be."""
 
     def _append(self, offset: int, data: memoryview) -> None:
         """Bytes of the log: the next ones."""
@@ -375,6 +388,8 @@ class DefaultSession(MasterSession):
             if self._reported < 0:
                 raise WireError("it sent something before it was asked to")
             self._append(piece.offset, piece.data)
+
+    def _confirm(self) -> None:
         self.follower.confirm(self.follower.store.log_end)
 
     def _report(self, offset: int) -> bytes:
@@ -408,6 +423,8 @@ class EpochSession(MasterSession):
                 raise WireError("it sent bytes of the log before it was asked to")
             else:
                 self._take(each)
+
+    def _confirm(self) -> None:
         if self._reported >= 0:
             self.follower.confirm(self._confirmed)
 

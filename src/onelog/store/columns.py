@@ -20,7 +20,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from onelog.errors import StoreError
 from onelog.message import (
     MULTI_DISPATCH,
-    TAGS,
     TRANSACTION_MASK,
     Message,
     SysFlag,
@@ -28,20 +27,31 @@ from onelog.message import (
     tags_code,
 )
 from onelog.names import COMPACTED_TOPIC, SCHEDULE_TOPIC
-from onelog.record.columns import Ints, Layout, Mask, lay_out, starts
+from onelog.record.columns import Ints, Layout, Mask, fixed, lay_out, starts
 from onelog.record.decode import Blank, Broken, check, decode_message
 from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.record.layout import BLANK, CRC_MASK, CRC_NAME, CRC_PROPERTY_BYTES, RECORD_BYTES_MIN
-from onelog.store.dispatch import TagsCodes, is_deletion, targets
-from onelog.store.keyindex import hashes_of
+from onelog.store.dispatch import TAGS_NEEDLE, TagsCodes, is_deletion, targets
+from onelog.store.keyindex import (
+    ALIKE_MIN,
+    hashes_of,
+    tags_codes,
+    unique_hashes,
+    values_alike,
+)
 from onelog.store.segment import Segment
 
 _READ_BYTES = 8 << 20
 _STRETCH_BYTES = 4 << 20
 """The records of one stretch begin within so many bytes."""
 _HELD_BYTES_MIN = 64 << 10
-_TAGS_NEEDLE = TAGS.encode() + b"\x01"
 _MULTI_NEEDLE = MULTI_DISPATCH.encode() + b"\x01"
+_TOPICS_AT_ONCE = 8
+# Operations on an enum's members are calls.
+_COMMITTED, _ROLLED_BACK = int(SysFlag.COMMITTED), int(SysFlag.ROLLED_BACK)
+_INNER_BATCH = int(SysFlag.INNER_BATCH)
+_COPIED_BYTES_MAX = 4 << 10
+"""Longer bodies are not copied for their checksum."""
 _CRC_NAME = np.frombuffer(CRC_NAME, np.uint8)
 _CRC_DIGITS = 10 ** np.arange(10)
 """What the digits of a record's own checksum stand for: the least significant one comes first."""
@@ -89,8 +99,7 @@ class Stretch:
     key_row: Ints
     """For each key of a record, which record it is of; keys are in the order they are indexed."""
     key_hash: Ints
-    topics: list[str]
-    tags: list[bytes | None]
+    layout: Layout
     deleted: list[tuple[str, int]]
     """Topics that were deleted here, and the log offset of the record that says so."""
 
@@ -168,7 +177,8 @@ class RecordWalk:
                 count = row
                 break
         bodies = zip(layout.body_at[:count].tolist(), layout.topic_at[:count].tolist(), strict=True)
-        found = np.array([crc32(data[start:end]) for start, end in bodies], np.uint32)
+        source = data if len(data) <= count * _COPIED_BYTES_MAX else view
+        found = np.array([crc32(source[start:end]) for start, end in bodies], np.uint32)
         wrong = (found & CRC_MASK) != layout.body_crc[:count]
         wrong |= self._wrong_own_crc(data, layout, count)
         return int(wrong.argmax()) if wrong.any() else count
@@ -213,22 +223,20 @@ class RecordWalk:
         return found
 
     def _stretch(self, log_at: int, data: bytes, layout: Layout) -> Stretch:
-        names = zip(layout.name_at.tolist(), layout.properties_at.tolist(), strict=True)
-        topic = np.array([self._topics[data[a:b]] for a, b in names], np.int64)
-        tails = zip(layout.properties_at.tolist(), layout.end.tolist(), strict=True)
-        properties = [data[a + 2 : b] for a, b in tails]
-        tags = [property_bytes(text, _TAGS_NEEDLE) for text in properties]
+        topic = self._topic_numbers(data, layout)
         store_ms, log, flags = layout.store_ms, layout.log_offset, layout.sys_flag
-        code = np.array([tags_code(text) if text else 0 for text in tags], np.int64)
+        kind = flags & TRANSACTION_MASK
+        rolled_back = np.flatnonzero(kind == _ROLLED_BACK).tolist()
+        code, special, hashes, key_row = self._texts(data, layout, topic, rolled_back)
         for row in np.flatnonzero(topic == self._topics.of(SCHEDULE_TOPIC)).tolist():
-            code[row] = self._tags_codes.of(SCHEDULE_TOPIC, properties[row], int(store_ms[row]))
+            text = _text(data, layout, row)
+            code[row] = self._tags_codes.of(SCHEDULE_TOPIC, text, int(store_ms[row]))
         code[flags & FORM_MASK != 0] = FORM_CODE
         for row in np.flatnonzero(topic == self._topics.of(COMPACTED_TOPIC)).tolist():
-            code[row] = self._tags_codes.of(COMPACTED_TOPIC, properties[row], int(store_ms[row]))
-        kind = flags & TRANSACTION_MASK
-        plain = (kind == 0) | (kind == SysFlag.COMMITTED)
-        special = [row for row, text in enumerate(properties) if _MULTI_NEEDLE in text]
-        special += np.flatnonzero(flags & SysFlag.INNER_BATCH).tolist()
+            text = _text(data, layout, row)
+            code[row] = self._tags_codes.of(COMPACTED_TOPIC, text, int(store_ms[row]))
+        plain = (kind == 0) | (kind == _COMMITTED)
+        special += np.flatnonzero(flags & _INNER_BATCH).tolist()
         plain[special] = False
         rows = np.flatnonzero(plain)
         queue = (topic << 32) + layout.queue_id
@@ -241,19 +249,89 @@ class RecordWalk:
             more_queue, more_offset = queue[rows], offset[rows]
         size = layout.end - layout.at
         places = Places(more_queue, more_offset, log[rows], size[rows], code[rows])
-        topics = [self._topics.names[number] for number in topic.tolist()]
-        deleted = []
-        keyed = properties
-        rolled_back = np.flatnonzero(kind == SysFlag.ROLLED_BACK).tolist()
-        if rolled_back:
-            keyed = properties.copy()
-        for row in rolled_back:
-            keyed[row] = b""
-            if is_deletion(int(flags[row]), properties[row]):
-                deleted.append((topics[row], int(log[row])))
-        hashes, key_row = hashes_of(topics, keyed)
+        deleted = [
+            (self._topics.names[int(topic[row])], int(log[row]))
+            for row in rolled_back
+            if is_deletion(int(flags[row]), _text(data, layout, row))
+        ]
         end = log_at + int(layout.end[-1])
-        return Stretch(log, store_ms, end, places, key_row, hashes, topics, tags, deleted)
+        return Stretch(log, store_ms, end, places, key_row, hashes, layout, deleted)
+
+    def _topic_numbers(self, data: bytes, layout: Layout) -> Ints:
+        """The number of each record's topic: of some topics with many records, all at once."""
+        found = np.full(len(layout), -1, np.int64)
+        left = np.arange(len(layout))
+        for _ in range(_TOPICS_AT_ONCE):
+            if len(left) < ALIKE_MIN:
+                break
+            at, end = int(layout.name_at[left[0]]), int(layout.properties_at[left[0]])
+            if at == end:
+                break
+            alike = left[(layout.properties_at - layout.name_at)[left] == end - at]
+            names = fixed(layout.raw, layout.name_at[alike], np.dtype(f"S{end - at}"))
+            found[alike[names == data[at:end]]] = self._topics[data[at:end]]
+            left = left[found[left] < 0]
+        if len(left):
+            names_at = zip(layout.name_at[left].tolist(), layout.properties_at[left].tolist(),
+                           strict=True)  # fmt: skip
+            found[left] = [self._topics[data[at:end]] for at, end in names_at]
+        return found
+
+    def _texts(
+        self, data: bytes, layout: Layout, topic: Ints, rolled_back: list[int]
+    ) -> tuple[Ints, list[int], Ints, Ints]:
+        """What is found in the properties.
+
+        The tags code of each record; records that go to extra queues; the hashes of all keys, and
+        which record each is of. Many of one topic, as long as each other, are looked at as one.
+        """
+        code = np.zeros(len(layout), np.int64)
+        text_at = layout.properties_at + 2
+        form = (topic << 16) + layout.end - text_at
+        if rolled_back:
+            form[rolled_back] = -1  # They have no keys.
+        order = np.argsort(form, kind="stable")
+        cuts = np.flatnonzero(np.diff(form[order])) + 1
+        special: list[int] = []
+        single: list[int] = []
+        hashes, owners = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for rows in np.split(order, cuts):
+            size = int(form[rows[0]]) & 0xFFFF
+            if len(rows) < ALIKE_MIN or form[rows[0]] < 0:
+                single += rows.tolist()
+                continue
+            if not size:
+                continue
+            whole = fixed(layout.raw, text_at[rows], np.dtype((np.void, size))).tobytes()
+            name = self._topics.names[int(topic[rows[0]])]
+            keys = unique_hashes(name, whole, len(rows))
+            tags = values_alike(whole, len(rows), TAGS_NEEDLE)
+            if keys is None or whole.find(_MULTI_NEEDLE) >= 0:
+                single += rows.tolist()
+                continue
+            if tags is not None:
+                code[rows] = tags_codes(tags)
+            elif whole.find(TAGS_NEEDLE) >= 0:
+                code[rows] = [_tags_code(whole[at : at + size])
+                              for at in range(0, len(whole), size)]  # fmt: skip
+            hashes.append(keys)
+            owners.append(rows[: len(keys)])
+        if single:
+            texts = [_text(data, layout, row) for row in single]
+            code[single] = [*map(_tags_code, texts)]
+            special = [
+                row for row, text in zip(single, texts, strict=True) if _MULTI_NEEDLE in text
+            ]
+            for number, row in enumerate(single):
+                if form[row] < 0:
+                    texts[number] = b""
+            names = [self._topics.names[number] for number in topic[single].tolist()]
+            more, of = hashes_of(names, texts)
+            hashes.append(more)
+            owners.append(np.array(single, np.int64)[of])
+        key_row = np.concatenate(owners)
+        in_order = np.argsort(key_row, kind="stable")
+        return code, special, np.concatenate(hashes)[in_order], key_row[in_order]
 
     def _place_special(
         self,
@@ -282,3 +360,13 @@ class RecordWalk:
             np.concatenate(all_queues)[order],
             np.concatenate(all_offsets)[order],
         )
+
+
+def _text(data: bytes, layout: Layout, row: int) -> bytes:
+    """The properties of a record."""
+    return data[int(layout.properties_at[row]) + 2 : int(layout.end[row])]
+
+
+def _tags_code(properties: bytes) -> int:
+    tags = property_bytes(properties, TAGS_NEEDLE)
+    return tags_code(tags) if tags else 0

@@ -59,7 +59,7 @@ KEYS_NEEDLE = KEYS.encode() + b"\x01"
 _UNIQUE_KEY_NEEDLE = UNIQUE_KEY.encode() + b"\x01"
 _MATRIX_BYTES_MAX = 8 << 20
 """One very long key must not make all others in the matrix as long."""
-_ALIKE_MIN = 32
+ALIKE_MIN = 32
 """As many messages of one form are worth a matrix of their own."""
 Numbers = npt.NDArray[np.int64]
 _ALLOCATE_ENTRIES = 50_000
@@ -532,9 +532,9 @@ def hashes_of(topics: Sequence[str], properties: Sequence[bytes]) -> tuple[Numbe
     """
     sizes = set(map(len, properties))
     if len(sizes) == 1 and sizes != {0} and len(set(topics)) == 1:
-        hashes = _hashes_alike(topics[0], properties) if len(properties) >= _ALIKE_MIN else None
+        hashes = _hashes_alike(topics[0], properties) if len(properties) >= ALIKE_MIN else None
         if hashes is not None:
-            return hashes, np.arange(len(properties))
+            return hashes, np.arange(len(hashes))
     forms: dict[tuple[str, int], list[int]] = {}
     for number, form in enumerate(zip(topics, map(len, properties), strict=True)):
         try:
@@ -546,9 +546,9 @@ def hashes_of(topics: Sequence[str], properties: Sequence[bytes]) -> tuple[Numbe
     owners: list[int] = []
     for (topic, size), members in forms.items():
         rows = [properties[number] for number in members]
-        hashes = _hashes_alike(topic, rows) if size and len(rows) >= _ALIKE_MIN else None
+        hashes = _hashes_alike(topic, rows) if size and len(rows) >= ALIKE_MIN else None
         if hashes is not None:
-            found.append((hashes, np.array(members, np.int64)))
+            found.append((hashes, np.array(members[: len(hashes)], np.int64)))
         elif size:
             prefix = f"{topic}#".encode()
             for number, row in zip(members, rows, strict=True):
@@ -564,22 +564,45 @@ def hashes_of(topics: Sequence[str], properties: Sequence[bytes]) -> tuple[Numbe
 
 
 def _hashes_alike(topic: str, rows: Sequence[bytes]) -> Numbers | None:
-    """Of messages with properties of one length: the hash of each one's unique id.
+    """Of messages with properties of one length: the hash of each one's unique id, or none at all.
 
     None if that may not be its only key, or is not at the same place in all rows.
     """
-    first = rows[0]
-    size = len(first)
-    at = first.find(_UNIQUE_KEY_NEEDLE)
-    begin = at + len(_UNIQUE_KEY_NEEDLE)
-    end = first.find(b"\x02", begin)
+    return unique_hashes(topic, b"".join(rows), len(rows))
+
+
+def unique_hashes(topic: str, whole: bytes, count: int) -> Numbers | None:
+    """The same; the properties come as one string."""
+    if whole.find(KEYS_NEEDLE) >= 0:
+        return None
+    if whole.find(_UNIQUE_KEY_NEEDLE) < 0:
+        return np.empty(0, np.int64)
+    keys = values_alike(whole, count, _UNIQUE_KEY_NEEDLE)
+    if keys is None:
+        return None
+    before = java_hash(f"{topic}#") * pow(31, keys.shape[1], 1 << 32) & 0xFFFFFFFF
+    return _without_sign(_sums(keys) + np.uint32(before))
+
+
+def tags_codes(tags: npt.NDArray[np.uint8]) -> Numbers:
+    """`message.tags_code` of each row."""
+    return _sums(tags).astype(np.int32).astype(np.int64)
+
+
+def values_alike(whole: bytes, count: int, needle: bytes) -> npt.NDArray[np.uint8] | None:
+    """Of messages with properties of one length, joined: the values of one property as rows.
+
+    None if it is not once in each, at the same place and as long, or if there is more than ASCII.
+    """
+    size = len(whole) // count
+    at = whole.find(needle, 0, size)
+    begin = at + len(needle)
+    end = whole.find(b"\x02", begin, size)
     end = end if end >= 0 else size
-    whole = b"".join(rows)
     if (
         at < 0
         or begin == end
-        or whole.count(_UNIQUE_KEY_NEEDLE) != len(rows)
-        or whole.find(KEYS_NEEDLE) >= 0
+        or whole.count(needle) != count
         or not whole.isascii()
         or len(whole) > _MATRIX_BYTES_MAX
     ):
@@ -587,9 +610,7 @@ def _hashes_alike(topic: str, rows: Sequence[bytes]) -> Numbers | None:
     matrix = np.frombuffer(whole, np.uint8).reshape(-1, size)
     # A separator before the name, if it is not the first, and one after the value.
     frame = matrix[:, [*range(max(0, at - 1), begin), *range(end, min(end + 1, size))]]
-    keys = matrix[:, begin:end]
-    if (frame != frame[0]).any() or (at and first[at - 1] != 2) or (keys == 2).any():
+    values = matrix[:, begin:end]
+    if (frame != frame[0]).any() or (at and whole[at - 1] != 2) or (values == 2).any():
         return None
-    name = f"{topic}#"
-    before = java_hash(name) * pow(31, end - begin, 1 << 32) & 0xFFFFFFFF
-    return _without_sign(_sums(keys) + np.uint32(before))
+    return values

@@ -234,6 +234,11 @@ class MessageStore(StoreWriter):
         """Where the log's bytes end; inside a record if the rest of that is yet to come."""
         return self._received.end
 
+    @property
+    def records_received(self) -> int:
+        """How many records that came as bytes are in queues and index, since the start."""
+        return self._received.records
+
     def follow(self) -> None:
         """From now on the log is another's: what waits is known by its bytes only."""
         gate = self._gate

@@ -67,6 +67,8 @@ class Received:
         """Queues and index know the log up to here, its last record, and when that was stored."""
         self.last_record = 0
         self.last_ms = 0
+        self.records = 0
+        """How many records were entered."""
         self._replay: Replay | None = None
         self._walk: RecordWalk | None = None
         self.read_until = 0
@@ -219,6 +221,7 @@ class Received:
                     replay.skip(found)
                 else:
                     replay.enter(found)
+                    self.records += len(found.log)
                     self.last_record = int(found.log[-1])
                     self.last_ms = max(self.last_ms, int(found.store_ms[-1]))
             replay.write()
@@ -285,6 +288,7 @@ class Received:
             self._index.add_pending(([topic], [properties], [message.log_offset], store_ms))
             if self._index.is_behind:
                 self._index.build()
+        self.records += 1
         self.last_record, self.last_ms = message.log_offset, max(self.last_ms, store_ms)
 
     @property

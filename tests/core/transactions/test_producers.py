@@ -1,6 +1,7 @@
 """Batches of other forms on their way into the log: marked topics, numbers kept some at a time."""
 
 import contextlib
+import itertools
 import struct
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ def put(world: World, queue_id: int = 0, number: int | None = None, topic: str =
     return found
 
 
-def begin(world: World, queue_id: int, number: int | None, topic: str = "orders") -> list[Any]:
+def begin(
+    world: World, queue_id: int, number: int | None, topic: str = "orders", *, ends: bool = True
+) -> list[Any]:
     """Have a batch of one message stored; what is told of it is added to what this returns."""
     body = bytearray(kafka.from_neutral([Neutral(None, b"x")]))
     if number is not None:
@@ -38,7 +41,8 @@ def begin(world: World, queue_id: int, number: int | None, topic: str = "orders"
         found.append(error or appended.queue_offset)
 
     world.broker.publish_batch(SELF, message, stamp, stored)
-    world.end_tick()
+    if ends:
+        world.end_tick()
     return found
 
 
@@ -116,3 +120,15 @@ def test_numbers_are_kept_though_some_batch_always_waits_to_be_safe(tmp_path: Pa
         master.confirm()
         assert again == [2]
         assert master.store.next_offset("orders", 0) == 3
+
+
+def test_numbers_are_kept_though_some_batch_is_always_taken_and_not_written(world: World) -> None:
+    world.topic("orders", 1)
+    world.end_tick()
+    answers = []
+    for number in range(3):
+        answers.append(begin(world, 0, number, ends=False))
+        world.broker.batch_producers.keep()
+    assert [*itertools.chain(*answers)] == [0, 1, 2]
+    (part,) = [each for each in world.broker.batch_producers.parts() if "orders@0" in each]
+    assert part["orders@0"]["covered"] == 3

@@ -157,6 +157,9 @@ class BatchProducers:
 
         Queues with batches on the way have to wait for the next time.
         """
+        if any(self._queues[queue].on_the_way for queue in self._dirty):
+            # Under load a timer always comes between what was taken in a tick and its end.
+            self._publisher.end_tick()
         changes: list[Change] = []
         silent_ms = self._clock.now_ms() - EXPIRY_MS
         settled = (queue for queue in self._dirty if not self._queues[queue].on_the_way)

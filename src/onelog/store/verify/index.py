@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from onelog.message import TAGS, Message, java_hash, property_bytes
+from onelog.message import Message, java_hash, property_bytes
 from onelog.record.columns import Ints
-from onelog.record.decode import Broken
+from onelog.record.decode import Broken, decode_message
 from onelog.store.columns import Stretch
+from onelog.store.dispatch import TAGS_NEEDLE
 from onelog.store.folder import IndexGeometry
 from onelog.store.keyindex import ENTRY_DTYPE, HEADER, SLOT_BYTES, key_hash, message_keys
 from onelog.store.verify.findings import Findings
@@ -29,7 +30,6 @@ Rows = npt.NDArray[np.void]
 _BLOCK_ENTRIES = 1 << 20
 _WINDOW_ENTRIES = 1 << 17
 _SECONDS_MAX = 0x7FFFFFFF
-_TAGS_NEEDLE = TAGS.encode() + b"\x01"
 _IN_A_ROW = 3
 """So many entries past a stretch end it; fewer are taken for broken ones in between."""
 
@@ -201,9 +201,10 @@ class IndexWalk:
         right = here & np.isin((record << 32) + hashes, given)
         unsure = np.flatnonzero(here & ~right).tolist()
         for row in unsure:
-            number = int(record[row])
-            tags = tag_hash(stretch.topics[number], stretch.tags[number])
-            right[row] = int(hashes[row]) == tags
+            layout = stretch.layout
+            message = decode_message(layout.raw.data, int(layout.at[record[row]]))
+            tags = property_bytes(message.properties, TAGS_NEEDLE)
+            right[row] = int(hashes[row]) == tag_hash(message.topic, tags)
         self._check_times(file, rows, stretch.store_ms[record], right)
         for row in np.flatnonzero(~right & _must_be_right(log_view, rows)).tolist():
             self._look_up(log_view, file, file.cursor + row)
@@ -217,7 +218,7 @@ class IndexWalk:
                 key_hash(f"{found.topic}#{key.decode('utf-8', 'replace')}")
                 for key in message_keys(found.properties)
             }
-            hashes.add(tag_hash(found.topic, property_bytes(found.properties, _TAGS_NEEDLE)))
+            hashes.add(tag_hash(found.topic, property_bytes(found.properties, TAGS_NEEDLE)))
             if hashed not in hashes:
                 self._findings.add(
                     file.place(entry),
