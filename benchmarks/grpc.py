@@ -41,7 +41,7 @@ JAVA = {
     "java-simple": "Java client, SimpleConsumer, 16 threads",
 }
 TITLES = {**OFFICIAL, **JAVA}
-JAVA_PLAN = Plan(6, 6, PLAN.messages, 3, {"java-send": 15, "java-push": 10})
+JAVA_PLAN = Plan(8, 6, PLAN.messages, 3, {"java-send": 15, "java-push": 10})
 JAVA_PLAN_QUICK = Plan(2, 2, PLAN_QUICK.messages, 1, {"java-send": 3})
 
 

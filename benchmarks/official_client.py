@@ -155,7 +155,9 @@ class ContestSuite:
     def __init__(self, options: Options, plan: Plan | None = None) -> None:
         self._folder = options.folder
         self._announce = options.announce
-        self._plan = plan or (PLAN_QUICK if options.quick else PLAN)
+        plan = plan or (PLAN_QUICK if options.quick else PLAN)
+        seconds, rounds = options.seconds or plan.seconds, options.rounds or plan.rounds
+        self._plan = replace(plan, seconds=seconds, rounds=rounds)
 
     def prepare(self, peer: Peer) -> None:
         """Make the topics, and fill the one that is consumed."""

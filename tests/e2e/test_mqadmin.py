@@ -428,7 +428,7 @@ def test_users_and_permissions_are_copied_to_another_broker(tmp_path: Path) -> N
         shown = run(other, "getUser -u ann")
         assert re.search(r"ann\s+\S+\s+Normal\s+enable", shown), shown
         shown = run(other, "getAcl -s User:ann")
-        assert re.search(r"User:ann\s+Custom\s+Topic:orders\s+\[Pub, Sub\]", shown), shown
+        assert re.search(r"User:ann\s+CUSTOM\s+Topic:orders\s+\[Pub, Sub\]", shown), shown
 
 
 def test_monitoring_joins_its_group_and_goes_on_until_it_is_ended(admin: Admin) -> None:

@@ -24,7 +24,7 @@ from onelog.core.users.users import ADMIN_ROLE, Role, User
 from onelog.errors import InvalidRequestError, UserNotFoundError
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, by_worker
 from onelog.wire.remoting import fastjson, fields
-from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.users import AclInfo, PolicyEntry, PolicyInfo, UserInfo
 
@@ -118,12 +118,12 @@ def _info(user: User) -> UserInfo:
 
 
 def get_user(session: BrokerSession, command: Command) -> Answer:
-    """AUTH_GET_USER."""
+    """AUTH_GET_USER. Of nobody the answer is empty, by which mqadmin's copyUser knows that."""
     name = fields.text(command.ext, "username")
     try:
         user = session.broker.users.user(session.principal, name)
-    except UserNotFoundError as error:
-        return Answer(code=ResponseCode.USER_NOT_EXIST, remark=str(error))
+    except UserNotFoundError:
+        return Answer()
     return Answer(body=_info(user).encode())
 
 
@@ -231,12 +231,10 @@ def delete_acl(session: BrokerSession, command: Command) -> Answer:
 
 
 def get_acl(session: BrokerSession, command: Command) -> Answer:
-    """AUTH_GET_ACL."""
+    """AUTH_GET_ACL; what there is not is told as AUTH_GET_USER tells it."""
     subject = fields.text(command.ext, "subject")
     rules = session.broker.users.rules(session.principal, _holder(subject))
-    if not rules:
-        return Answer(code=ResponseCode.POLICY_NOT_EXIST, remark=f"{subject} has no permissions")
-    return Answer(body=_acl(subject, rules).encode())
+    return Answer(body=_acl(subject, rules).encode()) if rules else Answer()
 
 
 def list_acls(session: BrokerSession, command: Command) -> Answer:
