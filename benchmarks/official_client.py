@@ -66,7 +66,7 @@ OFFICIAL = {
     "simple": "official SimpleConsumer, 16 threads",
 }
 OURS = tuple(dict.fromkeys(mode for _, mode, _ in CONTESTS))
-CONSUMING = frozenset({"push", "pop", "simple"})
+CONSUMING = frozenset({"push", "pop", "simple", "java-push", "java-simple"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +152,10 @@ def run(options: Options) -> list[Row]:
 class ContestSuite:
     """The measurements of one run."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, plan: Plan | None = None) -> None:
         self._folder = options.folder
         self._announce = options.announce
-        self._plan = PLAN_QUICK if options.quick else PLAN
+        self._plan = plan or (PLAN_QUICK if options.quick else PLAN)
 
     def prepare(self, peer: Peer) -> None:
         """Make the topics, and fill the one that is consumed."""

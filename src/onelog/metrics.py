@@ -83,9 +83,9 @@ class Page:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def about(self, name: str, kind: str, text: str) -> None:
-        """Say what the samples are that follow."""
-        self.lines += (f"# HELP {name} {text}", f"# TYPE {name} {kind}")
+    def about(self, name: str, kind: str, text: str, samples: Iterable[str] = ()) -> None:
+        """Say what samples are: these, and those that follow."""
+        self.lines += (f"# HELP {name} {text}", f"# TYPE {name} {kind}", *samples)
 
     def one(
         self,

@@ -477,6 +477,9 @@ class BrokerServer:
             task.cancel()
         async with contextlib.AsyncExitStack() as last_first:
             last_first.push_async_callback(asyncio.to_thread, self.store.close)
+            if (tracing := self.gateways.pop("telemetry", None)) is not None:
+                # What is stored until the last client is gone has a span.
+                last_first.push_async_callback(tracing.close)
             last_first.push_async_callback(asyncio.to_thread, self._lookers.shutdown)
             for listener in reversed(self._listeners):
                 last_first.push_async_callback(listener.close)

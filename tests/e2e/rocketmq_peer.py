@@ -111,7 +111,7 @@ class RocketmqPeer:
     def _log(self, main: str) -> Path:
         return self.folder / f"{main.split('.')[0]}.log"
 
-    def wait_until_ready(self, timeout_s: float = 60) -> None:
+    def wait_until_ready(self, timeout_s: float = 180) -> None:
         """Return when the name server knows the broker."""
         try:
             wait_until(lambda: has_route(self.nameservers), "a route to the real broker", timeout_s)
@@ -140,7 +140,11 @@ class RocketmqPeer:
         shutil.rmtree(self.folder / "store", ignore_errors=True)
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(

@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
@@ -11,8 +12,11 @@ from typing import NamedTuple
 import pytest
 
 from benchmarks.proxy_peer import ProxyPeer
+from tests.e2e.java_clients import PEER_VERSION, Scenario
 from tests.e2e.java_toolchain import build
-from tests.e2e.remoting_probe import call
+from tests.e2e.onelog_peer import OnelogPeer
+from tests.e2e.processes import spawn, stop, wait_until
+from tests.e2e.remoting_probe import call, create_topic, has_route
 from tests.gateways.grpc.live import address, grpc_broker, in_thread
 
 pytestmark = [pytest.mark.e2e_java, pytest.mark.timeout(400)]
@@ -20,6 +24,7 @@ pytestmark = [pytest.mark.e2e_java, pytest.mark.timeout(400)]
 CLIENT = "5.1.0"
 UPDATE_AND_CREATE_TOPIC = 17
 UPDATE_BROKER_CONFIG = 25
+GET_CONSUMER_LIST_BY_GROUP = 38
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
 GO_PROGRAM = Path(__file__).resolve().parent / "go" / "grpc"
 TYPES = ("normal", "fifo", "delay", "transaction")
@@ -112,3 +117,49 @@ async def test_the_go_client_sends_and_receives_every_type(served: Served, tmp_p
 
     await asyncio.to_thread(build_go)
     check(await in_thread(work))
+
+
+async def test_members_that_pull_and_members_over_grpc_share_what_a_topic_has(
+    tmp_path: Path,
+) -> None:
+    count, topic = 200, "shared"
+    group = f"{topic}-java"
+
+    def work() -> tuple[list[str], list[str], list[str]]:
+        with OnelogPeer(tmp_path / "peer", grpc=True, may_stall=True) as peer:
+            create_topic(peer.broker_address, topic, 4)
+            wait_until(lambda: has_route(peer.nameservers, topic), "the route of the topic")
+            program = build("grpc", CLIENT, "onelog.grpc.Sharing", tmp_path)
+            command = program.command(peer.endpoints, topic, group, count)
+            leasing = spawn(command, tmp_path / "leasing.log", pipes=True)
+            try:
+                assert leasing.stdin is not None
+                assert leasing.stdout is not None
+                assert json.loads(leasing.stdout.readline())["event"] == "ready"
+                with Scenario(
+                    tmp_path, PEER_VERSION, "interop-read", peer.nameservers,
+                    topic=topic, messages=1_000_000,
+                ) as pulling:  # fmt: skip
+                    wait_until(lambda: _members(peer, group) == 2, "both members", 60)
+                    time.sleep(5)  # Until each knows of the other, and has the queues it keeps.
+                    leasing.stdin.write(b"\n")
+                    leasing.stdin.flush()
+                    done = json.loads(leasing.stdout.readline())
+                    pulled = [
+                        pulling.wait_for("read")["id"]
+                        for _ in range(len(done["sent"]) - len(done["heard"]))
+                    ]
+                    return done["sent"], done["heard"], pulled
+            finally:
+                stop(leasing)
+
+    sent, heard, pulled = await in_thread(work)
+    assert len(sent) == count
+    assert heard
+    assert pulled
+    assert sorted([*heard, *pulled]) == sorted(sent)
+
+
+def _members(peer: OnelogPeer, group: str) -> int:
+    answer = call(peer.broker_address, GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
+    return len(json.loads(answer.body)["consumerIdList"]) if answer.code == 0 else 0

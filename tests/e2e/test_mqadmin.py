@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +16,13 @@ import pytest
 from tests.e2e.conftest import Server
 from tests.e2e.java_clients import Facts, Scenario, mqadmin
 from tests.e2e.onelog_peer import OnelogPeer
+from tests.e2e.processes import wait_until
 from tests.e2e.remoting_probe import call
 
 pytestmark = [pytest.mark.e2e_java, pytest.mark.timeout(300)]
 
 GET_KV_CONFIG = 101
+GET_CONSUMER_LIST_BY_GROUP = 38
 QUERY_CONSUMER_OFFSET = 14
 TOPIC = "Administered"
 MOVED = "Moved"
@@ -399,3 +402,48 @@ def test_users_and_their_permissions(tmp_path: Path) -> None:
             assert re.search(expected.replace("ADDRESS", server.broker_address), output, re.I), (
                 output
             )
+
+
+def test_users_and_permissions_are_copied_to_another_broker(tmp_path: Path) -> None:
+    settings = {"ONELOG_SECURITY_ANONYMOUS": "true"}
+    with (
+        OnelogPeer(tmp_path / "one", settings=settings) as one,
+        OnelogPeer(tmp_path / "other", settings=settings) as other,
+    ):
+        places = ("-f", one.broker_address, "-t", other.broker_address)
+
+        def run(peer: OnelogPeer, command: str) -> str:
+            name, *rest = command.split()
+            return mqadmin(tmp_path, one.nameservers, name, "-b", peer.broker_address, *rest)
+
+        def copy(*command: str) -> str:
+            return mqadmin(tmp_path, one.nameservers, *command, *places)
+
+        for command, _ in (USERS[1], USERS[5]):
+            run(one, command)
+        assert "a user needs a password" in copy("copyUser", "-u", "ann")
+        run(other, "createUser -u ann -p secret-4 -t Super")
+        assert "copy user of ann" in copy("copyUser", "-u", "ann")
+        assert "copy acl of User:ann" in copy("copyAcl", "-s", "User:ann")
+        shown = run(other, "getUser -u ann")
+        assert re.search(r"ann\s+\S+\s+Normal\s+enable", shown), shown
+        shown = run(other, "getAcl -s User:ann")
+        assert re.search(r"User:ann\s+Custom\s+Topic:orders\s+\[Pub, Sub\]", shown), shown
+
+
+def test_monitoring_joins_its_group_and_goes_on_until_it_is_ended(admin: Admin) -> None:
+    def monitor() -> str:
+        # Its first round is after twenty seconds.
+        with pytest.raises(subprocess.TimeoutExpired) as ended:
+            mqadmin(admin.home, admin.server.nameservers, "startMonitoring", timeout_s=40)
+        return (ended.value.output or b"").decode()
+
+    def is_there() -> bool:
+        wanted = {"consumerGroup": "__MONITOR_CONSUMER"}
+        answer = call(admin.server.broker_address, GET_CONSUMER_LIST_BY_GROUP, wanted)
+        return answer.code == 0 and bool(json.loads(answer.body)["consumerIdList"])
+
+    with ThreadPoolExecutor() as pool:
+        shown = pool.submit(monitor)
+        wait_until(is_there, "the monitor in its group", 40)
+        assert "Exception" not in shown.result()

@@ -207,13 +207,13 @@ TABLES: dict[str, dict[str, str]] = {
         """,
     },
     "mqtt": {
-        "consume exchange": """
+        "consume mqtt": """
             SUBSCRIBE
         """,
         "nothing: what this connection has made itself; to connect is to log in": """
             CONNECT PINGREQ UNSUBSCRIBE
         """,
-        "publish exchange": """
+        "publish mqtt": """
             PUBLISH
         """,
     },

@@ -19,8 +19,8 @@ Thing = Annotated[
     str,
     typer.Argument(
         metavar="THING",
-        help="topic:NAME, group:NAME, exchange:NAME, queue:NAME, vhost:NAME, broker, or '*'. A "
-        "name may have stars.",
+        help="topic:NAME, group:NAME, exchange:NAME, queue:NAME, vhost:NAME, transaction:NAME, "
+        "mqtt:TOPIC, broker, or '*'. A name may have stars, a topic of MQTT + and #.",
     ),
 ]
 _ACTIONS = {
@@ -34,7 +34,7 @@ def _resource(thing: str) -> str:
     kind, _, name = thing.partition(":")
     if thing == "*":
         return "*"
-    words = {"topic", "group", "exchange", "queue", "vhost", "transaction"}
+    words = {"topic", "group", "exchange", "queue", "vhost", "transaction", "mqtt"}
     if kind == "broker":
         return "Cluster:*"
     if kind not in words or not name:

@@ -12,9 +12,9 @@ from onelog.errors import NotPermittedError
 Action = Literal["publish", "consume", "create", "alter", "delete", "describe"]
 """Whoever lets somebody do one of the others should let him describe the same thing, too: clients
 have to find out what they work with. The retry topics of a group come with the group."""
-Kind = Literal["topic", "group", "broker", "exchange", "queue", "vhost", "transaction"]
+Kind = Literal["topic", "group", "broker", "exchange", "queue", "vhost", "transaction", "mqtt"]
 Resource = tuple[Kind, str]
-"""What something is done to, and its name."""
+"""What something is done to, and its name: for `mqtt` a topic, or a filter that stands for many."""
 
 
 class Principal(NamedTuple):

@@ -198,7 +198,8 @@ class Parts:
         self.users.on_change.append(self._users_changed)
 
     def _users_changed(self) -> None:
-        self._guarded = self.routing.guarded = not self.access.is_open
+        self._guarded = not self.access.is_open
+        self.routing.guard(self._guarded)
 
     def _schedule(self, wait_ms: int, callback: Callable[[], None]) -> None:
         """Call back then, unless another core has the store by then."""

@@ -1,6 +1,7 @@
 """Calls by hand: any bytes to any method, through gRPC's own library."""
 
 import asyncio
+import hmac
 from types import TracebackType
 from typing import Any, Self
 
@@ -67,13 +68,29 @@ class RawClient:
         self, group: str, topic: str, kind: ClientType = ClientType.PUSH_CONSUMER
     ) -> Any:
         """Become a member of a group; the settings it is told."""
-        self._stream = self.telemetry()
         settings = messages.Settings(client_type=kind)
         settings.subscription.group.name = group
         entry = settings.subscription.subscriptions.add()
         entry.topic.name, entry.expression.expression = topic, "*"
+        return await self._introduce(settings)
+
+    async def introduce_producer(self, topic: str) -> Any:
+        """Become a producer, who may be asked about transactions; the settings it is told."""
+        settings = messages.Settings(client_type=ClientType.PRODUCER)
+        settings.publishing.topics.add(name=topic)
+        return await self._introduce(settings)
+
+    async def _introduce(self, settings: Any) -> Any:
+        self._stream = self.telemetry()
         await self._stream.write(messages.TelemetryCommand(settings=settings))
         return (await self.hear()).settings
+
+    def sign(self, user: str, secret: str) -> None:
+        """Make all calls from now on as a user."""
+        time = "20261117T120000Z"
+        digest = hmac.new(secret.encode(), time.encode(), "sha1").hexdigest()
+        text = f"MQv2-HMAC-SHA1 Credential={user}, SignedHeaders=x-mq-date-time, Signature={digest}"
+        self.metadata += [("x-mq-date-time", time), ("authorization", text)]
 
     async def hear(self) -> Any:
         """The next command of the broker."""

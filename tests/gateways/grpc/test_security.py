@@ -10,7 +10,7 @@ from onelog.core.access import SELF
 from onelog.core.users.passwords import prove
 from onelog.core.users.users import ADMIN_ROLE
 from onelog.wire.grpc import messages
-from onelog.wire.grpc.codes import Code
+from onelog.wire.grpc.codes import Code, MessageType
 from onelog.wire.grpc.http2 import PREFACE
 from tests.gateways.grpc.live import address, grpc_broker, in_thread, make_topic, message
 from tests.gateways.grpc.raw import RawClient
@@ -43,6 +43,35 @@ async def test_calls_are_signed_by_users_once_there_are_users(tmp_path: Path) ->
         assert not (await in_thread(send, "root", "secret")).startswith("refused")
         assert (await in_thread(send, "root", "wrong")).startswith("refused")
         assert (await in_thread(send, "guest", "secret2")).startswith("refused")
+
+
+async def test_nobody_is_asked_about_transactions_who_may_not_send_there(tmp_path: Path) -> None:
+    settings = {"broker__transaction_timeout_ms": 100, "broker__transaction_check_interval_ms": 100}
+    async with (
+        grpc_broker(tmp_path, **settings) as server,
+        RawClient(address(server), "guest-client") as guest,
+        RawClient(address(server), "root-client") as root,
+    ):
+        topic = make_topic(server, "guarded", "TRANSACTION")
+        users = server.broker.users
+        users.create_user(SELF, "root", prove("secret", signing=True), (ADMIN_ROLE,))
+        users.create_user(SELF, "guest", prove("secret2", signing=True))
+        guest.sign("guest", "secret2")
+        root.sign("root", "secret")
+        await guest.introduce_producer(topic)
+        asked = asyncio.create_task(guest.hear())
+        request = send_request(topic)
+        request.messages[0].system_properties.message_type = MessageType.TRANSACTION
+        answer = await root.call("SendMessage", request)
+        assert answer.status.code == Code.OK, answer
+        # Meanwhile there is nobody else to be asked.
+        await asyncio.sleep(0.4)
+        await root.introduce_producer(topic)
+        command = (await root.hear()).recover_orphaned_transaction_command
+        assert command.transaction_id == answer.entries[0].transaction_id
+        assert command.message.body == request.messages[0].body
+        assert not asked.done()
+        asked.cancel()
 
 
 async def test_tls_is_spoken_on_the_same_port(tmp_path: Path) -> None:

@@ -258,6 +258,7 @@ async def test_what_is_wrong_is_said(tmp_path: Path) -> None:
             ("PUT", "/api/exchanges/%2F/x", {"type": "no-such"}, 400),
             ("PUT", "/api/queues/%2F/q", {"arguments": {"x-max-length": "many"}}, 400),
             ("PUT", "/api/queues/%2F/q", {"arguments": 1}, 400),
+            ("PUT", "/api/queues/%2F/q", {"arguments": {"x": [1 << 70]}}, 400),
             ("POST", "/api/exchanges/%2F/amq.default/publish", {"payload": 1}, 400),
             ("POST", "/api/exchanges/%2F/none/publish", {"payload": "x", "routing_key": ""}, 404),
             ("POST", "/api/queues/%2F/none/get", {"count": 1}, 404),
@@ -274,3 +275,9 @@ async def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         ):
             told = await web.request(method, path, json=body)
             assert told.status_code == status, (method, path, told.text)
+        for properties in (
+            {"expiration": 5}, {"timestamp": -1}, {"priority": 300}, {"headers": {"x": 1 << 70}},
+        ):  # fmt: skip
+            message = {"payload": "x", "routing_key": "q", "properties": properties}
+            told = await web.post("/api/exchanges/%2F/amq.default/publish", json=message)
+            assert told.status_code == 400, (properties, told.text)

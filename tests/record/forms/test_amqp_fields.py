@@ -167,6 +167,12 @@ def test_a_name_has_at_most_255_bytes() -> None:
         short_string("x" * 256)
 
 
+@pytest.mark.parametrize("number", [1 << 63, -(1 << 63) - 1])
+def test_a_number_that_does_not_fit_is_refused(number: int) -> None:
+    with pytest.raises(WireError, match="64 bits"):
+        encode_table({"x": [{"y": number}]})
+
+
 @given(TABLES)
 def test_equal_values_are_the_same(table: Table) -> None:
     assert same(table, decode_table(encode_table(table)))

@@ -21,7 +21,9 @@ Actions = Annotated[
     list[Literal["publish", "consume", "create", "alter", "delete", "describe", "admin"]],
     Meta(min_length=1, max_length=7),
 ]
-Thing = Literal["topic", "group", "exchange", "queue", "vhost", "broker", "transaction", "*"]
+Thing = Literal[
+    "topic", "group", "exchange", "queue", "vhost", "broker", "transaction", "mqtt", "*"
+]
 
 
 class Permission(Struct, forbid_unknown_fields=True):

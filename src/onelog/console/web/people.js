@@ -7,7 +7,7 @@ import { later } from "./topics.js";
 import { t } from "./words.js";
 
 const ACTIONS = ["publish", "consume", "create", "alter", "delete", "describe", "admin"];
-const KINDS = ["topic", "group", "exchange", "queue", "vhost", "broker", "transaction", "*"];
+const KINDS = ["topic", "group", "exchange", "queue", "vhost", "broker", "transaction", "mqtt", "*"];
 const written = (each) => `${each.actions.join(", ")} ${each.kind}:${each.name}${each.match === "prefix" ? "*" : ""}${each.hosts.length ? ` @ ${each.hosts.join(", ")}` : ""}`;
 const rules = (each) => (each.permissions.length ? each.permissions.map((rule) => h("div", null, rule.effect === "deny" ? [badge(t("may not"), "bad"), " "] : null, h("code", null, written(rule)))) : "–");
 const words = (text) => text.split(/[\s,]+/).filter(Boolean);

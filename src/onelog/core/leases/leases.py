@@ -343,7 +343,7 @@ class Leases:
         if queue.out and request.policy.in_order:
             found = self._supply.find_again(queue, _of_attempt(queue, request.attempt_id))
             for offset in found.again:
-                self._count_out(queue, offset)
+                self._count_out(queue.out[offset])
         else:
             room = min(count_max, self._room(queue))
             supply = self._stored_supply if request.as_stored else self._supply
@@ -399,8 +399,8 @@ class Leases:
             "message %d of queue %d of topic %s was deleted by retention before group %s was done",
             offset, queue.queue_id, queue.topic, queue.group,
         )  # fmt: skip
-        if offset in queue.out:
-            self._count_out(queue, offset)
+        if (handout := queue.out.get(offset)) is not None:
+            self._count_out(handout)
         queue.finish(offset)
         self._journal.changed(queue)
 
@@ -439,7 +439,7 @@ class Leases:
         if not old.policy.in_order:
             handle = max(self.stamp(), handle + 1)
         due_ms = self._clock.now_ms() + invisible_ms
-        self._count_out(old.queue, offset)
+        self._count_out(old)
         self._lease_anew(Handout(old.queue, handle, due_ms, old.policy, old.attempt_id, (offset,)))
         return handle
 
@@ -478,7 +478,7 @@ class Leases:
         """Lease a message under a handle that nobody is told."""
         queue, handle = old.queue, max(self.stamp(), old.popped_ms + 1)
         due_ms = self._clock.now_ms() + after_ms
-        self._count_out(queue, offset)
+        self._count_out(old)
         self._lease_anew(
             Handout(queue, handle, due_ms, policy, None, (offset,), is_rejected=is_rejected)
         )
@@ -497,7 +497,7 @@ class Leases:
 
     def _acknowledged(self, handout: Handout, offset: int) -> None:
         queue = handout.queue
-        self._count_out(queue, offset)
+        self._count_out(handout)
         if handout.policy.in_order:
             queue.finish_in_order(offset)
             if not queue.out:
@@ -506,13 +506,12 @@ class Leases:
             queue.finish(offset)
         self._journal.changed(queue)
 
-    def _count_out(self, queue: QueueLeases, offset: int) -> None:
+    def _count_out(self, handout: Handout) -> None:
         """A lease ends; its deadline goes with the last one of its hand-over."""
-        handout = queue.out[offset]
         handout.left -= 1
         if not handout.left:
             self._deadlines.remove(handout, handout.due_ms)
-        self._counts[queue.group] -= 1
+        self._counts[handout.queue.group] -= 1
 
     def _lease_anew(self, handout: Handout) -> None:
         """Put a message that was out under other terms under these."""
@@ -573,7 +572,7 @@ class Leases:
         """Lease messages to who has them, for another time from now on."""
         policy = queue.out[offsets[0]].policy
         for offset in offsets:
-            self._count_out(queue, offset)
+            self._count_out(queue.out[offset])
         due_ms = self._clock.now_ms() + invisible_ms
         handout = Handout(queue, self.stamp(), due_ms, policy, holder, offsets)
         for offset in offsets:
@@ -661,7 +660,7 @@ class Leases:
         self, handout: Handout, offset: int, before: int | None = None, *, is_counted: bool = True
     ) -> None:
         queue, most = handout.queue, handout.policy.deliveries_max
-        self._count_out(queue, offset)
+        self._count_out(handout)
         self._raise_floor(handout.popped_ms)
         if most and is_counted and queue.times.get(offset, 0) + 1 >= most:
             queue.finish(offset)

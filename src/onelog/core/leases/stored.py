@@ -48,12 +48,12 @@ class _Again:
     trouble: StoreFailedError | None = None
 
 
+@dataclass(eq=False)
 class StoredSupply:
     """Finds records for leases of the messages in them."""
 
-    def __init__(self, store: MessageStore, reader: QueueReader) -> None:
-        self._store = store
-        self._reader = reader
+    _store: MessageStore
+    _reader: QueueReader
 
     def find(
         self,
@@ -63,7 +63,7 @@ class StoredSupply:
         request: LeaseRequest,
         cold_ok: bool,
     ) -> Found:
-        """Messages that came back, and if there are too few, unread ones; at least one of any."""
+        """See `Supply.find`."""
         again = self._again(queue, count_max, bytes_max, cold_ok)
         if again.cold is not None and not again.offsets:
             queue.put_back(again.deleted)

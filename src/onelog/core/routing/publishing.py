@@ -27,7 +27,7 @@ from struct import Struct
 from typing import Any
 
 from onelog.clock import Clock
-from onelog.core.access import Principal
+from onelog.core.access import SELF, Principal
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.forms import MarkedTopics
 from onelog.core.durable.writer import OnStored, Writer
@@ -107,6 +107,8 @@ class Publishing:
     _call_soon: Callable[[Callable[[], None]], None]
 
     def __post_init__(self) -> None:
+        self.check: Callable[[Principal, str, str, str], None] | None = None
+        """Whether somebody may publish to an exchange of a vhost with a key; None: anybody may."""
         self._messages, self._receipts = self._writer.messages, self._writer.receipts
         self._vhosts = self._topology.vhosts
         self.find_topic = self._topics.get
@@ -137,6 +139,8 @@ class Publishing:
         deliver_at_ms: int | None = None,
     ) -> int:
         """Publish a message in AMQP's form; how many queues it goes to, 0: nobody is told."""
+        if self.check is not None:
+            self.check(who, vhost, exchange, key)
         try:
             found = self._vhosts[vhost].exchanges[exchange]
         except KeyError:
@@ -185,6 +189,7 @@ class Publishing:
 
     def publish_all(
         self,
+        who: Principal,
         vhost: str,
         exchange: str,
         key: str,
@@ -198,6 +203,8 @@ class Publishing:
         Whoever published is told once, of all. False, and nothing is done, if they have to be
         published one by one: their way is not known, or something about them has to be looked at.
         """
+        if self.check is not None:
+            self.check(who, vhost, exchange, key)
         known = self._vhosts.get(vhost)
         found = None if known is None else known.exchanges.get(exchange)
         if found is None or found.internal or len(bodies[0]) > self.body_bytes_max:
@@ -330,6 +337,7 @@ class Publishing:
 
     def publish_record(
         self,
+        who: Principal,
         vhost: str,
         exchange: str,
         key: str,
@@ -347,6 +355,8 @@ class Publishing:
         It has an entry in these `topics`, too, and further `records` are in the same append: with
         any of those there is an answer also if there is no queue.
         """
+        if self.check is not None and who is not SELF:
+            self.check(who, vhost, exchange, key)
         found = self._topology.vhost(vhost).exchange(exchange)
         if len(record) > self.body_bytes_max:
             self._refuse_size(len(record))
@@ -548,6 +558,8 @@ class Publishing:
         body: Buffer,
     ) -> int:
         """Publish in a transaction: its queues are those of now, and get it with the commit."""
+        if self.check is not None:
+            self.check(who, vhost, exchange, key)
         found = self._topology.vhost(vhost).exchange(exchange)
         if found.internal:
             raise AccessRefusedError(
@@ -575,6 +587,7 @@ class Publishing:
 
     def commit(
         self,
+        who: Principal,
         owner: Hashable,
         name: str,
         on_committed: OnStored,
@@ -596,7 +609,7 @@ class Publishing:
 
         self._staged.commit(owner, name, committed, token, alongside)
 
-    def abort(self, owner: Hashable, name: str) -> None:
+    def abort(self, who: Principal, owner: Hashable, name: str = "") -> None:
         """Forget what was published."""
         self._forget(owner, name)
         self._staged.abort(owner, name)

@@ -4,12 +4,10 @@ It is a part of the door of the broker: who asks is the first argument, and whet
 decided here. Permissions name them as their topics are named (`names`).
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
-from typing import Any
 
 from onelog.core.access import Access, Action, Kind, Principal
-from onelog.core.durable.writer import OnStored
 from onelog.core.routing.exchanges import (
     ALTERNATE,
     Binding,
@@ -20,11 +18,9 @@ from onelog.core.routing.exchanges import (
 )
 from onelog.core.routing.names import DEFAULT_VHOST, named_for_access
 from onelog.core.routing.publishing import Publishing
-from onelog.core.routing.targets import Letter, Target
+from onelog.core.routing.targets import Target
 from onelog.core.routing.topology import Topology, Vhost
 from onelog.core.routing.walk import is_topic, walk
-from onelog.core.transactions.staged import Alongside
-from onelog.message import Buffer, NewMessage
 from onelog.record.forms.amqp_fields import NO_PROPERTIES, Table, Value
 
 
@@ -35,8 +31,6 @@ class Routing:
         self, access: Access, topology: Topology, publishing: Publishing, random: Random
     ) -> None:
         self._access = access
-        self.guarded = not access.is_open
-        """Whether anybody has to be asked about; its owner keeps that true."""
         self._senders = access.senders
         self._topology = topology
         self._publishing = publishing
@@ -45,19 +39,31 @@ class Routing:
         """Called with a vhost that is about to go: its queues have to go first."""
         self.late = publishing.late
         """Not empty while queues in memory wait for messages: who publishes much waits, too."""
-        # Nothing of the door's costs the path that is taken for each message.
-        self._publish = publishing.publish
+        # Nothing of the door's costs the path that is taken for each message: publishing asks back.
+        self.publish = publishing.publish
+        self.publish_all = publishing.publish_all
+        self.publish_record = publishing.publish_record
+        self.deliver = publishing.deliver
+        self.stage = publishing.stage
+        self.commit = publishing.commit
+        self.abort = publishing.abort
         self.remove_queue = topology.remove_queue
         self.queue_changed = topology.queue_changed
         self.owner_gone = publishing.owner_gone
+        self.guard(not access.is_open)
+
+    def guard(self, is_on: bool) -> None:
+        """Whether anybody has to be asked about; its owner keeps that true."""
+        self._guarded = is_on
+        self._publishing.check = self._check_publish if is_on else None
 
     def _check(self, who: Principal, action: Action, kind: Kind, vhost: str, name: str) -> None:
-        if self.guarded:
+        if self._guarded:
             self._access.check(who, action, (kind, named_for_access(vhost, name)))
 
     def _sees(self, who: Principal, kind: Kind, vhost: str, name: str) -> bool:
         """Whether they may know of an exchange, a queue or a topic."""
-        if not self.guarded:
+        if not self._guarded:
             return True
         known_as = name if kind == "topic" else named_for_access(vhost, name)
         return self._access.may(who, "describe", (kind, known_as))
@@ -67,7 +73,7 @@ class Routing:
     def vhosts(self, who: Principal) -> list[Vhost]:
         """Those that they may know of."""
         found = list(self._topology.vhosts.values())
-        if not self.guarded:
+        if not self._guarded:
             return found
         return [each for each in found if self._access.may(who, "describe", ("vhost", each.name))]
 
@@ -185,7 +191,7 @@ class Routing:
     def _check_binding(
         self, who: Principal, vhost: str, source: str, kind: DestinationKind, destination: str
     ) -> None:
-        if self.guarded:
+        if self._guarded:
             self._check(who, "consume", "exchange", vhost, source)
             if kind == "topic":
                 self._access.check(who, "publish", ("topic", destination))
@@ -254,43 +260,6 @@ class Routing:
 
     # -- publishing ----------------------------------------------------------------------------
 
-    def publish(
-        self,
-        who: Principal,
-        vhost: str,
-        exchange: str,
-        key: str,
-        properties: bytes,
-        body: Buffer,
-        on_stored: OnStored,
-        token: Any = None,
-        deliver_at_ms: int | None = None,
-    ) -> int:
-        """Publish a message of AMQP; see `Publishing.publish`."""
-        if self.guarded:
-            self._check_publish(who, vhost, exchange, key)
-        return self._publish(
-            who, vhost, exchange, key, properties, body, on_stored, token, deliver_at_ms
-        )
-
-    def publish_all(
-        self,
-        who: Principal,
-        vhost: str,
-        exchange: str,
-        key: str,
-        properties: bytes,
-        bodies: list[bytes],
-        on_stored: OnStored,
-        token: Any = None,
-    ) -> bool:
-        """Publish messages of AMQP that are alike; see `Publishing.publish_all`."""
-        if self.guarded:
-            self._check_publish(who, vhost, exchange, key)
-        return self._publishing.publish_all(
-            vhost, exchange, key, properties, bodies, on_stored, token
-        )
-
     def _check_publish(self, who: Principal, vhost: str, exchange: str, key: str) -> None:
         """They must be allowed to send there; of an exchange that is known from then on."""
         place, senders = f"{vhost}\0{exchange}", self._senders
@@ -302,62 +271,3 @@ class Routing:
             found = self._topology.vhost(vhost)
             if is_topic(found, key, self._publishing.find_topic):
                 self._access.check(who, "publish", ("topic", key))
-
-    def publish_record(
-        self,
-        who: Principal,
-        vhost: str,
-        exchange: str,
-        key: str,
-        record: bytes,
-        form: int,
-        on_stored: OnStored,
-        token: Any = None,
-        *,
-        priority: int = 0,
-        topics: Sequence[str] = (),
-        records: Sequence[NewMessage] = (),
-    ) -> int:
-        """Publish the body of a record of any form; see `Publishing.publish_record`."""
-        if self.guarded:
-            self._check_publish(who, vhost, exchange, key)
-        return self._publishing.publish_record(
-            vhost, exchange, key, record, form, on_stored, token, priority=priority,
-            topics=topics, records=records,
-        )  # fmt: skip
-
-    def deliver(self, letters: Sequence[Letter], records: Sequence[NewMessage]) -> list[int]:
-        """Send dead letters on, in one append with records of the broker's own."""
-        return self._publishing.deliver(letters, records)
-
-    def stage(
-        self,
-        who: Principal,
-        owner: Hashable,
-        name: str,
-        vhost: str,
-        exchange: str,
-        key: str,
-        properties: bytes,
-        body: Buffer,
-    ) -> int:
-        """Publish in a transaction that `Broker.begin` has begun; to how many queues it goes."""
-        if self.guarded:
-            self._check_publish(who, vhost, exchange, key)
-        return self._publishing.stage(who, owner, name, vhost, exchange, key, properties, body)
-
-    def commit(
-        self,
-        who: Principal,
-        owner: Hashable,
-        name: str,
-        on_committed: OnStored,
-        token: Any = None,
-        alongside: Alongside | None = None,
-    ) -> None:
-        """Give what was staged to its queues, in one append with what else belongs to it."""
-        self._publishing.commit(owner, name, on_committed, token, alongside)
-
-    def abort(self, who: Principal, owner: Hashable, name: str = "") -> None:
-        """Forget what was staged."""
-        self._publishing.abort(owner, name)

@@ -2,17 +2,21 @@
 
     effect   allow, deny; a rule that denies goes before all that allow
     actions  publish, consume, create, alter, delete, describe; "admin" stands for all of them
-    kind     topic, group, exchange, queue, vhost, broker, transaction; "*" stands for all of them
+    kind     topic, group, exchange, queue, vhost, broker, transaction, mqtt; "*": all of them
     match    literal: that name; prefix: names that begin so; pattern: * is any run of characters
+    mqtt     a topic of MQTT, or a filter of them: `a/+/c`, `a/#`; what begins with `a/` is `a/#`
 
 Whoever may do something to a thing may also describe it: clients have to find out what they work
 with. To send, somebody needs the topic; the names that senders give themselves are free.
+
+Whoever subscribes to a filter of MQTT asks for all that it can match at once: one rule must allow
+all of it, and none may deny anything of it.
 """
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from onelog.core.access import Action, Resource
@@ -21,7 +25,8 @@ from onelog.errors import InvalidRequestError
 Effect = Literal["allow", "deny"]
 Match = Literal["literal", "prefix", "pattern"]
 ACTIONS = ("publish", "consume", "create", "alter", "delete", "describe")
-KINDS = ("topic", "group", "exchange", "queue", "vhost", "broker", "transaction")
+MQTT = "mqtt"
+KINDS = ("topic", "group", "exchange", "queue", "vhost", "broker", "transaction", MQTT)
 ADMIN = "admin"
 ANY = "*"
 NAME_BYTES_MAX = 255
@@ -56,10 +61,44 @@ class Rule:
             raise InvalidRequestError(f"{self.match!r}: literal, prefix or pattern is expected")
         if self.effect not in ("allow", "deny"):
             raise InvalidRequestError(f"{self.effect!r}: allow or deny is expected")
+        if self.kind == MQTT and not _is_filter(self._levels or self.name.split("/"), self._levels):
+            raise InvalidRequestError(
+                f"{self.name!r}: + is a whole level of a topic, # the last one, and stars in other "
+                "places than the end go with neither"
+            )
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        return re.compile(".*".join(map(re.escape, self.name.split(ANY))), re.DOTALL)
+        # What was found for one part is not tried elsewhere: that would take for ever.
+        first, *others = map(re.escape, self.name.split(ANY))
+        middle = "".join(f"(?>.*?{each})" for each in others[:-1])
+        return re.compile(f"{first}{middle}{f'.*{others[-1]}' if others else ''}", re.DOTALL)
+
+    @cached_property
+    def _levels(self) -> list[str] | None:
+        """Its name as a filter of MQTT; None if that says less than the name."""
+        name = self.name + ANY if self.match == "prefix" else self.name
+        if (self.match == "literal" and name != ANY) or ANY not in name:
+            return name.split("/")
+        if name.endswith("/*") and name.count(ANY) == 1:
+            return [*name[:-2].split("/"), "#"]
+        return None
+
+    def _covers(self, wanted: str) -> bool:
+        """Whether it names all topics that a filter of MQTT can match."""
+        if self._levels is not None:
+            return _covers(self._levels, _split(wanted))
+        # What is a wildcard there only a star matches. What ends in /# is also the level before.
+        return self.names(wanted) and (wanted[-2:] != "/#" or self.names(wanted[:-2]))
+
+    def _touches(self, wanted: str) -> bool:
+        """Whether it may name one of them."""
+        if self._levels is not None:
+            return _meet(self._levels, _split(wanted))
+        lead = re.split(r"/?#|\+", wanted, maxsplit=1)[0]
+        own = self.name.split(ANY)[0]
+        is_many = lead != wanted
+        return (is_many and (own.startswith(lead) or lead.startswith(own))) or self.names(wanted)
 
     def names(self, name: str) -> bool:
         """Whether it is about things of that name."""
@@ -72,13 +111,61 @@ class Rule:
     def is_about(self, action: Action, resource: Resource, host: str) -> bool:
         """Whether it says something about that action."""
         kind, name = resource
-        if self.kind not in (kind, ANY) or not self.names(name):
+        if self.kind not in (kind, ANY):
+            return False
+        if kind == MQTT:
+            is_named = self._covers(name) if self.effect == "allow" else self._touches(name)
+        else:
+            is_named = self.names(name)
+        if not is_named:
             return False
         if self.hosts and host not in self.hosts:
             return False
         if action in self.actions or ADMIN in self.actions:
             return True
         return action == "describe" and self.effect == "allow"
+
+
+_split = lru_cache(8)(lambda text: text.split("/"))
+"""The levels of a topic or filter, which is asked of every rule of a user."""
+
+
+def _is_filter(levels: list[str], parsed: list[str] | None) -> bool:
+    if parsed is None:
+        return not {"+", "#"} & {sign for level in levels for sign in level}
+    return "#" not in "".join(levels[:-1]) and all(
+        len(level) == 1 or not {"+", "#"} & set(level) for level in levels
+    )
+
+
+def _starts_apart(levels: list[str], others: list[str]) -> bool:
+    """Whether one begins with a wildcard, which does not match the other's `$` (4.7.2)."""
+    return others[0][:1] == "$" and levels[0] in ("+", "#")
+
+
+def _covers(levels: list[str], wanted: list[str]) -> bool:
+    """Whether a filter matches all that another one, or a topic, can stand for."""
+    if _starts_apart(levels, wanted):
+        return False
+    for at, level in enumerate(levels):
+        if level == "#":
+            return True
+        if at == len(wanted) or wanted[at] == "#" or level not in ("+", wanted[at]):
+            return False
+    return len(levels) == len(wanted)
+
+
+def _meet(levels: list[str], others: list[str]) -> bool:
+    """Whether there can be a topic that two filters match."""
+    if _starts_apart(levels, others) or _starts_apart(others, levels):
+        return False
+    for mine, its in zip(levels, others, strict=False):
+        if "#" in (mine, its):
+            return True
+        if mine != its and "+" not in (mine, its):
+            return False
+    shorter, longer = sorted((levels, others), key=len)
+    return len(shorter) == len(longer) or longer[len(shorter)] == "#"
 
 
 EVERYTHING = Rule((ADMIN,), ANY)

@@ -79,3 +79,13 @@ def status_of(error: errors.OnelogError) -> Any:
     else:
         code = code_of(error, ERROR_CODES, Code.INTERNAL_SERVER_ERROR)
     return messages.Status(code=code, message=str(error))
+
+
+_SEVERAL = messages.Status(code=Code.MULTIPLE_RESULTS, message="MULTIPLE_RESULTS")
+
+
+def overall(statuses: dict[int, bytes]) -> bytes:
+    """The status of a request with several entries, from theirs, by their codes."""
+    if len(statuses) == 1:
+        return next(iter(statuses.values()))
+    return bytes(_SEVERAL.SerializeToString())

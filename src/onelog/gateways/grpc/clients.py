@@ -153,7 +153,9 @@ class GrpcClient(Asked):
         def told(command: Any) -> None:
             then(command if isinstance(command, OnelogError) else int(command.status.code))
 
-        self.ask(told, timeout_ms, "verify_message_command", message=as_message(message))
+        self.ask(
+            told, timeout_ms, "verify_message_command", message=as_message(message, message.topic)
+        )
 
 
 _QUESTIONS = {

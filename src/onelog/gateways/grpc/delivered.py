@@ -31,11 +31,26 @@ from onelog.rocketmq.properties import (
 )
 from onelog.wire.grpc import messages
 from onelog.wire.grpc.codes import DigestType, Encoding, MessageType
+from onelog.wire.grpc.fields import field, number, text, time
+
+_COMPRESSED = int(SysFlag.COMPRESSED)
+_DIGEST = b"\x22\x24" + number(b"\x08", DigestType.MD5) + b"\x12\x20"
+"""Before the 32 letters of the body's digest."""
+_KINDS = {
+    kind: number(b"\x28", Encoding.IDENTITY) + number(b"\x30", MessageType[kind])
+    for kind in message_types.TYPES
+}
+_RARE = frozenset((DELIVER_MS, MESSAGE_GROUP, TRACE_CONTEXT, LITE_TOPIC, PRIORITY, DEAD_TOPIC))
 
 
 @lru_cache(4096)
 def _address(host: bytes) -> tuple[str, int]:
     return decode_host(host)
+
+
+@lru_cache(4096)
+def _stored_at(host: bytes) -> bytes:
+    return text(b"\x52", "{}:{}".format(*_address(host)))
 
 
 def split_namespace(name: str) -> tuple[str, str]:
@@ -44,70 +59,71 @@ def split_namespace(name: str) -> tuple[str, str]:
     return (namespace, rest) if separator and namespace and rest else ("", name)
 
 
-def fill_topic(resource: Any, name: str) -> None:
-    """Name a topic."""
-    namespace, resource.name = split_namespace(name)
-    if namespace:
-        resource.resource_namespace = namespace
+@lru_cache(1024)
+def _topic(name: str) -> bytes:
+    namespace, rest = split_namespace(name)
+    return field(b"\x0a", text(b"\x0a", namespace) + text(b"\x12", rest))
 
 
-def fill(into: Any, message: Message, topic: str, attempt: int) -> dict[str, str]:
-    """Fill a Message from a record; the record's properties, for whoever needs more of them."""
-    fill_topic(into.topic, topic)
-    packed = message.sys_flag & SysFlag.COMPRESSED
-    into.body = raw = unpacked_body(message) if packed else bytes(message.body)
-    properties = decode_properties(message.properties)
-    own = into.user_properties
-    for name, value in properties.items():
-        if name not in HIDDEN:
-            own[name] = value
-    system = into.system_properties
+def place(queue_id: int, offset: int) -> bytes:
+    """Where a message is, as `encoded` takes it."""
+    return number(b"\x68", queue_id) + number(b"\x70", offset)
+
+
+def encoded(
+    message: Message, properties: dict[str, str], topic: str, attempt: int, rest: bytes
+) -> bytes:
+    """A Message, from a record and its properties; `rest` goes to its system properties."""
+    packed = message.sys_flag & _COMPRESSED
+    body = unpacked_body(message) if packed else bytes(message.body)
     get = properties.get
+    system = [
+        text(b"\x1a", get(UNIQUE_KEY) or message.message_id),
+        _DIGEST,
+        md5(body, usedforsecurity=False).hexdigest().upper().encode(),
+        _KINDS[message_types.of_properties(properties)],
+        time(b"\x3a", message.born_ms),
+        text(b"\x42", get(BORN_HOST) or _address(bytes(message.born_host))[0]),
+        time(b"\x4a", message.store_ms),
+        _stored_at(bytes(message.store_host)),
+        number(b"\x80\x01", attempt),
+        rest,
+    ]
     if (tag := get(TAGS)) is not None:
-        system.tag = tag
+        system.append(text(b"\x0a", tag))
     if (keys := get(KEYS)) is not None:
-        system.keys.extend(keys.split())
-    system.message_id = get(UNIQUE_KEY) or message.message_id
-    system.body_digest.type = DigestType.MD5
-    system.body_digest.checksum = md5(raw, usedforsecurity=False).hexdigest().upper()
-    system.body_encoding = Encoding.IDENTITY
-    system.message_type = MessageType[message_types.of_properties(properties)]
-    seconds, rest_ms = divmod(message.born_ms, 1000)
-    born = system.born_timestamp
-    born.seconds, born.nanos = seconds, rest_ms * 1_000_000
-    seconds, rest_ms = divmod(message.store_ms, 1000)
-    stored = system.store_timestamp
-    stored.seconds, stored.nanos = seconds, rest_ms * 1_000_000
-    host, port = _address(bytes(message.store_host))
-    system.store_host = f"{host}:{port}"
-    system.born_host = get(BORN_HOST) or _address(bytes(message.born_host))[0]
-    system.queue_id = message.queue_id
-    system.queue_offset = message.queue_offset
-    system.delivery_attempt = attempt
-    _fill_rest(system, properties)
-    return properties
+        system += [text(b"\x12", each) for each in keys.split()]
+    if not _RARE.isdisjoint(properties):
+        system += _rare(properties)
+    own = [
+        field(b"\x12", text(b"\x0a", name) + text(b"\x12", value))
+        for name, value in properties.items()
+        if name not in HIDDEN
+    ]
+    return b"".join((_topic(topic), *own, field(b"\x1a", b"".join(system)), field(b"\x22", body)))
 
 
-def _fill_rest(system: Any, properties: dict[str, str]) -> None:
+def _rare(properties: dict[str, str]) -> list[bytes]:
     get = properties.get
+    found = [
+        text(key, value)
+        for key, name in ((b"\x8a\x01", MESSAGE_GROUP), (b"\x92\x01", TRACE_CONTEXT),
+                          (b"\xaa\x01", LITE_TOPIC))
+        if (value := get(name)) is not None
+    ]  # fmt: skip
     if (deliver_ms := get(DELIVER_MS, "")).isdecimal():
-        system.delivery_timestamp.FromMilliseconds(int(deliver_ms))
-    if (name := get(MESSAGE_GROUP)) is not None:
-        system.message_group = name
-    if (context := get(TRACE_CONTEXT)) is not None:
-        system.trace_context = context
-    if (lite := get(LITE_TOPIC)) is not None:
-        system.lite_topic = lite
+        found.append(time(b"\x5a", int(deliver_ms)))
     if (priority := get(PRIORITY, "")).isdecimal():
-        system.priority = int(priority)
+        found.append(number(b"\xb0\x01", int(priority)))
     dead_topic, dead_id = get(DEAD_TOPIC), get(DEAD_ID)
     if dead_topic is not None and dead_id is not None:
-        system.dead_letter_queue.topic = dead_topic
-        system.dead_letter_queue.message_id = dead_id
+        found.append(field(b"\xa2\x01", text(b"\x0a", dead_topic) + text(b"\x12", dead_id)))
+    return found
 
 
-def as_message(message: Message) -> Any:
-    """A message on its own."""
-    into = messages.Message()
-    fill(into, message, message.topic, message.reconsume_times + 1)
-    return into
+def as_message(message: Message, topic: str) -> Any:
+    """A message on its own, as one of that topic."""
+    where = place(message.queue_id, message.queue_offset)
+    properties = decode_properties(message.properties)
+    attempt = message.reconsume_times + 1
+    return messages.Message.FromString(encoded(message, properties, topic, attempt, where))

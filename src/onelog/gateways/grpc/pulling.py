@@ -7,7 +7,7 @@ from onelog.core.cursors.fetch import Cursor, Result, allowed
 from onelog.errors import OnelogError
 from onelog.gateways.grpc.answers import OK, RefusedError
 from onelog.gateways.grpc.checks import group_name, milliseconds, topic_name
-from onelog.gateways.grpc.delivered import fill
+from onelog.gateways.grpc.delivered import as_message
 from onelog.gateways.grpc.receiving import subscription_of
 from onelog.gateways.grpc.session import Call
 from onelog.record.decode import decode_messages
@@ -44,10 +44,10 @@ def _fetched(token: tuple[Call, str, int], results: Sequence[Result]) -> None:
     if result.slices:
         answers.append(messages.PullMessageResponse(status=OK))
         for piece in result.slices:
-            for message in unwrapped(list(decode_messages(piece))):
-                answer = messages.PullMessageResponse()
-                fill(answer.message, message, topic, message.reconsume_times + 1)
-                answers.append(answer)
+            answers += [
+                messages.PullMessageResponse(message=as_message(each, topic))
+                for each in unwrapped(list(decode_messages(piece)))
+            ]
     else:
         is_illegal = result.status in _ILLEGAL
         code = Code.ILLEGAL_OFFSET if is_illegal else Code.MESSAGE_NOT_FOUND

@@ -15,16 +15,18 @@ from onelog.core.leases.lending import Leased
 from onelog.core.leases.supply import LeaseRequest
 from onelog.errors import OnelogError
 from onelog.gateways.grpc import lite_topics
-from onelog.gateways.grpc.answers import OK, RefusedError, status_of
+from onelog.gateways.grpc.answers import OK, RefusedError, overall, status_of
 from onelog.gateways.grpc.checks import group_name, milliseconds, topic_name
 from onelog.gateways.grpc.clients import GrpcClient
-from onelog.gateways.grpc.delivered import fill
+from onelog.gateways.grpc.delivered import encoded
 from onelog.gateways.grpc.renewal import Kept
 from onelog.gateways.grpc.session import Call
+from onelog.message import decode_properties
 from onelog.record.decode import decode_messages
 from onelog.record.inner_batch import unwrapped
 from onelog.wire.grpc import messages
 from onelog.wire.grpc.codes import Code, FilterType
+from onelog.wire.grpc.fields import field, number, text, time
 from onelog.wire.remoting.pop import (
     COUNT_MAX,
     ORDERED_QUEUE,
@@ -36,7 +38,9 @@ from onelog.wire.remoting.pop import (
 
 INVISIBLE_MS_MAX = 12 * 3_600_000
 ACKS_MAX = 4_096
-_FOUND = messages.ReceiveMessageResponse(status=OK).SerializeToString()
+_OK = OK.SerializeToString()
+_FOUND = field(b"\x0a", _OK)
+_DONE = field(b"\x1a", _OK)
 _FIRST_WITH_POLLING_CODE = "5.0.3"
 
 
@@ -134,10 +138,8 @@ def check_invisible(invisible_ms: int, least_ms: int) -> None:
 
 def tell_receiver(call: Call, status: Any) -> None:
     """The answer of a receive that has no messages."""
-    last = messages.ReceiveMessageResponse()
-    last.delivery_timestamp.FromMilliseconds(call.gateway.clock.now_ms())
-    told = messages.ReceiveMessageResponse(status=status)
-    call.stream.answer_all([told.SerializeToString(), last.SerializeToString()])
+    told = field(b"\x0a", status.SerializeToString())
+    call.stream.answer_all([told, time(b"\x1a", call.gateway.clock.now_ms())])
 
 
 def _leased(asked: _Asked, leased: Leased | OnelogError) -> None:
@@ -174,9 +176,7 @@ def _deliver(asked: _Asked, leased: Leased) -> None:
         return
     if asked.renewed_by is not None:
         call.gateway.renewal.keep(asked.renewed_by.kept, kept, asked.invisible_ms)
-    last = messages.ReceiveMessageResponse()
-    last.delivery_timestamp.FromMilliseconds(call.gateway.clock.now_ms())
-    answers.append(last.SerializeToString())
+    answers.append(time(b"\x1a", call.gateway.clock.now_ms()))
     call.stream.answer_all(answers)
 
 
@@ -194,27 +194,21 @@ def _add_part(
     beginning = f"{part.offsets[0]} {handle} {asked.invisible_ms} {revive} {retry_mark(topic)} "
     beginning += f"{broker.config.name} {queue_id} "
     tags = asked.subscription.tags
-    invisible_s, invisible_rest_ms = divmod(asked.invisible_ms, 1000)
+    where = number(b"\x68", queue_id) + time(b"\x7a", asked.invisible_ms)
     # Records that lie side by side are one piece.
     found = unwrapped([each for piece in part.records for each in decode_messages(piece)])
     for message, offset, times in zip(found, part.offsets, part.times, strict=False):
-        answer = messages.ReceiveMessageResponse()
-        into = answer.message
-        attempt = message.reconsume_times + 1
-        if asked.ordered:
-            attempt = max(attempt, times + 1)
-        properties = fill(into, message, asked.topic, attempt)
+        properties = decode_properties(message.properties)
         if tags and properties.get("TAGS") not in tags:
             # Its tag has the hash of one that is wanted.
             broker.acknowledge_some(SELF, group, topic, queue_id, (offset,), handle)
             continue
+        attempt = message.reconsume_times + 1
+        if asked.ordered:
+            attempt = max(attempt, times + 1)
         receipt = f"{beginning}{offset} {message.log_offset}"
-        system = into.system_properties
-        system.receipt_handle = receipt
-        system.queue_id, system.queue_offset = queue_id, offset
-        system.invisible_duration.seconds = invisible_s
-        system.invisible_duration.nanos = invisible_rest_ms * 1_000_000
-        answers.append(answer.SerializeToString())
+        rest = where + number(b"\x70", offset) + text(b"\x62", receipt)
+        answers.append(field(b"\x12", encoded(message, properties, asked.topic, attempt, rest)))
         kept.append((receipt, Kept(group, topic, queue_id, offset, handle)))
 
 
@@ -246,28 +240,28 @@ def ack_message(call: Call, request: Any) -> None:
         raise RefusedError(Code.INTERNAL_SERVER_ERROR, "ack message result is empty")
     if len(request.entries) > ACKS_MAX:
         raise RefusedError(Code.PAYLOAD_TOO_LARGE, f"more than {ACKS_MAX} acknowledgements")
-    answer = messages.AckMessageResponse()
-    codes = set()
+    statuses: dict[int, bytes] = {}
+    entries = []
     for each in request.entries:
-        entry = answer.entries.add(
-            message_id=each.message_id, receipt_handle=each.receipt_handle, status=OK
-        )
+        told = _DONE
+        receipt = each.receipt_handle
         try:
-            kept = _held(call, group, topic, each.receipt_handle, each.lite_topic)
-            broker.acknowledge(call.who, *kept)
+            broker.acknowledge(call.who, *_held(call, group, topic, receipt, each.lite_topic))
+            statuses[Code.OK] = _OK
         except OnelogError as error:
-            entry.status.CopyFrom(status_of(error))
-        codes.add(entry.status.code)
-    if len(codes) > 1:
-        answer.status.code, answer.status.message = Code.MULTIPLE_RESULTS, "MULTIPLE_RESULTS"
-    else:
-        answer.status.CopyFrom(answer.entries[0].status)
+            status = status_of(error)
+            said = status.SerializeToString()
+            statuses.setdefault(status.code, said)
+            told = field(b"\x1a", said)
+        entry = text(b"\x0a", each.message_id) + text(b"\x12", receipt) + told
+        entries.append(field(b"\x12", entry))
+    answer = field(b"\x0a", overall(statuses)) + b"".join(entries)
     broker.when_leases_safe(partial(_conclude, call, answer))
 
 
-def _conclude(call: Call, answer: Any, error: OnelogError | None) -> None:
+def _conclude(call: Call, answer: bytes, error: OnelogError | None) -> None:
     if error is None:
-        call.answer(answer)
+        call.stream.answer(answer)
     else:
         call.conclude(error)
 
@@ -291,7 +285,7 @@ def change_invisible(call: Call, request: Any) -> None:
         if receipt.revive_queue == ORDERED_QUEUE:
             invisible_ms += gateway.clock.now_ms() - handle
         answer.receipt_handle = _renewed(text, receipt, handle, invisible_ms)
-    broker.when_leases_safe(partial(_conclude, call, answer))
+    broker.when_leases_safe(partial(_conclude, call, answer.SerializeToString()))
 
 
 def _renewed(text: str, receipt: Receipt, handle: int, invisible_ms: int) -> str:

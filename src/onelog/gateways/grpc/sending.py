@@ -10,7 +10,7 @@ from typing import Any
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.publish import Intent
 from onelog.errors import EmptyMessageError, InvalidQueueError, OnelogError
-from onelog.gateways.grpc.answers import OK, RefusedError, status_of
+from onelog.gateways.grpc.answers import OK, RefusedError, overall, status_of
 from onelog.gateways.grpc.checks import (
     CONTROL,
     check_key,
@@ -35,8 +35,8 @@ from onelog.rocketmq.properties import (
     RESERVED,
     TRACE_CONTEXT,
 )
-from onelog.wire.grpc import messages
 from onelog.wire.grpc.codes import Code, Encoding, MessageType
+from onelog.wire.grpc.fields import field, number, text
 from onelog.wire.remoting.recall_handle import encode_handle
 
 PROPERTIES_MAX = 128
@@ -46,53 +46,54 @@ IMMUNITY_SECONDS_MAX = 3_600
 _turns = itertools.count()
 
 
+_OK = OK.SerializeToString()
+_STORED = field(b"\x0a", _OK)
+
+
 class _Sending:
     """Messages of one request, whose fates are told together."""
 
-    __slots__ = ("answer", "call", "open_count")
+    __slots__ = ("call", "entries", "open_count", "statuses")
 
     def __init__(self, call: Call, count: int) -> None:
         self.call = call
         self.open_count = count
-        self.answer = messages.SendMessageResponse()
+        self.entries = [b""] * count
+        self.statuses: dict[int, bytes] = {}
 
     def stored(
-        self, token: tuple[Any, str, Intent | None, str], appended: Appended | None,
+        self, token: tuple[int, str, Intent | None, str], appended: Appended | None,
         error: OnelogError | None,
     ) -> None:  # fmt: skip
         """The fate of one is known."""
-        entry, message_id, intent, topic = token
+        place, message_id, intent, topic = token
         if error is not None:
-            entry.status.CopyFrom(status_of(error))
+            status = status_of(error)
+            told = status.SerializeToString()
+            self.statuses.setdefault(status.code, told)
+            entry = field(b"\x0a", told)
         else:
             assert appended is not None
-            entry.status.CopyFrom(OK)
-            entry.message_id = message_id
-            entry.offset = appended.queue_offset
+            self.statuses[Code.OK] = _OK
+            entry = _STORED + text(b"\x12", message_id) + number(b"\x20", appended.queue_offset)
             if intent is not None:
-                self._fill_intent(entry, message_id, intent, topic, appended)
+                entry += self._told_of_intent(message_id, intent, topic, appended)
+        self.entries[place] = field(b"\x12", entry)
         self.open_count -= 1
         if not self.open_count:
-            self._tell()
+            answer = field(b"\x0a", overall(self.statuses)) + b"".join(self.entries)
+            self.call.stream.answer(answer)
 
-    def _fill_intent(
-        self, entry: Any, message_id: str, intent: Intent, topic: str, appended: Appended
-    ) -> None:
+    def _told_of_intent(
+        self, message_id: str, intent: Intent, topic: str, appended: Appended
+    ) -> bytes:
         if intent.half:
-            entry.transaction_id = transaction_id(appended.queue_offset, appended.log_offset)
-        elif intent.deliver_at_ms is not None:
+            return text(b"\x1a", transaction_id(appended.queue_offset, appended.log_offset))
+        if intent.deliver_at_ms is not None:
             broker = self.call.gateway.broker.config.name
-            entry.recall_handle = encode_handle(topic, broker, intent.deliver_at_ms + 1, message_id)
-
-    def _tell(self) -> None:
-        entries = self.answer.entries
-        codes = {entry.status.code for entry in entries}
-        status = self.answer.status
-        if len(codes) > 1:
-            status.code, status.message = Code.MULTIPLE_RESULTS, "MULTIPLE_RESULTS"
-        else:
-            status.CopyFrom(entries[0].status)
-        self.call.answer(self.answer)
+            handle = encode_handle(topic, broker, intent.deliver_at_ms + 1, message_id)
+            return text(b"\x2a", handle)
+        return b""
 
 
 def transaction_id(half_offset: int, log_offset: int) -> str:
@@ -113,14 +114,14 @@ def send_message(call: Call, request: Any) -> None:
     queue_id = None
     made: list[tuple[NewMessage, Intent | None, str]] = []
     for each in given:
-        if each.topic != given[0].topic:
+        if made and each.topic != given[0].topic:
             raise RefusedError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
         message, intent, message_id = _message(call, config, each, queue_id)
         queue_id = message.queue_id
         made.append((message, intent, message_id))
     sending = _Sending(call, len(made))
-    for message, intent, message_id in made:
-        token = (sending.answer.entries.add(), message_id, intent, topic)
+    for place, (message, intent, message_id) in enumerate(made):
+        token = (place, message_id, intent, topic)
         try:
             broker.publish(call.who, message, sending.stored, token, intent)
         except OnelogError as error:
@@ -181,8 +182,11 @@ def _properties(
 ) -> tuple[dict[str, str], Intent | None]:
     """The properties of a message, and what it is to become."""
     system = given.system_properties
-    properties = _own_properties(given.user_properties) if given.user_properties else {}
-    size = sum(len(name) + len(value) for name, value in properties.items())
+    properties: dict[str, str] = {}
+    size = 0
+    if own := given.user_properties:
+        properties = _own_properties(own)
+        size = sum(len(name) + len(value) for name, value in properties.items())
     if tag := system.tag:
         check_tag(tag)
         properties["TAGS"] = tag
@@ -226,8 +230,8 @@ def _own_properties(given: Any) -> dict[str, str]:
     if not RESERVED.isdisjoint(properties):
         name = next(iter(RESERVED & properties.keys()))
         raise RefusedError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
-    for text in (*properties, *properties.values()):
-        if CONTROL.search(text):
+    for each in (*properties, *properties.values()):
+        if CONTROL.search(each):
             raise RefusedError(
                 Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
                 "neither the key nor the value of a property can contain control character",

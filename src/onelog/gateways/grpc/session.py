@@ -109,10 +109,10 @@ class Call:
         else:
             self.fail(error)
 
-    def guard(self, act: Callable[[], Any]) -> None:
+    def guard(self, act: Callable[..., Any], *arguments: Any) -> None:
         """Answer with what comes of an act, if anything does."""
         try:
-            answer = act()
+            answer = act(*arguments)
         except OnelogError as error:
             self.fail(error)
         except Exception as error:
@@ -278,7 +278,7 @@ class GrpcSession(FramedSession):
             except NotAuthenticatedError as error:
                 call.fail(error)
                 return
-        call.guard(lambda: method.handle(call, request))
+        call.guard(method.handle, call, request)
 
     def _signer(self, call: Call) -> Principal:
         """Who has signed the call; `NotAuthenticatedError` if somebody must, and nobody has."""
@@ -300,6 +300,7 @@ class GrpcSession(FramedSession):
             if call.ended is not None:
                 call.ended()
             self._late.discard(stream)
+            stream.token = None  # Each knows the other: nothing else would free them soon.
 
     def sweep(self) -> None:
         """End calls whose request does not come."""

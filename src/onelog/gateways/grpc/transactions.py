@@ -16,7 +16,7 @@ from onelog.errors import OnelogError, TopicNotFoundError
 from onelog.gateways.grpc.answers import OK, RefusedError
 from onelog.gateways.grpc.checks import topic_name
 from onelog.gateways.grpc.clients import GrpcClient
-from onelog.gateways.grpc.delivered import fill
+from onelog.gateways.grpc.delivered import as_message
 from onelog.gateways.grpc.sending import transaction_id
 from onelog.gateways.grpc.session import Call
 from onelog.message import Appended, LogOffset, Message, NewMessage, QueueOffset
@@ -81,12 +81,12 @@ def ask_producer(client: Client, check: Check) -> bool:
         message.topic, message.queue_id, QueueOffset(check.half_offset),
         LogOffset(check.log_offset), memoryview(message.body), message.properties, message.flag,
         message.sys_flag, message.born_ms, message.born_host, check.store_ms, message.store_host,
-        message.reconsume_times, 0, 0, 0,
+        0, 0, 0, 0,
     )  # fmt: skip
     command = messages.RecoverOrphanedTransactionCommand(
-        transaction_id=transaction_id(check.half_offset, check.log_offset)
+        transaction_id=transaction_id(check.half_offset, check.log_offset),
+        message=as_message(stored, message.topic),
     )
-    fill(command.message, stored, message.topic, 1)
     return channel.say(recover_orphaned_transaction_command=command)
 
 

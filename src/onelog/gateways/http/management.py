@@ -404,7 +404,7 @@ async def publish(call: Call) -> Body:
         if "headers" in given and not isinstance(given["headers"], dict):
             raise InvalidRequestError("headers must be an object")
         properties = encode_properties(given)
-    except (ValueError, TypeError, KeyError, OverflowError) as wrong:
+    except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as wrong:
         raise InvalidRequestError(f"the message is not as it should be: {wrong}") from None
     counts: list[int] = []
 

@@ -186,12 +186,9 @@ def _topics(house: House, who: Principal, page: Page, offsets: Offsets) -> Itera
         if done >= SAMPLES_TOGETHER:
             done = 0
             yield
-    page.about("kafka_topic_partitions", "gauge", "Queues of a topic.")
-    page.lines += partitions
-    page.about("kafka_topic_partition_oldest_offset", "gauge", "Where a queue begins.")
-    page.lines += oldest
-    page.about("kafka_topic_partition_current_offset", "gauge", "Where a queue ends.")
-    page.lines += current
+    page.about("kafka_topic_partitions", "gauge", "Queues of a topic.", partitions)
+    page.about("kafka_topic_partition_oldest_offset", "gauge", "Where a queue begins.", oldest)
+    page.about("kafka_topic_partition_current_offset", "gauge", "Where a queue ends.", current)
     yield
 
 
@@ -228,16 +225,24 @@ def _groups(house: House, who: Principal, page: Page, offsets: Offsets) -> Itera
         if done >= SAMPLES_TOGETHER:
             done = 0
             yield
-    page.about("kafka_consumergroup_lag", "gauge", "Messages that a group has to read, per queue.")
-    page.lines += lags
-    page.about("kafka_consumergroup_current_offset", "gauge", "Where a group is in a queue.")
-    page.lines += places
-    page.about("rocketmq_consumer_lag_messages", "gauge", "Messages that a group has to read.")
-    page.lines += sums
-    page.about("kafka_consumergroup_lag_sum", "gauge", "The same, of all queues of a topic.")
-    page.lines += lag_sums
-    page.about("kafka_consumergroup_current_offset_sum", "gauge", "Where a group is, summed up.")
-    page.lines += place_sums
+    page.about(
+        "kafka_consumergroup_lag", "gauge", "Messages that a group has to read, per queue.", lags
+    )
+    page.about(
+        "kafka_consumergroup_current_offset", "gauge", "Where a group is in a queue.", places
+    )
+    page.about(
+        "rocketmq_consumer_lag_messages", "gauge", "Messages that a group has to read.", sums
+    )
+    page.about(
+        "kafka_consumergroup_lag_sum", "gauge", "The same, of all queues of a topic.", lag_sums
+    )
+    page.about(
+        "kafka_consumergroup_current_offset_sum",
+        "gauge",
+        "Where a group is, summed up.",
+        place_sums,
+    )
     yield
     yield from _members(house, who, page, [group.name for group in groups])
 
@@ -275,5 +280,4 @@ def _counts(house: House, who: Principal, page: Page) -> Iterator[None]:
             if number % SAMPLES_TOGETHER == 0:
                 yield
         for name, made, what in zip(names, lines, ("Messages", "Bytes"), strict=True):
-            page.about(name, "counter", f"{what} that went {text} since the start.")
-            page.lines += made
+            page.about(name, "counter", f"{what} that went {text} since the start.", made)

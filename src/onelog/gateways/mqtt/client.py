@@ -14,7 +14,7 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from onelog.core.access import Principal
+from onelog.core.access import SELF
 from onelog.core.routing.names import DEFAULT_VHOST, swapped
 from onelog.core.workqueues.claims import read_again
 from onelog.core.workqueues.consumers import Consumer, Window
@@ -80,7 +80,6 @@ class Client:
         self,
         clients: "Clients",
         client_id: str,
-        who: Principal,
         outgoing: Outgoing,
         is_durable: bool,
     ) -> None:
@@ -88,7 +87,6 @@ class Client:
         self._broker = clients.broker
         self._letters = clients.letters
         self.client_id = client_id
-        self._who = who
         self.outgoing = outgoing
         self.is_durable = is_durable
         self.subscriptions = Subscriptions(client_id)
@@ -212,7 +210,7 @@ class Client:
 
     def _declared(self) -> WorkQueue:
         return self._broker.workqueues.declare(
-            self._who, DEFAULT_VHOST, queue_name(self.client_id), durable=True
+            SELF, DEFAULT_VHOST, queue_name(self.client_id), durable=True
         )
 
     def _lively(self) -> Live:
@@ -224,11 +222,11 @@ class Client:
     def _bind(self, queue: "Live | WorkQueue", wanted: Filter) -> None:
         key = swapped(wanted.text)
         routing = self._broker.routing
-        routing.bind(self._who, DEFAULT_VHOST, EXCHANGE, "queue", queue.name, key)
+        routing.bind(SELF, DEFAULT_VHOST, EXCHANGE, "queue", queue.name, key)
 
     def _unbind(self, name: str, wanted: Filter) -> None:
         key = swapped(wanted.text)
-        self._broker.routing.unbind(self._who, DEFAULT_VHOST, EXCHANGE, "queue", name, key)
+        self._broker.routing.unbind(SELF, DEFAULT_VHOST, EXCHANGE, "queue", name, key)
 
     def _share(self, subscribed: Subscribed) -> None:
         name = shared_name(subscribed.filter)
@@ -236,7 +234,7 @@ class Client:
         if consumer is not None:
             consumer.data = subscribed
             return
-        queue = self._clients.share(self._who, name, self.client_id, durable=self.is_durable)
+        queue = self._clients.share(name, self.client_id, durable=self.is_durable)
         self._bind(queue, subscribed.filter)
         self._consume(name, subscribed)
 
@@ -244,7 +242,7 @@ class Client:
         if self._window is None:
             self._window = Window(self.outgoing.window)
         consumer = self._broker.workqueues.consume(
-            self._who, DEFAULT_VHOST, name, self._delivered, self._cancelled, window=self._window,
+            SELF, DEFAULT_VHOST, name, self._delivered, self._cancelled, window=self._window,
             owner=self,
         )  # fmt: skip
         consumer.data = subscribed
@@ -326,7 +324,7 @@ class Client:
             assert self._queue is not None
             try:
                 self._broker.routing.publish_record(
-                    self._who, DEFAULT_VHOST, "", self._queue.name, replayed, _FORM, _ignore
+                    SELF, DEFAULT_VHOST, "", self._queue.name, replayed, _FORM, _ignore
                 )
             except OnelogError:
                 self.outgoing.dropped += 1

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from onelog.core.access import SELF, Principal
+from onelog.core.access import SELF, Action, Principal
 from onelog.core.durable.writer import OnStored
 from onelog.core.routing.names import DEFAULT_VHOST
 from onelog.core.sessions.sessions import FOREVER_S, Kept
@@ -24,7 +24,7 @@ from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import OnelogError, QueueNotFoundError
 from onelog.gateways import House
 from onelog.gateways.mqtt.client import EXCHANGE, queue_name, shared_name
-from onelog.gateways.mqtt.filters import Topic, read_filter
+from onelog.gateways.mqtt.filters import SYS, Topic, read_filter
 from onelog.gateways.mqtt.letters import Letters
 from onelog.gateways.mqtt.sys_topics import SysTopics
 from onelog.jobs import Job
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
+ASKED_MAX = 200
+"""Clients whose subscriptions are looked at in one go, when users have changed."""
 _FORM = Form.MQTT.sys_flag
 
 
@@ -88,7 +90,9 @@ class Clients:
         self._shares: dict[str, set[str]] = {}
         """Who has a shared filter, by the name of its queue."""
         self._task: asyncio.Task[None] | None = None
+        self._asked_anew: list[MqttSession] = []
         self.sys = SysTopics(self)
+        self.broker.users.on_change.append(self._users_changed)
 
     @property
     def config(self) -> "MqttConfig":
@@ -156,13 +160,34 @@ class Clients:
 
         A session is its user's: whoever takes it over gets what was sent to him.
         """
-        access = self.broker.access
-        if access.is_open:
+        if will is not None and will.topic.startswith(SYS):
+            return False
+        if self.broker.access.is_open:
             return True
         before, kept = self.connected.get(client_id), self.broker.sessions.find(client_id)
         owners = {before.user if before is not None else "", kept.user if kept is not None else ""}
         is_own = not owners - {"", who.name}
-        return is_own and (will is None or access.may(who, "publish", ("exchange", EXCHANGE)))
+        return is_own and (will is None or self.may(who, "publish", will.topic))
+
+    def may(self, who: Principal, action: Action, topic: str) -> bool:
+        """Whether somebody may publish to a topic, or consume all that a filter can match."""
+        access = self.broker.access
+        return access.is_open or access.may(who, action, ("mqtt", topic))
+
+    def _users_changed(self) -> None:
+        """What clients may do is asked anew, of so many in a tick."""
+        for session in self.sessions:
+            session.forget_topics()
+        if self.sessions and not self._asked_anew:
+            self.later(self._ask_anew)
+        self._asked_anew = list(self.sessions)
+
+    def _ask_anew(self) -> None:
+        some, self._asked_anew = self._asked_anew[:ASKED_MAX], self._asked_anew[ASKED_MAX:]
+        for session in some:
+            session.connection.guard(session.check_subscriptions)
+        if self._asked_anew:
+            self.later(self._ask_anew)
 
     def check_room(self, greeting: "Greeting") -> None:
         """Raise what is wrong if there is no room for what a client wants to be kept."""
@@ -261,14 +286,14 @@ class Clients:
 
     # -- shared filters ------------------------------------------------------------------------
 
-    def share(self, who: Principal, name: str, client_id: str, *, durable: bool) -> WorkQueue:
+    def share(self, name: str, client_id: str, *, durable: bool) -> WorkQueue:
         """The queue of a shared filter, which this client has now."""
         members = self._shares.setdefault(name, set())
         members.add(client_id)
         try:
-            return self.broker.workqueues.find(who, DEFAULT_VHOST, name)
+            return self.broker.workqueues.find(SELF, DEFAULT_VHOST, name)
         except QueueNotFoundError:
-            return self.broker.workqueues.declare(who, DEFAULT_VHOST, name, durable=durable)
+            return self.broker.workqueues.declare(SELF, DEFAULT_VHOST, name, durable=durable)
 
     def find_shared(self, name: str) -> WorkQueue | None:
         """The queue of a shared filter, if there is one."""
@@ -289,7 +314,6 @@ class Clients:
 
     def publish(
         self,
-        who: Principal,
         client_id: bytes,
         topic: Topic,
         raw_topic: bytes,
@@ -311,7 +335,7 @@ class Clients:
             told = partial(_retained, topic.text)
             self.broker.retained.retain(topic.text, body if payload else None, told)
         return self.broker.routing.publish_record(
-            who,
+            SELF,
             DEFAULT_VHOST,
             EXCHANGE,
             topic.key,
@@ -327,7 +351,7 @@ class Clients:
         flags = will.qos << 1 | will.retain
         try:
             self.publish(
-                SELF, client_id.encode(), Topic.of(will.topic), will.topic.encode(), flags,
+                client_id.encode(), Topic.of(will.topic), will.topic.encode(), flags,
                 will.properties, will.payload, _stored_will,
             )  # fmt: skip
         except OnelogError as error:

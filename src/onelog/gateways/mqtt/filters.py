@@ -24,13 +24,13 @@ class Topic(NamedTuple):
     text: str
     key: str
     """What it is to `amq.topic`."""
-    is_sys: bool
-    """Whether it is the broker's own."""
+    is_closed: bool = False
+    """Whether it is not for this client: the broker's own, or not permitted."""
 
     @classmethod
-    def of(cls, text: str) -> "Topic":
+    def of(cls, text: str, *, is_closed: bool = False) -> "Topic":
         """What there is to know of a topic."""
-        return cls(text, swapped(text), text.startswith(SYS))
+        return cls(text, swapped(text), is_closed or text.startswith(SYS))
 
 
 class Filter(NamedTuple):

@@ -186,6 +186,8 @@ class MqttSession(FramedSession):
     def _leave(self, will: "Testament | None") -> None:
         client, self._client = self._client, None
         if client is not None:
+            if will is not None and not self._clients.may(self._who, "publish", will.topic):
+                will = None  # It was permitted when the client came.
             self._will = None
             self._clients.sys.left(client)
             client.leave(is_over=self._expiry_s == 0)
@@ -341,7 +343,7 @@ class MqttSession(FramedSession):
             min(about.get(Property.TOPIC_ALIAS_MAXIMUM, 0), config.topic_alias_maximum),
         )  # fmt: skip
         is_durable = greeting.expiry_s > 0
-        client = Client(clients, greeting.client_id, self._who, outgoing, is_durable)
+        client = Client(clients, greeting.client_id, outgoing, is_durable)
         self._client = client
         answer = packets.encode_connack(self._level, kept is not None, 0, greeting.properties)
         self.connection.write(answer)
@@ -354,6 +356,25 @@ class MqttSession(FramedSession):
         elif kept is not None:
             # It goes on with its session for as long as it is connected.
             client.resume(dict(kept.subscriptions))
+        if refused := self._refused(client):
+            for text in refused:
+                client.unsubscribe(text)
+            clients.broker.sessions.subscribe(self.client_id, dict.fromkeys(refused))
+
+    def _refused(self, client: Client) -> list[str]:
+        """Filters that were subscribed to, and are not permitted any more."""
+        may = partial(self._clients.may, self._who, "consume")
+        known = client.subscriptions.by_filter
+        return [text for text, each in known.items() if not may(each.filter.text)]
+
+    def check_subscriptions(self) -> None:
+        """Close if there is one that is not permitted any more."""
+        if self._client is not None and self._refused(self._client):
+            self._end(Reason.NOT_AUTHORIZED, "a subscription is not permitted any more")
+
+    def forget_topics(self) -> None:
+        """Decide anew where this client may publish."""
+        self._topics.clear()
 
     # -- messages of the client ----------------------------------------------------------------
 
@@ -370,11 +391,9 @@ class MqttSession(FramedSession):
         clients = self._clients
         clients.sys.received += 1
         if qos == 0:
-            if not topic.is_sys:
+            if not topic.is_closed:
                 try:
-                    clients.publish(
-                        self._who, self._name, topic, raw, flags, properties, payload, _nobody
-                    )
+                    clients.publish(self._name, topic, raw, flags, properties, payload, _nobody)
                 except OnelogError as error:
                     log.info("a message of %s is dropped: %s", self.connection, error)
             return
@@ -385,14 +404,13 @@ class MqttSession(FramedSession):
             return
         if self._level == V5:
             self._check_receive_maximum()
-        if topic.is_sys:
+        if topic.is_closed:
             self._answer(place, Reason.NOT_AUTHORIZED)
             return
         records = self._note_received(packet_id) if qos == 2 else ()
         try:
             count = clients.publish(
-                self._who, self._name, topic, raw, flags, properties, payload, self._stored, place,
-                records,
+                self._name, topic, raw, flags, properties, payload, self._stored, place, records,
             )  # fmt: skip
         except OnelogError as error:
             self._stored(place, None, error)
@@ -487,7 +505,8 @@ class MqttSession(FramedSession):
         return known
 
     def _topic(self, raw: bytes) -> Topic:
-        topic = Topic.of(packets.read_topic(raw))
+        text = packets.read_topic(raw)
+        topic = Topic.of(text, is_closed=not self._clients.may(self._who, "publish", text))
         if raw.count(b"/") >= LEVELS_MAX:
             raise PacketError("a topic has too many levels", Reason.TOPIC_NAME_INVALID)
         if len(self._topics) >= KNOWN_MAX:
@@ -573,6 +592,8 @@ class MqttSession(FramedSession):
             raise PacketError("a shared filter is of no local", Reason.PROTOCOL_ERROR)
         if text in self._clients.config.refused_filters.split(";"):
             return None, Reason.UNSPECIFIED
+        if not self._clients.may(self._who, "consume", subscribed.filter.text):
+            return None, Reason.NOT_AUTHORIZED
         if len(client.subscriptions.by_filter) >= SUBSCRIPTIONS_MAX:
             return None, Reason.QUOTA_EXCEEDED
         handling = options >> 4 & 3

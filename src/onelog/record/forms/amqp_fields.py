@@ -190,6 +190,8 @@ def encode_value(value: Value) -> bytes:
     if isinstance(value, int):
         if -(1 << 31) <= value < 1 << 31:
             return b"I" + value.to_bytes(4, "big", signed=True)
+        if not -(1 << 63) <= value < 1 << 63:
+            raise WireError("a number in a table does not fit 64 bits")
         return b"l" + value.to_bytes(8, "big", signed=True)
     if isinstance(value, float):
         return b"d" + _FIXED[ord("d")][0].pack(value)

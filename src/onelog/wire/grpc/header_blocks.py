@@ -66,6 +66,16 @@ class HeaderDecoder:
                 if not index:
                     raise WireError("a header with the number 0")
                 header = _STATIC[index] if index < _DYNAMIC_FROM else table[index - _DYNAMIC_FROM]
+            elif (
+                not byte
+                and (middle := at + 2 + block[at + 1]) < end
+                and (until := middle + 1 + block[middle]) <= end
+                and block[at + 1] < 0x7F
+                and block[middle] < 0x7F
+            ):
+                # As gRPC's own libraries write most of them: plain, short, and for no table.
+                header = (block[at + 2 : middle], block[middle + 1 : until])
+                at = until
             elif byte & 0xE0 == 0x20:
                 most, at = _integer(block, at, 0x1F)
                 if most > TABLE_BYTES:

@@ -90,7 +90,7 @@ class Stream:
     """One call."""
 
     __slots__ = (
-        "_blocked", "_sent", "connection", "headers", "is_done", "is_open", "number", "received",
+        "_sent", "blocked", "connection", "headers", "is_done", "is_open", "number", "received",
         "token", "trailers", "unread", "window",
     )  # fmt: skip
 
@@ -100,7 +100,7 @@ class Stream:
         self.headers = headers
         self.token: Any = None
         """For whoever hears of it."""
-        self.unread = bytearray()
+        self.unread: bytearray | None = None
         self.received = 0
         self.window = connection.window_start
         self.is_open = True
@@ -109,7 +109,8 @@ class Stream:
         """Whether everything was said that is to be said."""
         self.trailers: bytes | None = None
         self._sent = False
-        self._blocked: deque[bytes] = deque()
+        self.blocked: deque[bytes] | None = None
+        """What waits for the peer to open its windows."""
 
     def send(self, message: bytes) -> None:
         """Send one message of several."""
@@ -133,7 +134,7 @@ class Stream:
         if not self._sent:
             self._sent, block = True, _STARTED + block
         self.trailers = _frame(HEADERS, _END_HEADERS | _END_STREAM, self.number, block)
-        if not self._blocked:
+        if not self.blocked:
             self.connection.write_end(self)
 
     def answer(self, message: bytes) -> None:
@@ -170,11 +171,6 @@ class Stream:
             )
         )  # fmt: skip
         connection.said(self)
-
-    @property
-    def blocked(self) -> deque[bytes]:
-        """What waits for the peer to open its windows."""
-        return self._blocked
 
 
 class Calls(Protocol):
@@ -419,6 +415,8 @@ class ServerConnection:
 
     def _add(self, stream: Stream, payload: bytes) -> None:
         """Data that is not just one message."""
+        if stream.unread is None:
+            stream.unread = bytearray()
         unread = stream.unread
         unread += payload
         self._held += len(payload)
@@ -444,8 +442,9 @@ class ServerConnection:
             self._fail(_CALM, f"{self._held} bytes of messages that do not end")
 
     def _let_go(self, stream: Stream) -> None:
-        self._held -= len(stream.unread)
-        stream.unread.clear()
+        if stream.unread:
+            self._held -= len(stream.unread)
+            stream.unread = None
 
     def _compressed(self, stream: Stream, message: bytes) -> None:
         kind = next((value for name, value in stream.headers if name == b"grpc-encoding"), b"")
@@ -499,6 +498,8 @@ class ServerConnection:
         while at < end:
             size = min(end - at, self.window, stream.window, self.frame_bytes)
             if size <= 0:
+                if stream.blocked is None:
+                    stream.blocked = deque()
                 stream.blocked.appendleft(data[at:])
                 self._waiting[stream.number] = stream
                 return False
@@ -551,7 +552,7 @@ class ServerConnection:
             stream.is_done, stream.is_open = True, False
             self._waiting.pop(stream.number, None)
             self._let_go(stream)
-            stream.blocked.clear()
+            stream.blocked = None
             self._calls.ended(stream)
 
     def leave(self) -> None:

@@ -42,6 +42,7 @@ ORDERED_QUEUE = 999
 BATCH_MAX = 65_536
 """Messages that one request may acknowledge."""
 ALL_QUEUES = -1
+_RETRY_MARKS = frozenset("012")
 COUNT_MAX = 32
 """Messages that one request may ask for."""
 FROM_FIRST, FROM_LAST = 0, 1
@@ -147,24 +148,26 @@ def parse_receipt(text: str) -> Receipt:
     tokens = text.split(" ")
     if len(tokens) < 7:
         raise InvalidReceiptError(f"a receipt has 7 parts or more, not {len(tokens)}")
-    if tokens[4] not in ("0", "1", "2"):
-        raise InvalidReceiptError(f"a receipt has no retry mark {tokens[4][:20]!r}")
-    return Receipt(
-        _number(tokens[0], INT64_MAX),
-        _number(tokens[1], INT64_MAX),
-        _number(tokens[2], INT64_MAX),
-        _number(tokens[3], INT32_MAX),
-        tokens[4],
-        tokens[5],
-        _number(tokens[6], INT32_MAX),
-        _number(tokens[7], INT64_MAX) if len(tokens) > 7 else None,
-    )
-
-
-def _number(token: str, most: int) -> int:
-    if token.isascii() and token.isdigit() and len(token) < 20 and int(token) <= most:
-        return int(token)
-    raise InvalidReceiptError(f"a receipt has a number where {token[:20]!r} is")
+    first, popped, invisible, revive, retry, broker, queue = tokens[:7]
+    if retry not in _RETRY_MARKS:
+        raise InvalidReceiptError(f"a receipt has no retry mark {retry[:20]!r}")
+    last = tokens[7] if len(tokens) > 7 else None
+    # All digits are looked at together, for there is a receipt for every message.
+    digits = f"{first}{popped}{invisible}{revive}{queue}{last or '0'}"
+    if len(digits) < 120 and digits.isascii() and digits.isdigit():
+        try:
+            start, popped_ms, invisible_ms = int(first), int(popped), int(invisible)
+            revive_queue, queue_id = int(revive), int(queue)
+            offset = None if last is None else int(last)
+            if (
+                start | popped_ms | invisible_ms | (offset or 0)
+            ) <= INT64_MAX and revive_queue | queue_id <= INT32_MAX:
+                return Receipt(
+                    start, popped_ms, invisible_ms, revive_queue, retry, broker, queue_id, offset
+                )
+        except ValueError:  # Of a number without digits.
+            pass
+    raise InvalidReceiptError(f"a receipt has other things than numbers in {text[:100]!r}")
 
 
 def decode_batch(body: Buffer) -> list[BatchAck]:

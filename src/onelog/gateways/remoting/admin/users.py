@@ -39,7 +39,8 @@ _WORDS = {
 }  # fmt: skip
 _KINDS = {
     "Topic": "topic", "Group": "group", "Cluster": "broker", "Exchange": "exchange",
-    "Queue": "queue", "Vhost": "vhost", "Transaction": "transaction", "Any": ANY,
+    "Queue": "queue", "Vhost": "vhost", "Transaction": "transaction", "Mqtt": "mqtt",
+    "Any": ANY,
 }  # fmt: skip
 _KIND_WORDS = {kind: word for word, kind in _KINDS.items()}
 _PATTERN = "~"

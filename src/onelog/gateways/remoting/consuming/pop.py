@@ -37,6 +37,8 @@ from onelog.wire.remoting.pop import (
     start_offset_info,
 )
 
+_DONE = Answer()
+
 # -- popping -----------------------------------------------------------------------------------
 
 
@@ -182,18 +184,19 @@ def ack_message(session: BrokerSession, command: Command) -> None:
     """ACK_MESSAGE: one message is done."""
     ext = command.ext
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
-    receipt, offset = _receipt(session, command, topic)
+    receipt, offset = _receipt(session, ext, group, topic)
     session.broker.acknowledge(
         session.principal, group, topic, receipt.queue_id, offset, receipt.popped_ms
     )
-    session.broker.when_leases_safe(partial(session.conclude, command, Answer()))
+    session.broker.when_leases_safe(partial(session.conclude, command, _DONE))
 
 
-def _receipt(session: BrokerSession, command: Command, topic: str) -> tuple[Receipt, int]:
+def _receipt(
+    session: BrokerSession, ext: dict[str, str], group: str, topic: str
+) -> tuple[Receipt, int]:
     """The receipt in a request, and the offset it is for; they must fit the rest of the request."""
-    ext = command.ext
     queue_id = fields.int32(ext, "queueId")
-    _check_queue(session, fields.text(ext, "consumerGroup"), topic, queue_id)
+    _check_queue(session, group, topic, queue_id)
     receipt = parse_receipt(fields.text(ext, "extraInfo"))
     offset = fields.number(ext, "offset")
     if (
@@ -238,7 +241,7 @@ def change_invisible_time(session: BrokerSession, command: Command) -> None:
     """CHANGE_MESSAGE_INVISIBLETIME: a message is to come back at another time than agreed."""
     ext = command.ext
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
-    receipt, offset = _receipt(session, command, topic)
+    receipt, offset = _receipt(session, ext, group, topic)
     invisible_ms = fields.number(ext, "invisibleTime")
     popped_ms = session.broker.extend(
         session.principal, group, topic, receipt.queue_id, offset, receipt.popped_ms, invisible_ms
