@@ -124,6 +124,8 @@ def run(options: Options) -> list[Row]:
     seconds = options.seconds or (SECONDS_QUICK if options.quick else SECONDS)
     rounds = options.rounds or (1 if options.quick else ROUNDS)
     size = CATCH_UP_BYTES_QUICK if options.quick else CATCH_UP_BYTES
+    if options.seconds:
+        size = int(options.seconds * CATCH_UP_MB_S_MIN * 1e6)  # It lasts so long, if all is well.
     parts: dict[str, Callable[[], list[Row]]] = {
         "sync": lambda: [synchronous(options, seconds, rounds)],
         "async": lambda: asynchronous(options, seconds, rounds),

@@ -1,6 +1,8 @@
 import asyncio
 import gc
+import itertools
 import logging
+import os
 import struct
 import time
 import weakref
@@ -13,7 +15,7 @@ from onelog.clock import ManualClock
 from onelog.config import TlsConfig
 from onelog.errors import WireError
 from onelog.net import connection as net_connection
-from onelog.net.bulk import BulkConnection
+from onelog.net.bulk import READ_BYTES, BulkConnection, dial_bulk
 from onelog.net.capacity import WARNINGS_MAX, Capacity
 from onelog.net.connection import FLUSH_BYTES, Connection, FramedSession, Limits, Outbox
 from onelog.net.tls import Tls, client_context
@@ -484,6 +486,69 @@ async def connections(listener: Any) -> set[Connection]:
     await until(lambda: listener.connections)
     found: set[Connection] = listener.connections
     return found
+
+
+class Taker:
+    """Keeps what it is given, and how often others had a turn until then."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.taken = bytearray()
+        self.pieces: list[int] = []
+        self.at_turn: list[int] = []
+        self._turns = itertools.count()
+        self._turn = 0
+        self._take_turn()
+
+    def _take_turn(self) -> None:
+        self._turn = next(self._turns)
+        if not self.connection.closing:
+            asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def data_received(self, data: bytes) -> None:
+        self.taken += data
+        self.pieces.append(len(data))
+        self.at_turn.append(self._turn)
+
+    def writable(self) -> None:
+        pass
+
+    def connection_lost(self) -> None:
+        pass
+
+
+async def test_what_comes_in_bulk_is_read_in_large_pieces_between_which_others_have_a_turn() -> (
+    None
+):
+    sent = os.urandom(8 * READ_BYTES)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(sent)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    takers: list[Taker] = []
+
+    def make(connection: Connection) -> Taker:
+        takers.append(Taker(connection))
+        connection.congested = True  # It is read from all the same.
+        return takers[0]
+
+    await dial_bulk("127.0.0.1", server.sockets[0].getsockname()[1], make, 5_000)
+    (taker,) = takers
+    await until(lambda: len(taker.taken) == len(sent))
+    assert taker.taken == sent
+    assert max(taker.pieces) <= READ_BYTES
+    in_turn = [
+        sum(size for _, size in mine)
+        for _, mine in itertools.groupby(
+            zip(taker.at_turn, taker.pieces, strict=True), lambda each: each[0]
+        )
+    ]
+    assert max(in_turn) < 2 * READ_BYTES
+    taker.connection.close()
+    server.close()
 
 
 class Bulk(FramedSession):

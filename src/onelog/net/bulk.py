@@ -46,6 +46,7 @@ class BulkConnection(Connection):
 
     def read_much(self) -> None:
         """Read large pieces, to a place of its own: the session is done with each in its call."""
+        self.reads_on = True
         view = memoryview(bytearray(READ_BYTES))
         read = 0
 

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 CONFIRM_BYTES_MIN, CONFIRM_BYTES_MAX = 256 << 10, 4 << 20
 CONFIRM_RECORDS = 3_000
 """What is entered into the queues in one go: much costs less, but others wait for so long."""
-CONFIRM_MS = 5
+CONFIRM_MS = 10
 """How long less than that waits for more."""
 OVERLAP_BYTES = 64 << 10
 """What is asked for again, and compared: records name their places and times, so logs that differ
