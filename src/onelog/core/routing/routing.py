@@ -291,6 +291,20 @@ class Routing:
             vhost, exchange, key, properties, bodies, on_stored, token
         )
 
+    def publish_scattered(
+        self,
+        who: Principal,
+        vhost: str,
+        exchange: str,
+        properties: bytes,
+        found: list[tuple[str, list[bytes]]],
+        on_stored: OnStored,
+    ) -> list[tuple[str, list[bytes]]]:
+        """The same for several keys; see `Publishing.publish_scattered`."""
+        if self.guarded:
+            return found  # What comes before a key that they may not use is published.
+        return self._publishing.publish_scattered(vhost, exchange, properties, found, on_stored)
+
     def _check_publish(self, who: Principal, vhost: str, exchange: str, key: str) -> None:
         """They must be allowed to send there; of an exchange that is known from then on."""
         place, senders = f"{vhost}\0{exchange}", self._senders
