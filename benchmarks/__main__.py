@@ -23,6 +23,7 @@ SUITES = {
     "rocketmq": "benchmarks.rocketmq_peer",
     "kafka": "benchmarks.kafka",
     "amqp": "benchmarks.amqp",
+    "amqp-backlog": "benchmarks.amqp_backlog",
     "kafka-growth": "benchmarks.kafka_growth",
     "replication": "benchmarks.replication",
     "growth": "benchmarks.growth",

@@ -7,7 +7,8 @@ goes through the cells; the backlog is filled and drained last. Rows show the me
 and their notes all of them.
 
 `python -m benchmarks amqp` runs it like every suite; `--quick` takes a tenth of the messages, once,
-and AMQP_BACKLOG in the environment is a size of the backlog other than five million. The client is
+and AMQP_BACKLOG in the environment is another size of the backlog. `python -m benchmarks
+amqp-backlog` is the backlog only, of five million messages, once. The client is
 compiled when it is needed, which takes gcc and the librabbitmq-dev of Debian or Ubuntu.
 """
 
@@ -34,7 +35,8 @@ from tests.e2e.rabbitmq_peer import MISSING, RabbitmqPeer
 
 SOURCE = Path(__file__).with_name("amqp_client.c")
 ROUNDS = 2
-BACKLOG = int(os.environ.get("AMQP_BACKLOG", "5000000"))
+BACKLOG = int(os.environ.get("AMQP_BACKLOG", "300000"))
+BACKLOG_ALONE = int(os.environ.get("AMQP_BACKLOG", "5000000"))
 RATE, LATENCY_S, WARM_UP_S = 10_000, 5, 2
 SMALL = 16
 CLIENT_TIMEOUT_S = 600
@@ -119,6 +121,23 @@ def run(options: Options) -> list[Row]:
         return [not_run("RabbitMQ", str(error))]
 
 
+def run_backlog(options: Options) -> list[Row]:
+    """Only the backlog, once; the servers take it in turns."""
+    backlog = min(BACKLOG_ALONE, 200_000) if options.quick else BACKLOG_ALONE
+    found: dict[str, Measured] = {name: defaultdict(list) for name in SERVERS}
+    single: dict[str, Single] = {name: defaultdict(list) for name in SERVERS}
+    try:
+        client = compiled(options.folder)
+        for name, server in SERVERS.items():
+            options.announce(f"{name}: {backlog:,} messages")
+            with server(options.folder / name) as peer:
+                _backlog(peer, client, found[name], single[name], backlog)
+            shutil.rmtree(options.folder / name, ignore_errors=True)
+    except ChildError as error:
+        return [not_run("RabbitMQ", str(error))]
+    return _backlog_rows(found, single, backlog)
+
+
 def compiled(folder: Path) -> Path:
     """The client."""
     if shutil.which("gcc") is None or not Path("/usr/include/amqp.h").exists():
@@ -175,6 +194,7 @@ def _backlog(peer: Peer, client: Path, found: Measured, single: Single, backlog:
     skip = backlog // 20
     words = f"name=backlog messages={backlog - skip} skip={skip} {DRAIN}"
     found["drain"].append(drive(client, peer, "drain", words))
+    single["drained memory"].append(anonymous_bytes(peer.pids) / 2**20)
 
 
 def drive(client: Path, peer: Peer, mode: str, words: str) -> Figures:
@@ -207,23 +227,37 @@ def _rows(found: dict[str, Measured], single: dict[str, Single], backlog: int) -
     rows = [_rate(cell.name, ours[key], theirs[key], cell.ratio_min) for key, cell in CELLS.items()]
     flushed = f"the same, OneLog with fsync before each confirm: {CELLS['confirms'].name}"
     rows.insert(1, _rate(flushed, ours["flushed"], theirs["confirms"], 3.0))
-    filled, drained = (f"a backlog of {backlog:,} messages {how}" for how in ("made", "consumed"))
-    rows.append(_rate(filled, ours["fill"], theirs["fill"], None))
-    rows.append(_rate(drained, ours["drain"], theirs["drain"], 1.5))
-    mine, others = single["onelog"], single["rabbitmq"]
+    rows += _backlog_rows(found, single, backlog)
     for what, key, unit, ratio in (
-        (f"memory of its own with {backlog:,} messages", "backlog memory", "MiB", 4.0),
         ("memory of its own after the other cells", "memory", "MiB", 4.0),
         (f"p99, publish to deliver, at {RATE:,} msg/s", "p99_us", "us", 1.0),
         (f"p50, publish to deliver, at {RATE:,} msg/s", "p50_us", "us", None),
     ):
-        rows.append(
-            Row(
-                what, median(mine[key]), unit, median(others[key]), "RabbitMQ", ratio, True,
-                note=told(mine[key], others[key], less_is_better=True),
-            )
-        )  # fmt: skip
+        rows.append(_least(what, key, unit, ratio, single))
     return rows
+
+
+def _backlog_rows(found: dict[str, Measured], single: dict[str, Single], backlog: int) -> list[Row]:
+    ours, theirs = found["onelog"], found["rabbitmq"]
+    filled, drained = (f"a backlog of {backlog:,} messages {how}" for how in ("made", "consumed"))
+    memory = f"memory of its own with {backlog:,} messages"
+    return [
+        _rate(filled, ours["fill"], theirs["fill"], None),
+        _rate(drained, ours["drain"], theirs["drain"], 1.5),
+        _least(memory, "backlog memory", "MiB", 4.0, single),
+        _least(f"{memory}, consumed", "drained memory", "MiB", None, single),
+    ]
+
+
+def _least(
+    what: str, key: str, unit: str, ratio_min: float | None, single: dict[str, Single]
+) -> Row:
+    """A row of what had better be little."""
+    mine, others = single["onelog"][key], single["rabbitmq"][key]
+    return Row(
+        what, median(mine), unit, median(others), "RabbitMQ", ratio_min, True,
+        note=told(mine, others, less_is_better=True),
+    )  # fmt: skip
 
 
 def _rate(what: str, ours: list[Figures], theirs: list[Figures], ratio_min: float | None) -> Row:

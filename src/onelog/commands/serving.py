@@ -38,7 +38,7 @@ PARENT_CHECK_SECONDS = 1.0
 FILES_MAX = 1 << 20
 KEPT_BYTES = 8 << 20
 _PR_SET_PDEATHSIG = 1
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Of `mallopt`."""
 STEADY_SECONDS = 30.0
 """A broker that ran this long is restarted at once; one that did not, after a growing pause."""
@@ -149,12 +149,14 @@ def keep_freed_memory() -> None:
     """Have glibc keep some memory that was freed, for the next large request.
 
     Batches of a megabyte come and go. Left to itself, it hands their memory back to the system each
-    time, and to have it again costs up to three times what everything else does with a batch.
+    time, and to have it again costs up to three times what everything else does with a batch. Its
+    threads take turns anyway: one arena for all of them leaves fewer gaps.
     """
     with contextlib.suppress(OSError, AttributeError):  # Another C library does as it likes.
         allocator = ctypes.CDLL(None)
         allocator.mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
         allocator.mallopt(_MMAP_THRESHOLD, KEPT_BYTES)
+        allocator.mallopt(_ARENA_MAX, 1)
 
 
 async def _until_told(main: Coroutine[Any, Any, None]) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from onelog.core.access import SELF
+from onelog.core.workqueues import log_shelf
 from onelog.core.workqueues.consumers import Window
 from onelog.errors import AccessRefusedError, QueueNotFoundError, ResourceLockedError
 from tests.core.workqueues.yard import Yard, body_of, numbered
@@ -158,6 +159,29 @@ def test_a_consumer_that_pauses_gets_nothing_until_it_resumes(yard: Yard) -> Non
     taker.consumer.resume()
     yard.settle()
     assert taker.bodies == [b"a"]
+
+
+def test_what_is_kept_at_hand_has_a_limit_for_all_queues_together(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_shelf, "HOT_BYTES_OF_ALL", 20_000)
+    names = ["a", "b", "c"]
+    takers = []
+    for name in names:
+        yard.queue(name)
+        takers.append(yard.consume(name, no_ack=True))
+        takers[-1].consumer.pause()
+    for name in names:
+        yard.put_all(*numbered(200), key=name)
+    shelves = [yard.find(name).shelves[0] for name in names]
+    assert [shelf.ready for shelf in shelves] == [200, 200, 200]
+    kept = [len(shelf.hot) for shelf in shelves if isinstance(shelf, log_shelf.LogShelf)]
+    assert kept[0] == 200
+    assert kept[1] == kept[2] < 100
+    for taker in takers:
+        taker.consumer.resume()
+    yard.settle()
+    assert [taker.bodies for taker in takers] == [numbered(200)] * 3
 
 
 def test_a_cancelled_consumer_keeps_what_it_has(yard: Yard) -> None:

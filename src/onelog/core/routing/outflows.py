@@ -27,7 +27,7 @@ from onelog.core.routing.walk import groups_of, place_of
 from onelog.errors import OnelogError, PreconditionFailedError
 from onelog.message import NewMessage, NewRun, SysFlag
 from onelog.record.compression import decompress
-from onelog.record.forms import Form, form_of, kafka, mqtt, rocketmq
+from onelog.record.forms import Form, form_of, mqtt, rocketmq
 from onelog.record.forms.neutral import Neutral
 
 log = logging.getLogger(__name__)
@@ -159,6 +159,8 @@ def _neutrals(message: NewMessage) -> Iterator[Neutral]:
     form = form_of(message.sys_flag)
     try:
         if form == Form.KAFKA:
+            from onelog.record.forms import kafka  # Few need what reads this form.
+
             yield from (record.message for record in kafka.records(bytes(message.body)))
         elif form == Form.ROCKETMQ and not message.sys_flag & SysFlag.INNER_BATCH:
             body = bytes(message.body)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 from onelog.config import SecurityConfig
 from onelog.errors import NotAuthenticatedError
@@ -26,6 +25,8 @@ LEEWAY_SECONDS = 30
 def read_document(place: str) -> bytes:
     """What is in a file, or at an address."""
     if place.startswith(("http://", "https://")):
+        from urllib.request import urlopen  # It takes a megabyte, and few need it.
+
         with urlopen(place, timeout=FETCH_SECONDS) as answer:
             document: bytes = answer.read(JWKS_BYTES_MAX)
             return document

@@ -30,9 +30,11 @@ from onelog.names import join_key, split_key
 TABLE = "shelves"
 HOT_MAX, HOT_BYTES_MAX = 1_024, 1 << 20
 """Messages of a queue that are kept at hand."""
-HOT_BYTES_OF_ALL = 64 << 20
+HOT_BYTES_OF_ALL = 32 << 20
 """Bytes that all queues keep at hand together, before each is content with a few."""
 _HOT_BYTES_MIN = 16 << 10
+_MESSAGE_BYTES = 200
+"""What a message at hand costs beside its record's body."""
 _MEASURED_AGAIN = 1_000
 """Messages after which it is recorded how many bytes a queue has, though nothing else changed."""
 _PLACE_BITS = 16
@@ -45,7 +47,7 @@ Held = tuple[int, Handover]
 
 def shelf_key(shelf: "LogShelf") -> str:
     """The table's key of a shelf."""
-    return join_key(shelf.topic, str(shelf.queue_id))
+    return shelf.key
 
 
 def shelf_of(key: str) -> "LogShelf":
@@ -65,20 +67,26 @@ def ranges_of(offsets: Iterable[int]) -> list[Range]:
     return found
 
 
+def _costs(found: Sequence[Delivery]) -> int:
+    """The bytes that messages take in memory."""
+    return sum([len(each[BODY]) for each in found]) + _MESSAGE_BYTES * len(found)
+
+
 class LogShelf:
     """One queue of the topic that a durable queue is; of those with priorities, one per level."""
 
     __slots__ = (
         "_base", "_bits", "_bytes_end", "_done", "_hot_bytes", "_level", "_times_changed",
-        "counts_times", "end", "hot", "in_log", "is_dirty", "is_wanted", "next", "out", "queue_id",
-        "ready_bytes", "returned", "returned_bytes", "supply", "times", "topic", "unacked_bytes",
-        "void",
+        "counts_times", "end", "hot", "in_log", "is_dirty", "is_wanted", "key", "next", "out",
+        "queue_id", "ready_bytes", "returned", "returned_bytes", "supply", "times", "topic",
+        "unacked_bytes", "void",
     )  # fmt: skip
 
     def __init__(self, topic: str, queue_id: int) -> None:
         self.in_log = True
         self.topic = topic
         self.queue_id = queue_id
+        self.key = join_key(topic, str(queue_id))
         self.supply: LogSupply | None = None
         self.next = 0
         self.end = 0
@@ -150,7 +158,8 @@ class LogShelf:
         if self.is_wanted and entries.are_plain:
             hot, bits, level = self.hot, self._bits, self._level
             if offset == ((hot[-1][0] >> bits) + 1 if hot else self.next):
-                parts, size = entries.parts, entries.body_bytes
+                parts = entries.parts
+                size = entries.body_bytes + _MESSAGE_BYTES * len(parts)
                 hot_bytes = self._hot_bytes + size
                 if len(hot) + len(parts) > HOT_MAX or (
                     hot_bytes > _HOT_BYTES_MIN and hot_bytes > self._hot_bytes_max
@@ -172,7 +181,7 @@ class LogShelf:
         for part in parts[: max(0, HOT_MAX - len(self.hot))]:
             if size >= room:
                 break
-            size += len(part[0])
+            size += len(part[0]) + _MESSAGE_BYTES
             found.append(part)
         return found, size
 
@@ -235,7 +244,7 @@ class LogShelf:
                 self._pass_over(begin, found)
             self.next = after
             self.ready_bytes -= size
-            self._heat(-sum([len(each[BODY]) for each in found]))
+            self._heat(-_costs(found))
         return found
 
     def _pass_over(self, begin: int, found: list[Delivery]) -> None:
@@ -253,7 +262,7 @@ class LogShelf:
             self._mark_done(self.next, next_offset)
             self.next = next_offset
         self.hot.extend(found)
-        self._heat(sum([len(each[BODY]) for each in found]))
+        self._heat(_costs(found))
 
     def _read(self, offset: int, count: int, bytes_max: int, cold_ok: bool) -> Stretch:
         assert self.supply is not None

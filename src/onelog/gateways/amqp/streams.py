@@ -23,7 +23,6 @@ from onelog.message import Buffer
 from onelog.record.decode import decode_messages
 from onelog.record.forms.amqp import properties_at
 from onelog.record.forms.amqp_fields import Table, Timestamp, Value, with_headers
-from onelog.record.forms.conversion import in_amqp_form
 from onelog.store.reader import Fetched
 from onelog.wire.amqp.frame import DeliveryWriter
 
@@ -142,6 +141,8 @@ class StreamReader:
         self, queue_id: int, fetched: Fetched, items: list[tuple[int, bytes, bytes, Buffer]]
     ) -> None:
         """The messages that were read of a queue, as far as there is room for them."""
+        from onelog.record.forms.conversion import in_amqp_form  # Of all forms; few need that.
+
         topic, name, offset = self.queue.topic, self.queue.name, self._offsets[queue_id]
         _, aborted = self._broker.settled(self._who, topic, queue_id, offset, fetched.next_offset)
         for view in fetched.slices:
