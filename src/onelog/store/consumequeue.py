@@ -55,7 +55,6 @@ _PROBE_S = 1.0
 """For how long a file that could be read is taken to be in memory."""
 _ALLOCATE_BYTES_MIN = 4 * 1024
 _ALLOCATE_BYTES_MAX = 256 * 1024
-_YOUNG_AHEAD = 64
 
 Entry = tuple[int, int, int]
 
@@ -242,17 +241,12 @@ class ConsumeQueue:
                 return False  # It was made meanwhile.
             if self._young is None:
                 self._young = self._maps[0] = mmap.mmap(-1, YOUNG_BYTES)
-            # More than is asked for: who reserves one by one need not come here each time.
-            ahead = min(2 * until + _YOUNG_AHEAD, YOUNG_BYTES // ENTRY_BYTES, self._file_entries)
-            before, self.allocated = self.allocated, ahead
-        made = self._made
-        if made is None or made.done():
-            self._made = made = maker.run(self._grow_up)
-            if made.done():
-                self._made = None  # It takes two kilobytes.
-                if (error := made.exception()) is not None:
-                    self.allocated = before
-                    raise error
+            before, self.reserved = self.reserved, max(self.reserved, until)
+        if self._made is None or self._made.done():
+            self._made = maker.run(self._grow_up)
+            if self._made.done() and (error := self._made.exception()) is not None:
+                self.reserved = before
+                raise error
         return True
 
     def _grow_up(self) -> None:
@@ -260,7 +254,7 @@ class ConsumeQueue:
         assert self._maker is not None
         while (young := self._young) is not None:
             done = self.end * ENTRY_BYTES
-            room = max(_ALLOCATE_BYTES_MIN, self.allocated * ENTRY_BYTES)
+            room = max(_ALLOCATE_BYTES_MIN, 2 * self.reserved * ENTRY_BYTES)
             room = min(room, self._file_entries * ENTRY_BYTES)
             self._make(0)
             self._set_aside(0, 0, room, young[:done])
@@ -268,23 +262,22 @@ class ConsumeQueue:
             with self._maker.lock:
                 if self._young is None:
                     return  # Its topic was deleted, and the file will be.
-                if self.allocated * ENTRY_BYTES > room:
+                if self.reserved * ENTRY_BYTES > room:
                     continue
                 end = self.end * ENTRY_BYTES
                 found[done:end] = young[done:end]
                 self._files.append(0)
                 self._maps[0] = found
                 self.allocated = room // ENTRY_BYTES
-                self._young = self._made = None
+                self._young = None
                 self._budget.add(self, 0)
 
     def settle(self) -> None:
         """Return when the entries are in files; `StoreError` if the disk does not take them."""
         while self._young is not None and self._maker is not None:
-            made = self._made
-            if made is None or made.done():
-                made = self._made = self._maker.run(self._grow_up)
-            made.result()
+            if self._made is None or self._made.done():
+                self._made = self._maker.run(self._grow_up)
+            self._made.result()
 
     def _put_young(self, entries: bytes) -> bool:
         """`put` into memory; False if there is a file now."""

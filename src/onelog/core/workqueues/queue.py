@@ -173,8 +173,6 @@ class WorkQueue:
     @property
     def unacked(self) -> int:
         """How many are out."""
-        if self._only is not None:
-            return len(self._only.out)
         return sum(len(shelf.out) for shelf in self.shelves)
 
     @property
@@ -280,21 +278,11 @@ class WorkQueue:
         """Of a queue in the log: messages were appended, with their entries from `offset` on."""
         if not self.is_pending:
             self._turn_ms = self._surroundings.clock.now_ms()
+            self._surroundings.pend(self)
         count, expires = shelf.entered(messages, offset, self._turn_ms)
         self.published += count
         self._may_expire |= expires
         self._coming = self._coming_bytes = 0
-        if not self.is_pending and self._has_to_look:
-            self._surroundings.pend(self)
-
-    @property
-    def _has_to_look(self) -> bool:
-        """Whether something can be done with a message that comes.
-
-        Whoever may take messages from some time on wakes the queue then.
-        """
-        rota, terms = self.rota, self.terms
-        return bool(rota.takers()) or self._may_expire or rota.selects or terms.is_bounded
 
     # -- its turn ------------------------------------------------------------------------------
 

@@ -68,7 +68,8 @@ QUEUES_MAX = 200_000
 _ROUND_QUEUES, _ROUND_MESSAGES = 256, 8_192
 """Queues that have their turn before anything else has its own, and what they may deliver."""
 _SEEN_AT_ONCE = 1_000
-_TROUBLE_MS, _HEAD_TICK_MS = 1_000, 10
+_TROUBLE_MS = 1_000
+_HEAD_TICK_MS = 10
 
 OnGot = Callable[[Any, Delivery | None, WorkQueue, int, OnelogError | None], None]
 """Called with a token, the message, its queue, how many are left there, and what went wrong."""

@@ -246,8 +246,7 @@ class AmqpSession(FramedSession):
                         else:
                             channel.publish(event)
                             if channel.publishing.mode == "plain":
-                                found = reader.scattered(event)
-                                published += channel.publish_scattered(event, found)
+                                published += channel.publish_scattered(reader.scattered(event))
                         published += 1 + len(bodies)
                     else:
                         channel.handle(event)
