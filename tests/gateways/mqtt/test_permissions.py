@@ -11,7 +11,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from onelog.core.access import SELF
+from onelog.core.access import SELF, Resource
 from onelog.core.users.passwords import prove
 from onelog.core.users.permissions import Effect, Match, Rule, decide
 from onelog.errors import InvalidRequestError
@@ -53,7 +53,7 @@ def test_a_filter_is_permitted_if_one_rule_allows_all_of_it_and_none_denies_any(
         allows, denies = rule(name, match), rule(name, match, "deny")
         named = {each for each in TOPICS if decide([allows], "consume", ("mqtt", each), "")}
         for text, topics in matched.items():
-            wanted = "mqtt", text
+            wanted: Resource = ("mqtt", text)
             may = decide([allows], "consume", wanted, "")
             is_denied = not decide([everything, denies], "consume", wanted, "")
             assert not may or named.issuperset(topics), (name, match, text)
