@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import struct
 from pathlib import Path
 
@@ -110,3 +111,11 @@ def test_a_version_that_nobody_came_to_write_is_written_later(tmp_path: Path) ->
     check_version(path)
     write_version(path)
     assert json.loads(path.read_text())["format"] == 1
+
+
+def test_a_lock_that_was_given_back_closes_no_file_of_others(tmp_path: Path) -> None:
+    lock = StoreLock(tmp_path / "lock")
+    lock.release()
+    with (tmp_path / "other").open("w") as other:  # It has the number that the lock had.
+        lock.leave()
+        os.fstat(other.fileno())

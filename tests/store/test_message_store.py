@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import resource
+import select
 import shutil
 import subprocess
 import sys
@@ -420,6 +421,7 @@ def test_a_forked_child_keeps_no_lock_and_cannot_write(open_store: OpenStore) ->
 
     with ThreadPoolExecutor(1) as pool:
         child = pool.submit(in_a_child, work)
+        assert select.select([reading], [], [], 60)[0], child.result(1)
         assert "forked" in os.read(reading, 1_000).decode()
         store.close()
         with MessageStore.open(store.folder, store.config) as again:

@@ -141,11 +141,13 @@ class StoreLock:
     def release(self) -> None:
         """Let others have the store, also if a forked process still has the file open."""
         fcntl.flock(self._fd, fcntl.LOCK_UN)
-        os.close(self._fd)
+        self.leave()
 
     def leave(self) -> None:
-        """In a forked process: the lock is its parent's."""
-        os.close(self._fd)
+        """In a forked process: the lock is its parent's. Done again, it closes nobody's file."""
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def check_version(path: Path) -> None:
