@@ -12,7 +12,7 @@ Invariant: `unacked` is how many messages are out that this consumer was given.
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from onelog.core.workqueues.deliveries import Delivery
 
@@ -55,6 +55,20 @@ class Window:
         """There may be room again: let their queues look."""
         for consumer in self.consumers:
             consumer.queue.wake()
+
+
+class Wishes(TypedDict, total=False):
+    """What a consumer asks for besides its queue."""
+
+    tag: str
+    no_ack: bool
+    exclusive: bool
+    priority: int
+    prefetch: int
+    window: Window | None
+    arguments: Mapping[str, Any] | None
+    owner: Hashable
+    wants: Wants | None
 
 
 class Consumer:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Unpack
 
 from onelog.clock import Clock
 from onelog.config import BrokerConfig
@@ -38,7 +38,7 @@ from onelog.core.routing.routing import Routing
 from onelog.core.routing.targets import Letter
 from onelog.core.transactions.staged import Alongside
 from onelog.core.workqueues.arguments import Terms, check_same, terms_of
-from onelog.core.workqueues.consumers import Consumer, OnCancel, OnDeliver, Wants, Window
+from onelog.core.workqueues.consumers import Consumer, OnCancel, OnDeliver, Wishes
 from onelog.core.workqueues.dead_letters import Reason, letter_of
 from onelog.core.workqueues.declared import DeclaredQueues
 from onelog.core.workqueues.deliveries import PLACE, Delivery
@@ -464,32 +464,20 @@ class WorkQueues:
         name: str,
         on_deliver: OnDeliver,
         on_cancel: OnCancel,
-        *,
-        tag: str = "",
-        no_ack: bool = False,
-        exclusive: bool = False,
-        priority: int = 0,
-        prefetch: int = 0,
-        window: Window | None = None,
-        arguments: Mapping[str, Any] | None = None,
-        owner: Hashable = None,
-        wants: Wants | None = None,
+        **wishes: Unpack[Wishes],
     ) -> Consumer:
         """Have the messages of a queue delivered, from the end of this tick on.
 
         Of all of them, or of those that it `wants`: the others are for others.
         """
         self._check(who, "consume", vhost, name)
+        owner = wishes.get("owner")
         queue = self._find(vhost, name, owner)
         self._check_consumable(queue)
         others = queue.rota.all
-        if others and (exclusive or others[0].exclusive):
+        if others and (wishes.get("exclusive") or others[0].exclusive):
             raise AccessRefusedError(f"{queue.place_name} in exclusive use")
-        consumer = Consumer(
-            queue, on_deliver, on_cancel, tag=tag, no_ack=no_ack, exclusive=exclusive,
-            priority=priority, prefetch=prefetch, window=window, arguments=arguments, owner=owner,
-            wants=wants,
-        )  # fmt: skip
+        consumer = Consumer(queue, on_deliver, on_cancel, **wishes)
         if owner is not None:
             self._consumers.setdefault(owner, {})[consumer] = None
         queue.add(consumer)
