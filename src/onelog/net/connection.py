@@ -133,17 +133,14 @@ class Outbox:
         self._late: deque[tuple[Connection, bytes]] = deque()
         self._late_bytes = 0
         self._busy_since = 0.0
-        self._is_new_tick = False
         self.idle_since = 0.0
         """When a session had handled what its connection read."""
 
     def is_over(self) -> bool:
         """Whether sessions have worked for long enough, and what arrives now is to wait."""
         now = monotonic()
-        # A tick ends with the flush of what waits; where nobody has an answer, a pause tells.
-        if self._is_new_tick or (not self._waiting and now - self.idle_since > PAUSE_SECONDS):
+        if now - self.idle_since > PAUSE_SECONDS:
             self._busy_since = now
-            self._is_new_tick = False
             return False
         return now - self._busy_since > BUSY_SECONDS and self._late_bytes < LATE_BYTES_MAX
 
@@ -179,7 +176,6 @@ class Outbox:
     def flush(self) -> None:
         """Write out what waits; of very many connections some, and the others in the next tick."""
         waiting, self._waiting = self._waiting, []
-        self._is_new_tick = True
         ends = monotonic() + BUSY_SECONDS
         for at in range(0, len(waiting), FLUSHED_AT_ONCE):
             if at and monotonic() > ends:
