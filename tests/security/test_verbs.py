@@ -401,8 +401,8 @@ class Far(NamedTuple):
     """A connection from another machine."""
 
     remote: tuple[str, int]
+    told: list[object]
     local: tuple[str, int] = ("10.0.0.5", 10_912)
-    told: list[object] = []  # noqa: RUF012
 
     def warn(self, text: str, *given: object) -> None:
         self.told.append(text % given)
@@ -416,7 +416,7 @@ async def test_only_machines_that_are_named_may_follow(tmp_path: Path) -> None:
 
         def told(host: str, **settings: Value) -> list[object]:
             given = {key.replace("__", "."): value for key, value in settings.items()}
-            connection = Far((host, 5), told=[])
+            connection = Far((host, 5), [])
             Followers(load(overrides=given).config, lambda: server.broker).admit(
                 cast(Connection, connection)
             )

@@ -152,9 +152,9 @@ def test_recovery_waits_for_the_queues_of_a_topic_that_was_deleted_and_made_agai
     shutil.copytree(tmp_path / "queues", crashed / "consumequeue")
     rename = os.rename
 
-    def slowly(*args: object) -> None:
+    def slowly(source: Path, target: Path) -> None:
         time.sleep(0.05)
-        rename(*args)  # type: ignore[arg-type]
+        rename(source, target)
 
     monkeypatch.setattr(os, "rename", slowly)
     monkeypatch.setattr(queue_files, "WAIT_SECONDS", 0.0)

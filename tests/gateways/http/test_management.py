@@ -277,7 +277,9 @@ async def test_what_is_wrong_is_said(tmp_path: Path) -> None:
             assert told.status_code == status, (method, path, told.text)
         for properties in (
             {"expiration": 5}, {"timestamp": -1}, {"priority": 300}, {"headers": {"x": 1 << 70}},
+            {"headers": 5},
         ):  # fmt: skip
             message = {"payload": "x", "routing_key": "q", "properties": properties}
             told = await web.post("/api/exchanges/%2F/amq.default/publish", json=message)
             assert told.status_code == 400, (properties, told.text)
+            assert "64 bits" in told.text or f"{next(iter(properties))} is to be" in told.text

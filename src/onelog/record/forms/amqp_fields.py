@@ -223,6 +223,7 @@ def short_string(text: str) -> bytes:
 
 _BITS = {name: 1 << (15 - number) for number, (name, _) in enumerate(PROPERTIES)}
 _FLAGS_KNOWN = sum(_BITS.values())
+_KINDS = {"s": "a text", "o": "a number up to 255", "l": "a time in seconds", "t": "an object"}
 _layouts: dict[int, tuple[tuple[str, str], ...]] = {}
 
 
@@ -289,14 +290,17 @@ def headers_of(raw: bytes) -> Table:
 
 
 def encode_properties(properties: Mapping[str, Any]) -> bytes:
-    """The bytes of properties; those that are None are not there."""
+    """The bytes of properties; those that are None are not there. `WireError` if one cannot be."""
     flags, pieces = 0, [b""]
     for name, kind in PROPERTIES:
         value = properties.get(name)
         if value is None:
             continue
         flags |= _BITS[name]
-        pieces.append(_written(kind, value))
+        try:
+            pieces.append(_written(kind, value))
+        except (ValueError, TypeError, AttributeError, OverflowError):
+            raise WireError(f"{name} is to be {_KINDS[kind]}, not {value!r:.60}") from None
     pieces[0] = _U16.pack(flags)
     return b"".join(pieces)
 
