@@ -6,7 +6,6 @@ them all. Gateways do not import each other: what two of them need is here, or i
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol, TypeVar
@@ -163,22 +162,30 @@ class House:
     ) -> None:
         """Find something in a worker, which may have to wait for the disk and changes nothing.
 
-        `told` is called in the loop, with a function that returns it or raises what went wrong.
+        `told` is called in the loop, with a function that returns it or raises what went wrong; it
+        does so once.
         """
         if self.lookups >= LOOKUPS_MAX:
             raise BrokerBusyError(f"{self.lookups} look-ups wait for the disk: try again later")
         self.lookups += 1
-        found: Future[_Found] = Future()
+        found: list[_Found] = []
+        failed: list[Exception] = []
 
         def work() -> None:
             try:
-                found.set_result(find())
+                found.append(find())
             except Exception as error:
-                found.set_exception(error)
+                failed.append(error)
+
+        def result() -> _Found:
+            # Taken out: an error leads to all the calls that it came through, and back to itself.
+            if failed:
+                raise failed.pop()
+            return found.pop()
 
         def end() -> None:
             self.lookups -= 1
-            told(found.result)
+            told(result)
 
         self.run_lookup(work, end)
 

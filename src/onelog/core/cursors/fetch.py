@@ -152,7 +152,7 @@ class Fetches:
                 bytes_max = cursor_bytes if cursor_bytes < room else room
                 result = self._read(cursor, count, bytes_max, limits, cold_ok)
             except OnelogError as error:
-                results.append(error)
+                results.append(error.with_traceback(None))  # It leads here, and so to itself.
                 last = True
                 continue
             status = result.status
@@ -188,7 +188,7 @@ class Fetches:
                 cursor, count, cursor_bytes if cursor_bytes < room else room, limits, cold_ok
             )
         except OnelogError as error:
-            return [error]
+            return [error.with_traceback(None)]
         status, size, messages = result.status, result.size, result.messages
         if status is _FOUND:
             if size < bytes_min and messages < count and not last:

@@ -69,7 +69,7 @@ class Looks:
         try:
             found = look.find(cold_ok, last)
         except OnelogError as error:
-            found = error
+            found = error.with_traceback(None)  # Which leads to `found`, and so to itself.
         if type(found) is Lack:
             self.make_later(look, found, cold_ok=cold_ok, last=last)
         else:

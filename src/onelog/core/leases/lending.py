@@ -108,7 +108,7 @@ class Lending:
                         request, topic, queue_id, count, room, stamp, cold_ok=cold_ok
                     )
                 except (TooManyLeasesError, StoreFailedError) as error:
-                    trouble = error
+                    trouble = error.with_traceback(None)
                     continue
                 if isinstance(part, Lack):
                     cold += part.cold

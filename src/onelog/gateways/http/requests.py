@@ -9,7 +9,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from onelog.core.access import Principal
-from onelog.errors import InvalidRequestError, MessageTooLargeError, NotPermittedError
+from onelog.errors import InvalidRequestError, MessageTooLargeError, NotPermittedError, OnelogError
 from onelog.gateways import House
 from onelog.net.connection import is_here
 
@@ -143,6 +143,8 @@ async def looked_up(house: House, find: Callable[[], _T]) -> _T:
             return
         try:
             future.set_result(found())
+        except OnelogError as error:
+            future.set_exception(error.with_traceback(None))
         except Exception as error:
             future.set_exception(error)
 
