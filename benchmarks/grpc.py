@@ -47,12 +47,8 @@ JAVA_PLAN_QUICK = Plan(2, 2, PLAN_QUICK.messages, 1, {"java-send": 3})
 
 def run(options: Options) -> list[Row]:
     """Measure both servers, in turns."""
-    modes = [
-        mode
-        for which, some in (("python", OFFICIAL), ("java", JAVA))
-        if options.only in ("", which)
-        for mode in some
-    ]
+    chosen = options.chosen("python", "java")
+    modes = [*(OFFICIAL if "python" in chosen else ()), *(JAVA if "java" in chosen else ())]
     python = ContestSuite(options)
     java = ContestSuite(options, JAVA_PLAN_QUICK if options.quick else JAVA_PLAN)
     ours, theirs = Results(), Results()
@@ -68,10 +64,10 @@ def run(options: Options) -> list[Row]:
             peers = (("official", rocketmq, theirs), ("onelog", onelog, ours))
             for _, peer, _ in peers:
                 python.prepare(peer)
-            if options.only in ("", "python"):
+            if "python" in chosen:
                 found = {name: python.official(peer, results) for name, peer, results in peers}
                 python.contest({name: each for name, each in found.items() if each is not None})
-            if options.only in ("", "java"):
+            if "java" in chosen:
                 java.contest(
                     {name: _java(options.folder, peer, results) for name, peer, results in peers}
                 )

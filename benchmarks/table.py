@@ -31,6 +31,12 @@ class Options:
     seconds: int | None = None
     rounds: int | None = None
 
+    def chosen(self, *parts: str) -> list[str]:
+        """Those parts of a suite that are wanted."""
+        if self.only and self.only not in parts:
+            raise SystemExit(f"--only {self.only}: the parts are {', '.join(parts)}")
+        return [self.only] if self.only else list(parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Row:

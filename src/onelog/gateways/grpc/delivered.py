@@ -4,7 +4,6 @@ What RocketMQ keeps in properties are fields here. What is left are the user's o
 """
 
 from functools import lru_cache
-from hashlib import md5
 from typing import Any
 
 from onelog.message import (
@@ -32,6 +31,11 @@ from onelog.rocketmq.properties import (
 from onelog.wire.grpc import messages
 from onelog.wire.grpc.codes import DigestType, Encoding, MessageType
 from onelog.wire.grpc.fields import field, number, text, time
+
+try:  # Of Python itself: OpenSSL takes longer to begin than to go over a small body.
+    from _md5 import md5  # type: ignore[import-not-found]
+except ImportError:
+    from hashlib import md5
 
 _COMPRESSED = int(SysFlag.COMPRESSED)
 _DIGEST = b"\x22\x24" + number(b"\x08", DigestType.MD5) + b"\x12\x20"
