@@ -458,17 +458,17 @@ class TlsConfig:
     )  # fmt: skip
     outgoing: Literal["auto", "on", "off"] = choice(
         "auto",
-        "whether a broker calls name servers with TLS; auto: if `mode` is enforcing",
+        "whether a broker calls name servers and its master with TLS; auto: if `mode` is enforcing",
         live=True,
     )
     ca_path: str = setting(
         "",
-        "authority (PEM) that name servers must prove themselves to; empty takes any certificate",
+        "authority (PEM) that those must prove themselves to; empty takes any certificate",
         pattern=r"[^\0]*",
         live=True,
     )
     check_hostname: bool = setting(
-        True, "with `ca_path`: a name server's certificate must name its address", live=True
+        True, "with `ca_path`: their certificates must name their addresses", live=True
     )
 
 

@@ -167,7 +167,7 @@ class BrokerServer:
         )
         place = (
             self.config, self.store, self._schedule, self._post, self._offload,
-            self._capacity,
+            self._capacity, self.tls,
         )  # fmt: skip
         self.role: FixedRole | ElectedRole = (
             ElectedRole(*place, self._rebuild) if is_elected else FixedRole(*place, is_slave)

@@ -10,6 +10,8 @@ import pytest
 
 from onelog.config import Value, load
 from onelog.nameserver.server import NameServer
+from onelog.net.tls import write_self_signed
+from onelog.replication.fixed import FixedRole
 from onelog.server import BrokerServer, running_broker, running_nameserver
 from onelog.store.message_store import MessageStore
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -90,6 +92,28 @@ async def test_a_slave_finds_its_master_by_the_name_server_and_serves_its_messag
                 answer = await reader.send("orders", b"to the wrong one")
                 assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
                 assert f"127.0.0.1:{port}" in (answer.remark or "")
+
+
+async def test_a_slave_that_calls_with_tls_gets_the_log_encrypted_and_a_plain_one_gets_nothing(
+    tmp_path: Path,
+) -> None:
+    cert, key = map(str, write_self_signed(tmp_path, ("127.0.0.1",)))
+    port = free_port()
+    own: dict[str, Value] = {"tls__cert_path": cert, "tls__key_path": key}
+    async with member(tmp_path, 0, broker__port=port, **own) as master:
+        await send(master, 2_000)
+        line: dict[str, Value] = {"replication__master": f"127.0.0.1:{port + 1}"}
+        async with member(tmp_path, 1, tls__outgoing="on", tls__ca_path=cert, **line) as slave:
+            await in_step(master, slave)
+            assert isinstance(master.role, FixedRole)
+            assert master.role._listener is not None
+            assert [each.secure for each in master.role._listener.connections] == [True]
+    async with member(tmp_path, 0, broker__port=port, tls__mode="enforcing", **own):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port + 1)
+        writer.write(bytes(8))  # What a slave says first: all it has is nothing.
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
 
 
 async def test_either_side_can_go_and_come_back(tmp_path: Path) -> None:

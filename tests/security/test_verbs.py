@@ -62,7 +62,7 @@ from tests.security import test_sweep_http as routes
 from tests.security import test_sweep_kafka as kafka
 from tests.security import test_sweep_queues as queues
 from tests.security import test_sweep_remoting as remoting
-from tests.security.secrets import NOBODY, OWNER, SECRET, house, state
+from tests.security.secrets import ADMIN, NOBODY, OWNER, SECRET, house, state
 from tests.security.verbs import NAMESERVER, REPLICATION, TABLES
 
 Login = tuple[str, str]
@@ -403,6 +403,7 @@ class Far(NamedTuple):
     remote: tuple[str, int]
     told: list[object]
     local: tuple[str, int] = ("10.0.0.5", 10_912)
+    certificate: dict[str, object] = {}  # noqa: RUF012 - nobody changes it
 
     def warn(self, text: str, *given: object) -> None:
         self.told.append(text % given)
@@ -414,9 +415,10 @@ class Far(NamedTuple):
 async def test_only_machines_that_are_named_may_follow(tmp_path: Path) -> None:
     async with house(tmp_path) as server:
 
-        def told(host: str, **settings: Value) -> list[object]:
+        def told(host: str, user: str = "", **settings: Value) -> list[object]:
             given = {key.replace("__", "."): value for key, value in settings.items()}
-            connection = Far((host, 5), [])
+            shown = {"subject": ((("commonName", user),),)} if user else {}
+            connection = Far((host, 5), [], certificate=shown)
             Followers(load(overrides=given).config, lambda: server.broker).admit(
                 cast(Connection, connection)
             )
@@ -427,9 +429,13 @@ async def test_only_machines_that_are_named_may_follow(tmp_path: Path) -> None:
             assert told(here) == []
         for other in ("10.0.0.6", "10.1.2.3", "::ffff:10.1.2.3", "fd00::7"):
             refused = f"{other} wants to follow, and may not: name its machine in replication."
-            assert told(other) == [refused + "followers", "closed"]
+            said, done = told(other)
+            assert str(said).startswith(refused + "followers")
+            assert done == "closed"
             assert told(other, **named) == []
         assert told("10.0.0.7", **named)[1:] == ["closed"]
+        assert told("10.0.0.7", ADMIN[0]) == []
+        assert told("10.0.0.7", NOBODY[0])[1:] == told("10.0.0.7", "stranger")[1:] == ["closed"]
         assert told("10.0.0.7", security__anonymous=True)[1:] == ["closed"]  # There are users.
         server.broker.users.users.known.clear()
         server.broker.users._forget()

@@ -6,6 +6,7 @@ is told by `writable` when little waits.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 
 from onelog.errors import PeerClosedError, PeerTimeoutError
@@ -81,14 +82,18 @@ class BulkListener(Listener):
 
 
 async def dial_bulk(
-    host: str, port: int, make_session: Callable[[Connection], Session], timeout_ms: int
+    host: str,
+    port: int,
+    make_session: Callable[[Connection], Session],
+    timeout_ms: int,
+    tls: ssl.SSLContext | None = None,
 ) -> None:
     """Connect; the session is there when the call returns."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             _, connection = await loop.create_connection(
-                lambda: BulkConnection(make_session, Outbox(loop), LIMITS), host, port
+                lambda: BulkConnection(make_session, Outbox(loop), LIMITS), host, port, ssl=tls
             )
             connection.read_much()
     except TimeoutError:

@@ -22,6 +22,7 @@ from onelog.core.durable.durability import Post
 from onelog.errors import OnelogError, StoreError
 from onelog.net.bulk import BulkListener
 from onelog.net.capacity import Capacity
+from onelog.net.tls import Tls
 from onelog.replication.election import Election, Role, Self
 from onelog.replication.epochs import Epochs
 from onelog.replication.etcd import Etcd, parse_endpoints, prefix_of
@@ -54,10 +55,12 @@ class ElectedRole:
         post: Post,
         offload: Offload,
         capacity: Capacity,
+        tls: Tls,
         rebuild: Rebuild,
     ) -> None:
         self.config = config
         self._capacity = capacity
+        self._tls = tls
         self._rebuild = rebuild
         self.broker: Broker | None = None
         """The core, while there is one."""
@@ -66,7 +69,7 @@ class ElectedRole:
         self.built = Role()
         """The role of that core."""
         self._clock = MonotonicClock()
-        self._line = MasterLine(lambda link, address: self.replica.dialed(link, address))
+        self._line = MasterLine(lambda link, address: self.replica.dialed(link, address), tls)
         self._listener: BulkListener | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._boot = _Boot(store)
@@ -128,7 +131,7 @@ class ElectedRole:
         config = self.config
         self._listener = await listen_for_followers(
             config, followers_port(config), self.replica.accepted, lambda: self.broker,
-            self._clock, self._capacity,
+            self._clock, self._capacity, self._tls,
         )  # fmt: skip
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -20,6 +20,7 @@ from onelog.errors import OnelogError, StoreError
 from onelog.jobs import Job
 from onelog.net.bulk import BulkListener
 from onelog.net.capacity import Capacity
+from onelog.net.tls import Tls
 from onelog.replication.epochs import Epochs
 from onelog.replication.follower import Follower, MasterName
 from onelog.replication.leader import Leader, Offload
@@ -52,6 +53,7 @@ class FixedRole:
     _post: Post
     _offload: Offload
     _capacity: Capacity
+    _tls: Tls
     is_slave: bool
 
     def __post_init__(self) -> None:
@@ -63,7 +65,7 @@ class FixedRole:
         """The address of a slave's master, if name servers have told it."""
         self._clock = MonotonicClock()
         self._listener: BulkListener | None = None
-        self._line = MasterLine(self._master_connected)
+        self._line = MasterLine(self._master_connected, self._tls)
         self._master_name = MasterName(
             self._clock,
             self.config.replication.lag_ms,
@@ -125,7 +127,7 @@ class FixedRole:
         if self.leader is not None:
             self._listener = await listen_for_followers(
                 config, followers_port(config), self._follower_connected, lambda: self.broker,
-                self._clock, self._capacity,
+                self._clock, self._capacity, self._tls,
             )  # fmt: skip
             self._tasks.append(loop.create_task(self._tick_forever(self.leader.tick)))
         if self.follower is not None:

@@ -19,6 +19,7 @@ from onelog.errors import ConfigError, InvalidAddressError, ListenError, OnelogE
 from onelog.net.bulk import LIMITS, BulkConnection, BulkListener, dial_bulk
 from onelog.net.capacity import Capacity
 from onelog.net.connection import Connection, Limits, is_here
+from onelog.net.tls import Tls
 from onelog.replication.link import Buffer, Link, Session
 
 log = logging.getLogger(__name__)
@@ -77,10 +78,10 @@ def parsed(address: str) -> tuple[str, int]:
 
 
 class Followers:
-    """Who may follow. Replicas do not log in, and whoever follows gets everything.
+    """Who may follow, and get everything.
 
-    That is who is on this machine, or on one that `replication.followers` names; and everybody
-    where everybody may do everything.
+    That is who is on this machine, or on one that `replication.followers` names, or has the
+    certificate of an administrator; and everybody where everybody may do everything.
     """
 
     def __init__(self, config: Config, broker: Callable[[], Broker | None]) -> None:
@@ -98,8 +99,14 @@ class Followers:
         is_open = self._config.security.anonymous and (broker is None or broker.users.is_open)
         if is_open or is_here(remote, connection.local[0]) or self._is_named(remote):
             return True
+        if broker is not None:
+            who = broker.logins.certified(connection.certificate, "replication", remote)
+            if who is not None and broker.users.is_admin(who):
+                return True
         connection.warn(
-            "%s wants to follow, and may not: name its machine in replication.followers", remote
+            "%s wants to follow, and may not: name its machine in replication.followers, or have "
+            "it show the certificate of an administrator (docs/security.md)",
+            remote,
         )
         connection.close()
         return False
@@ -114,7 +121,7 @@ class Followers:
 
 async def listen_for_followers(
     config: Config, port: int, connected: Connected, broker: Callable[[], Broker | None],
-    clock: Clock, capacity: Capacity,
+    clock: Clock, capacity: Capacity, tls: Tls,
 ) -> BulkListener:  # fmt: skip
     """Open the port of followers."""
     followers = Followers(config, broker)
@@ -126,7 +133,7 @@ async def listen_for_followers(
 
     try:
         return await BulkListener.open(
-            config.broker.host, port, bridged, clock=clock, limits=limits
+            config.broker.host, port, bridged, clock=clock, limits=limits, tls=tls
         )
     except ListenError as error:
         raise ListenError(f"{error}: set replication.port to another one") from None
@@ -135,8 +142,9 @@ async def listen_for_followers(
 class MasterLine:
     """A connection to the master, made again whenever it is lost, until it is to go nowhere."""
 
-    def __init__(self, connected: Connected) -> None:
+    def __init__(self, connected: Connected, tls: Tls) -> None:
         self._connected = connected
+        self._tls = tls
         self._task: asyncio.Task[None] | None = None
         self.address = ""
         """Where the master is; empty for nowhere."""
@@ -180,7 +188,8 @@ class MasterLine:
             return bridges[0]
 
         try:
-            await dial_bulk(*parsed(address), made, CONNECT_MS)
+            context = await self._tls.client_context()
+            await dial_bulk(*parsed(address), made, CONNECT_MS, context)
             await bridges[0].gone.wait()
         finally:
             for bridge in bridges:
