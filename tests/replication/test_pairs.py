@@ -100,15 +100,17 @@ async def test_a_slave_that_calls_with_tls_gets_the_log_encrypted_and_a_plain_on
     cert, key = map(str, write_self_signed(tmp_path, ("127.0.0.1",)))
     port = free_port()
     own: dict[str, Value] = {"tls__cert_path": cert, "tls__key_path": key}
-    async with member(tmp_path, 0, broker__port=port, **own) as master:
+    async with member(tmp_path, 0, None, broker__port=port, **own) as master:
         await send(master, 2_000)
         line: dict[str, Value] = {"replication__master": f"127.0.0.1:{port + 1}"}
-        async with member(tmp_path, 1, tls__outgoing="on", tls__ca_path=cert, **line) as slave:
+        async with member(
+            tmp_path, 1, None, tls__outgoing="on", tls__ca_path=cert, **line
+        ) as slave:
             await in_step(master, slave)
             assert isinstance(master.role, FixedRole)
             assert master.role._listener is not None
             assert [each.secure for each in master.role._listener.connections] == [True]
-    async with member(tmp_path, 0, broker__port=port, tls__mode="enforcing", **own):
+    async with member(tmp_path, 0, None, broker__port=port, tls__mode="enforcing", **own):
         reader, writer = await asyncio.open_connection("127.0.0.1", port + 1)
         writer.write(bytes(8))  # What a slave says first: all it has is nothing.
         with contextlib.suppress(ConnectionResetError):

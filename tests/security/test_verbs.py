@@ -417,7 +417,7 @@ async def test_only_machines_that_are_named_may_follow(tmp_path: Path) -> None:
 
         def told(host: str, user: str = "", **settings: Value) -> list[object]:
             given = {key.replace("__", "."): value for key, value in settings.items()}
-            shown = {"subject": ((("commonName", user),),)} if user else {}
+            shown: dict[str, object] = {"subject": ((("commonName", user),),)} if user else {}
             connection = Far((host, 5), [], certificate=shown)
             Followers(load(overrides=given).config, lambda: server.broker).admit(
                 cast(Connection, connection)
