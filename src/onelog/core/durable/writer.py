@@ -57,6 +57,11 @@ OnAccounted = Callable[[Sequence[NewMessage | NewRun], Places], None]
 Written = tuple[list[Receipt], Sequence[NewMessage | NewRun], Places | OnelogError]
 """Whom to tell at the tick's end of what, and where that is, or why it is nowhere."""
 
+
+def nobody(token: Any, where: Any, error: OnelogError | None) -> None:
+    """An `OnStored` of who does not want to know; what is put with it is told to nobody."""
+
+
 _TOPIC, _COPIES = (itemgetter(NewMessage._fields.index(name)) for name in ("topic", "inner_count"))
 _SIZE = itemgetter(Appended._fields.index("size"))
 
@@ -592,6 +597,9 @@ def _places_of(receipts: list[Receipt], places: Places) -> Iterator[Places]:
 def _answer(receipts: list[Receipt], places: Places | None, error: OnelogError | None) -> None:
     at = 0
     for on_stored, token, count in receipts:
+        if on_stored is nobody:
+            at += count or 1
+            continue
         if places is None:
             where: object = None
         elif count:

@@ -30,7 +30,7 @@ from onelog.clock import Clock
 from onelog.core.access import SELF, Principal
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.forms import MarkedTopics
-from onelog.core.durable.writer import OnStored, Writer
+from onelog.core.durable.writer import OnStored, Writer, nobody
 from onelog.core.routing.exchanges import Exchange, Sought
 from onelog.core.routing.targets import Letter, Route, Target
 from onelog.core.routing.topology import Topology
@@ -307,7 +307,7 @@ class Publishing:
         if not messages:
             return self._spread(route, record, _AMQP, properties, on_stored, token)
         if route.targets:
-            self._spread(route, record, _AMQP, properties, _nobody)
+            self._spread(route, record, _AMQP, properties, nobody)
         self._writer.put_together(messages, on_stored, token)
         return len(route.targets) + len(messages)
 
@@ -656,10 +656,6 @@ def _delayed_record(record: bytes, delay_ms: int) -> bytes:
     content = amqp.read(record)
     properties = with_headers(content.properties, {_DELAY: -delay_ms})
     return amqp.encode(content.exchange, content.key, properties, content.body)
-
-
-def _nobody(token: Any, where: Any, error: OnelogError | None) -> None:
-    """What is told to nobody, because somebody else is."""
 
 
 def _told_full(on_stored: OnStored, token: Any, where: Any, error: OnelogError | None) -> None:
