@@ -123,6 +123,23 @@ class Publishing:
             self.count += len(bodies)
         return taken
 
+    def publish_scattered(
+        self, properties: bytes, found: list[tuple[str, list[bytes]]]
+    ) -> list[tuple[str, list[bytes]]]:
+        """The same for several keys of the default exchange; returns what is not for that way."""
+        if properties is not self._seen:
+            self._look_at(properties)
+        if self.mode != "plain" or self._wants_reply:
+            return found
+        if any([key.startswith(REPLY_TO_PREFIX) for key, _ in found]):
+            return found
+        left = self.channel.broker.routing.publish_scattered(
+            self._vhost, "", properties, found, nobody
+        )
+        self.count += sum([len(bodies) for _, bodies in found])
+        self.count -= sum([len(bodies) for _, bodies in left])
+        return left
+
     def _look_at(self, properties: bytes) -> None:
         places(properties)  # Whoever is delivered this must be able to read it.
         self._seen = properties

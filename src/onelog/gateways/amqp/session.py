@@ -247,7 +247,8 @@ class AmqpSession(FramedSession):
                         else:
                             channel.publish(event)
                             if channel.publishing.mode == "plain":
-                                published += channel.publish_scattered(reader.scattered(event))
+                                found = reader.scattered(event)
+                                published += channel.publish_scattered(event, found)
                         published += 1 + len(bodies)
                     else:
                         channel.handle(event)
