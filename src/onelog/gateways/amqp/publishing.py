@@ -131,7 +131,7 @@ class Publishing:
             self._look_at(properties)
         if self.mode != "plain" or self._wants_reply:
             return found
-        if any([key.startswith(REPLY_TO_PREFIX) for key, _ in found]):
+        if any(key.startswith(REPLY_TO_PREFIX) for key, _ in found):
             return found
         left = self.channel.broker.routing.publish_scattered(
             self._vhost, "", properties, found, nobody
