@@ -242,11 +242,14 @@ class ConsumeQueue:
             if self._young is None:
                 self._young = self._maps[0] = mmap.mmap(-1, YOUNG_BYTES)
             before, self.reserved = self.reserved, max(self.reserved, until)
-        if self._made is None or self._made.done():
-            self._made = maker.run(self._grow_up)
-            if self._made.done() and (error := self._made.exception()) is not None:
-                self.reserved = before
-                raise error
+        made = self._made
+        if made is None or made.done():
+            self._made = made = maker.run(self._grow_up)
+            if made.done():
+                self._made = None  # It takes two kilobytes.
+                if (error := made.exception()) is not None:
+                    self.reserved = before
+                    raise error
         return True
 
     def _grow_up(self) -> None:
@@ -269,15 +272,16 @@ class ConsumeQueue:
                 self._files.append(0)
                 self._maps[0] = found
                 self.allocated = room // ENTRY_BYTES
-                self._young = None
+                self._young = self._made = None
                 self._budget.add(self, 0)
 
     def settle(self) -> None:
         """Return when the entries are in files; `StoreError` if the disk does not take them."""
         while self._young is not None and self._maker is not None:
-            if self._made is None or self._made.done():
-                self._made = self._maker.run(self._grow_up)
-            self._made.result()
+            made = self._made
+            if made is None or made.done():
+                made = self._made = self._maker.run(self._grow_up)
+            made.result()
 
     def _put_young(self, entries: bytes) -> bool:
         """`put` into memory; False if there is a file now."""

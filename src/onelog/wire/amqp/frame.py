@@ -206,6 +206,8 @@ class EventReader:
             self._wanted = FRAME_OVERHEAD
             if event is not None:
                 yield event
+        if not self._filled:  # Who is silent now need not keep what was read last.
+            self._data, self._at = b"", 0
 
     def alike(self, event: Event) -> list[bytes]:
         """The bodies of what follows a publish, is whole, and differs from it in nothing else.
