@@ -503,6 +503,8 @@ class LogShelf:
         return value
 
     def _merged(self, more: list[int]) -> list[Range]:
+        if not more and len(self._done) == 1:
+            return [self._done[0].copy()]
         ranges = sorted([*self._done, *ranges_of(more)])
         found: list[Range] = []
         for begin, end in ranges:

@@ -173,6 +173,8 @@ class WorkQueue:
     @property
     def unacked(self) -> int:
         """How many are out."""
+        if self._only is not None:
+            return len(self._only.out)
         return sum(len(shelf.out) for shelf in self.shelves)
 
     @property
