@@ -36,7 +36,7 @@ FLUSHED_AT_ONCE = 100
 BUSY_SECONDS = 0.005
 PAUSE_SECONDS = 0.001
 """Calls with less time between them follow one another, for all that can be seen from here."""
-REST_SECONDS, RESTS_MAX = 0.001, 64
+REST_SECONDS, RESTS_MAX = 0.001, 32
 LATE_BYTES_MAX = 16 << 20
 """What all connections of a loop may have read and put off; more is handled at once."""
 

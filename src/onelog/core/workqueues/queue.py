@@ -372,6 +372,8 @@ class WorkQueue:
                 rota.served(last)
                 for consumer, some in dealt:
                     self._give(consumer, shelf, some)
+            if not self.ready:
+                return False
         return self.ready > 0
 
     def _deliver_chosen(self) -> bool:
