@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from onelog.commands import serving
 from onelog.commands.serving import addresses
 from onelog.config import StoreConfig
 from onelog.net.peer import Peer
@@ -42,6 +43,24 @@ def test_a_server_that_listens_everywhere_is_called_by_an_address(
     host: str, shown: str, called: str
 ) -> None:
     assert addresses(host, 9876) == (shown, called)
+
+
+def test_gaps_in_memory_are_given_back_after_some_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back: list[int] = []
+
+    def trim(kept_bytes: int) -> int:
+        given_back.append(kept_bytes)
+        if len(given_back) == 2:
+            raise InterruptedError
+        monkeypatch.setattr(serving, "TRIM_CPU_SECONDS", 0.0)
+        return 0
+
+    monkeypatch.setattr(serving, "TRIM_SECONDS", 0.001)
+    monkeypatch.setattr(serving, "TRIM_CPU_SECONDS", 0.01)
+    monkeypatch.setattr(serving, "TRIM_BYTES_MAX", 1 << 40)
+    with pytest.raises(InterruptedError):
+        serving._trim_forever(trim)
+    assert given_back == [0, 0]
 
 
 class Program:

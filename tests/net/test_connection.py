@@ -169,6 +169,28 @@ async def test_late_bytes_are_bounded_and_those_of_a_closed_connection_are_dropp
     assert not wires[1].is_reading()
 
 
+async def test_who_rests_is_read_again_when_it_is_time_or_after_a_while() -> None:
+    connection, wire, _ = connected()
+    asked: list[bool] = []
+    is_early = True
+
+    def is_too_early() -> bool:
+        asked.append(is_early)
+        return is_early
+
+    connection.rest(is_too_early)
+    assert not wire.is_reading()
+    await until(lambda: len(asked) > 2)
+    assert not wire.is_reading()
+    is_early = False
+    await until(wire.is_reading)
+    asked.clear()
+    is_early = True
+    connection.rest(is_too_early)
+    await until(wire.is_reading)
+    assert asked == [True] * net_connection.RESTS_MAX
+
+
 async def test_very_many_connections_are_flushed_some_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

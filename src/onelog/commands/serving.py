@@ -15,9 +15,11 @@ import resource
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +39,9 @@ RESTART_SECONDS_MAX = 10.0
 PARENT_CHECK_SECONDS = 1.0
 FILES_MAX = 1 << 20
 KEPT_BYTES = 8 << 20
+TRIM_SECONDS, TRIM_CPU_SECONDS, TRIM_BYTES_MAX = 1.0, 0.1, 128 << 20
+"""How often gaps in memory are given back, after how much work, and up to how much memory: to look
+for them takes the longer, the more there is."""
 _PR_SET_PDEATHSIG = 1
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Of `mallopt`."""
@@ -150,13 +155,27 @@ def keep_freed_memory() -> None:
 
     Batches of a megabyte come and go. Left to itself, it hands their memory back to the system each
     time, and to have it again costs up to three times what everything else does with a batch. Its
-    threads take turns anyway: one arena for all of them leaves fewer gaps.
+    threads take turns anyway: one arena for all of them leaves fewer gaps, and a thread gives back
+    what is in those once a second.
     """
     with contextlib.suppress(OSError, AttributeError):  # Another C library does as it likes.
         allocator = ctypes.CDLL(None)
         allocator.mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
         allocator.mallopt(_MMAP_THRESHOLD, KEPT_BYTES)
         allocator.mallopt(_ARENA_MAX, 1)
+        trimming = partial(_trim_forever, allocator.malloc_trim)
+        threading.Thread(target=trimming, name="onelog-trimming", daemon=True).start()
+
+
+def _trim_forever(trim: Callable[[int], int]) -> None:
+    statm, page_bytes, used = Path("/proc/self/statm"), resource.getpagesize(), 0.0
+    while True:
+        time.sleep(TRIM_SECONDS)
+        if (now := time.process_time()) - used >= TRIM_CPU_SECONDS:
+            used = now
+            _, resident, shared = statm.read_text().split()[:3]
+            if (int(resident) - int(shared)) * page_bytes <= TRIM_BYTES_MAX:
+                trim(0)
 
 
 async def _until_told(main: Coroutine[Any, Any, None]) -> None:

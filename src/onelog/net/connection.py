@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any, Protocol, cast
 
@@ -35,7 +36,7 @@ FLUSHED_AT_ONCE = 100
 BUSY_SECONDS = 0.005
 PAUSE_SECONDS = 0.001
 """Calls with less time between them follow one another, for all that can be seen from here."""
-REST_SECONDS = 0.001
+REST_SECONDS, RESTS_MAX = 0.001, 32
 LATE_BYTES_MAX = 16 << 20
 """What all connections of a loop may have read and put off; more is handled at once."""
 
@@ -337,14 +338,21 @@ class Connection(asyncio.Protocol):
         """Read again, after `hold`."""
         self.hold(False)
 
-    def rest(self) -> None:
+    def rest(self, is_too_early: Callable[[], bool]) -> None:
         """Read nothing for a moment: of who sends much, in small pieces, more at a time comes then.
 
-        Each look at a socket costs both sides more than what a few small messages do.
+        Each look at a socket costs both sides more than what a few small messages do. It lasts
+        longer while it is too early to read on, but not for ever.
         """
         if not self._transport.is_closing():
             self._set_reading(False)
-            self._outbox.after(self._read_on, REST_SECONDS)
+            self._outbox.after(partial(self._rested, is_too_early, RESTS_MAX), REST_SECONDS)
+
+    def _rested(self, is_too_early: Callable[[], bool], rests: int) -> None:
+        if rests and is_too_early():
+            self._outbox.after(partial(self._rested, is_too_early, rests - 1), REST_SECONDS)
+        else:
+            self._read_on()
 
     def close(self) -> None:
         """Close once everything that was written so far is sent."""

@@ -96,6 +96,7 @@ def encode_run(
     every message of the broker goes through.
     """
     pack, new = HEAD_V4.pack, tuple.__new__
+    last_topic, last_bytes, magic, start, rest_bytes = "", -1, 0, b"", 0
     for message, queue_offset in zip(messages, queue_offsets, strict=True):
         (topic, queue_id, body, properties, flag, flags, born_ms, born_host, store_host, times,
          prepared, _, _) = message  # fmt: skip
@@ -112,8 +113,10 @@ def encode_run(
             buffers += parts
         else:
             body_bytes = len(body)
-            magic, start, size = _tail_start(topic, len(properties))
-            size += body_bytes
+            if topic is not last_topic or len(properties) != last_bytes:
+                last_topic, last_bytes = topic, len(properties)
+                magic, start, rest_bytes = _tail_start(topic, last_bytes)
+            size = rest_bytes + body_bytes
             if log_offset + size > stop:
                 break
             buffers += (

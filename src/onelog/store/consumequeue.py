@@ -93,7 +93,7 @@ class ConsumeQueue:
     __slots__ = (
         "_begins_at", "_budget", "_file_entries", "_files", "_flushed", "_folder_name",
         "_last_log", "_made", "_maker", "_maps", "_opened_end", "_probed", "_unsynced", "_writable",
-        "_young", "allocated", "dirty", "end", "folder", "queue_id", "reserved", "start", "topic",
+        "_young", "allocated", "dirty", "end", "queue_id", "reserved", "start", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -113,7 +113,6 @@ class ConsumeQueue:
 
         `files` makes the first file of a queue that `is_new`; else it is made when it is needed.
         """
-        self.folder = folder
         self._unsynced = set() if unsynced is None else unsynced
         self._folder_name = str(folder)
         self.topic = topic
@@ -144,23 +143,29 @@ class ConsumeQueue:
     def _find_files(self) -> list[int]:
         """The numbers of the files there are, checked to follow each other."""
         size_expected = self._file_entries * ENTRY_BYTES
-        files = numbered_files(self.folder) if self.folder.is_dir() else []
+        folder = self.folder
+        files = numbered_files(folder) if folder.is_dir() else []
         numbers: list[int] = []
         for place, (byte_offset, size) in enumerate(files):
             number, odd = divmod(byte_offset, size_expected)
             if odd or (numbers and number != numbers[-1] + 1):
                 raise StoreCorruptError(
-                    f"{self.folder / file_name(byte_offset)} does not follow the file before it: "
+                    f"{folder / file_name(byte_offset)} does not follow the file before it: "
                     "delete the consumequeue folder to have it rebuilt"
                 )
             if size != size_expected and place < len(files) - 1:
                 raise StoreVersionError(
-                    f"{self.folder / file_name(byte_offset)} has {size} bytes, but queue files are "
+                    f"{folder / file_name(byte_offset)} has {size} bytes, but queue files are "
                     f"set to {self._file_entries} entries: open the store with "
                     f"queue_file_entries={size // ENTRY_BYTES}"
                 )
             numbers.append(number)
         return numbers
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are; not kept as a `Path`, which takes three times the memory."""
+        return Path(self._folder_name)
 
     def path(self, file: int) -> Path:
         """Where file number `file` is."""
@@ -188,7 +193,7 @@ class ConsumeQueue:
         """Make a file, and its folder."""
         path = self._name(file)
         try:
-            os.makedirs(self.folder, exist_ok=True)
+            os.makedirs(self._folder_name, exist_ok=True)
             with opened(path, os.O_RDWR | os.O_CREAT) as fd:
                 os.ftruncate(fd, self._file_entries * ENTRY_BYTES)
         except OSError as error:
@@ -242,11 +247,14 @@ class ConsumeQueue:
             if self._young is None:
                 self._young = self._maps[0] = mmap.mmap(-1, YOUNG_BYTES)
             before, self.reserved = self.reserved, max(self.reserved, until)
-        if self._made is None or self._made.done():
-            self._made = maker.run(self._grow_up)
-            if self._made.done() and (error := self._made.exception()) is not None:
-                self.reserved = before
-                raise error
+        made = self._made
+        if made is None or made.done():
+            self._made = made = maker.run(self._grow_up)
+            if made.done():
+                self._made = None  # It takes two kilobytes.
+                if (error := made.exception()) is not None:
+                    self.reserved = before
+                    raise error
         return True
 
     def _grow_up(self) -> None:
@@ -269,15 +277,16 @@ class ConsumeQueue:
                 self._files.append(0)
                 self._maps[0] = found
                 self.allocated = room // ENTRY_BYTES
-                self._young = None
+                self._young = self._made = None
                 self._budget.add(self, 0)
 
     def settle(self) -> None:
         """Return when the entries are in files; `StoreError` if the disk does not take them."""
         while self._young is not None and self._maker is not None:
-            if self._made is None or self._made.done():
-                self._made = self._maker.run(self._grow_up)
-            self._made.result()
+            made = self._made
+            if made is None or made.done():
+                made = self._made = self._maker.run(self._grow_up)
+            made.result()
 
     def _put_young(self, entries: bytes) -> bool:
         """`put` into memory; False if there is a file now."""
@@ -390,8 +399,8 @@ class ConsumeQueue:
     def _remove_folder(self) -> None:
         if self._maker is not None:
             self._maker.settle()  # It may be the folder of a queue that is being deleted.
-        if self.folder.is_dir():
-            self.folder.rmdir()
+        if os.path.isdir(self._folder_name):
+            os.rmdir(self._folder_name)
 
     def _allocate(self, until: int) -> None:
         """Map the files up to entry `until` and have the disk set the space aside."""

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import onelog
 from onelog.core.access import SELF
 from onelog.core.durable.tables import LEASES_TOPIC
+from onelog.core.durable.writer import nobody
 from onelog.errors import MessageError, OnelogError, StoreFullError
 from onelog.message import Appended, NewMessage, NewRun
 from onelog.names import TABLES_TOPIC
@@ -49,6 +52,56 @@ def message(body: bytes = b"x", topic: str = "orders") -> NewMessage:
 def publish(world: World, *bodies: bytes) -> None:
     for body in bodies:
         world.broker.publish(SELF, message(body), world.on_stored, body)
+
+
+def mixed(random: Random, count: int) -> list[NewMessage]:
+    """Messages of all kinds: batches, some for several topics, parts of transactions."""
+    found = []
+    for _ in range(count):
+        topic = random.choice(["a", "b", "c", "unwatched"])
+        more = random.choice([(), (), ("c",), ("a", "unwatched")])
+        extra = tuple(each for each in more if each != topic)
+        flags = random.choice([0, 0, 0, 4, 8])
+        copies = random.choice([1, 1, 3]) if not extra and not flags else 1
+        body = b"%d" % random.getrandbits(60)
+        message = NewMessage(topic, random.randrange(2), body, sys_flag=flags)
+        found.append(message._replace(inner_count=copies, extra_queues=extra))
+    return found
+
+
+@pytest.mark.parametrize("way", ["tick", "now", "one by one"])
+def test_who_watches_a_queue_is_told_of_each_message_and_where_it_is(
+    orders: World, way: str
+) -> None:
+    writer, store, random = orders.broker.writer, orders.store, Random(7)
+    told: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
+
+    def entered(key: tuple[str, int], messages: Sequence[NewMessage | NewRun], offset: int) -> None:
+        for each in messages:
+            assert isinstance(each, NewMessage)
+            told.setdefault(key, []).append((offset, bytes(each.body)))
+            offset += each.inner_count
+
+    for name in ("a", "b", "c", "unwatched"):
+        orders.topic(name, 2)
+        for queue_id in (0, 1) if name != "unwatched" else ():
+            writer.watch((name, queue_id), partial(entered, (name, queue_id)))
+    for _ in range(30):
+        some = mixed(random, random.randrange(1, 12))
+        if way == "now":
+            writer.write_now(some)
+            continue
+        for each in some:
+            writer.put(each, nobody)
+        if way == "one by one":
+            writer.put(NewMessage("a", 0, b"", bytes(40_000)), nobody)
+        orders.end_tick()
+    assert len(told) == 6
+    for key, got in told.items():
+        entries = list(store.entries(*key, 0, 10_000))
+        assert len(dict.fromkeys(entries)) == len(got)
+        at = [entries[offset][0] for offset, _ in got]
+        assert [bytes(store.message_at(each).body) for each in at] == [body for _, body in got]
 
 
 def told(world: World) -> list[tuple[Any, type[OnelogError] | None]]:

@@ -40,6 +40,36 @@ def test_a_record_says_where_its_message_was_published(routed: Routed) -> None:
     assert "q" in routed.world.broker.marked.names
 
 
+def test_messages_for_many_keys_take_the_short_way_where_there_is_one(routed: Routed) -> None:
+    for key in ("a", "b"):
+        routed.queue(key)
+    memory = routed.memory_queue("memory")
+    routed.queue("full", is_limited=True)
+    routed.queue("levels", levels=2)
+    for key in ("a", "b", "memory", "full", "levels"):
+        routed.publish("", key, b"0")
+    routed.told.clear()
+    few, many = [b"1", b"2"], [b"%d" % each for each in range(9)]
+    found = [("a", few), ("full", few), ("memory", few), ("unknown", few), ("b", many)]
+    found.append(("levels", few))
+    publish = routed.routing.publish_scattered
+    left = publish("/", "", NO_PROPERTIES, found, routed.on_stored)
+    assert left == [("full", few), ("unknown", few), ("levels", few)]
+    routed.world.end_tick()
+    assert routed.bodies("a") == [b"0", *few]
+    assert routed.bodies("b") == [b"0", *many]
+    assert memory.bodies == [b"0", *few]
+    assert routed.told == [(None, None)] * 3
+    for odd in ({"expiration": "1"}, {"user_id": "guest"}, {"headers": {"CC": ["b"]}}):
+        assert publish("/", "", encode_properties(odd), found, routed.on_stored) == found
+    assert publish("/", "no such", NO_PROPERTIES, found, routed.on_stored) == found
+    assert publish("no such", "", NO_PROPERTIES, found, routed.on_stored) == found
+    routed.routing.guard(True)
+    assert publish("/", "", NO_PROPERTIES, found, routed.on_stored) == found
+    routed.world.end_tick()
+    assert routed.bodies("a") == [b"0", *few]
+
+
 def test_a_publisher_is_told_when_the_disk_has_it(tmp_path: Any) -> None:
     world = World(tmp_path / "store", StoreConfig(segment_bytes=1 << 20, flush="sync"))
     routed = Routed(world)

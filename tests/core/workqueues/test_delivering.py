@@ -3,7 +3,7 @@
 import pytest
 
 from onelog.core.access import SELF
-from onelog.core.workqueues import log_shelf
+from onelog.core.workqueues import log_shelf, workqueues
 from onelog.core.workqueues.consumers import Window
 from onelog.errors import AccessRefusedError, QueueNotFoundError, ResourceLockedError
 from tests.core.workqueues.yard import Yard, body_of, numbered
@@ -182,6 +182,28 @@ def test_what_is_kept_at_hand_has_a_limit_for_all_queues_together(
         taker.consumer.resume()
     yard.settle()
     assert [taker.bodies for taker in takers] == [numbered(200)] * 3
+
+
+@BOTH
+def test_queues_are_behind_while_they_could_deliver_a_lot(
+    yard: Yard, durable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workqueues, "_BEHIND_BYTES", 100_000)
+    yard.queue(durable=durable)
+    taker = yard.consume(no_ack=True)
+    yard.put_all(*numbered(1_000))
+    assert not yard.works.is_behind()
+    yard.put(*numbered(1_000))
+    while len(taker.got) < 1_256:
+        yard.end_tick()
+    assert yard.works.is_behind()
+    taker.consumer.pause()
+    yard.settle()
+    assert not yard.works.is_behind()  # It is not this broker that is slow.
+    taker.consumer.resume()
+    yard.settle()
+    assert not yard.works.is_behind()
+    assert taker.bodies == [*numbered(1_000), *numbered(1_000)]
 
 
 def test_a_cancelled_consumer_keeps_what_it_has(yard: Yard) -> None:

@@ -125,6 +125,26 @@ def test_many_messages_that_are_alike_come_each_once_and_in_order(url: str, dura
         taker.queue_delete("alike")
 
 
+def test_messages_to_many_queues_come_each_once_and_in_order(url: str) -> None:
+    names = [f"scattered-{number}" for number in range(20)]
+    sent = [(names[at * 7 % 20], b"%05d" % at) for at in range(2_000)]
+    with Raw(url) as raw, connected(url) as other:
+        raw.shake_hands().open()
+        taker = other.channel()
+        found: dict[str, list[bytes]] = {each: [] for each in names}
+
+        def take(_: Any, method: Any, __: Any, body: bytes) -> None:
+            found[method.routing_key].append(body)
+
+        for at, each in enumerate(names):
+            taker.queue_declare(each, durable=at % 4 > 0, auto_delete=True)
+            taker.basic_consume(each, take, auto_ack=True)
+        raw.socket.sendall(b"".join(bytes(each) for one in sent for each in _frames(*one)))
+        while sum(map(len, found.values())) < len(sent):
+            other.process_data_events(20)
+        assert found == {each: [body for key, body in sent if key == each] for each in names}
+
+
 def _frames(key: str, body: bytes) -> list[Any]:
     from onelog.wire.amqp.frame import content_frames
     from onelog.wire.amqp.methods import ENCODERS

@@ -1,7 +1,6 @@
 """Frames, and the events that they are."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -121,10 +120,10 @@ def test_publishes_to_several_queues_can_be_had_by_queue(
     for piece in cut(data, places):
         reader.feed(piece)
         for event in reader.events():
-            groups: list[Any] = [(event[:4], [event[4]]), *reader.scattered(event)]
-            for (number, _, arguments, properties), bodies in groups:
-                place = str(arguments[0]), str(arguments[1]), properties or b""
-                found += [(*place, body or b"", number) for body in bodies]
+            number, _, (exchange, key, *_), properties, body = event
+            found.append((exchange, key, properties or b"", body or b"", number))
+            for key, bodies in reader.scattered(event):
+                found += [("", key, properties or b"", each, number) for each in bodies]
     assert reader.unread_bytes == 0
     for mine in {each[:2] for each in sent}:
         assert [each for each in found if each[:2] == mine] == [

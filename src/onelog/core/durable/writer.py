@@ -57,6 +57,11 @@ OnAccounted = Callable[[Sequence[NewMessage | NewRun], Places], None]
 Written = tuple[list[Receipt], Sequence[NewMessage | NewRun], Places | OnelogError]
 """Whom to tell at the tick's end of what, and where that is, or why it is nowhere."""
 
+
+def nobody(token: Any, where: Any, error: OnelogError | None) -> None:
+    """An `OnStored` of who does not want to know; what is put with it is told to nobody."""
+
+
 _TOPIC, _COPIES = (itemgetter(NewMessage._fields.index(name)) for name in ("topic", "inner_count"))
 _SIZE = itemgetter(Appended._fields.index("size"))
 
@@ -242,7 +247,7 @@ class Writer:
         appended = self._store.append([*messages, *records])
         del appended[len(messages) :]
         if self.watched:
-            self._tell_watchers(messages)
+            self._tell_watchers(messages, appended)
         self.account(messages, appended)
         return appended
 
@@ -268,7 +273,7 @@ class Writer:
         except Exception:
             return None
         if self.watched:
-            self._tell_watchers((message,))
+            self._tell_watchers((message,), (appended,))
         return appended
 
     @contextlib.contextmanager
@@ -320,7 +325,7 @@ class Writer:
                 del appended[len(messages) :]
             self._written.append((receipts, messages, appended))
             if self.watched:
-                self._tell_watchers(messages)
+                self._tell_watchers(messages, appended)
             return True
         return False
 
@@ -331,12 +336,13 @@ class Writer:
             mine = messages[at : at + (receipt[2] or 1)]
             at += len(mine)
             try:
-                self._written.append(([receipt], mine, self._store.append(mine)))
+                appended = self._store.append(mine)
             except Exception as error:
                 self._written.append(([receipt], mine, _named(error, mine[0].topic)))
             else:
+                self._written.append(([receipt], mine, appended))
                 if self.watched:
-                    self._tell_watchers(mine)
+                    self._tell_watchers(mine, appended)
 
     def _append_stretches(
         self, messages: list[NewMessage | NewRun], receipts: list[Receipt]
@@ -390,19 +396,26 @@ class Writer:
             self.watched[key] = on_entered
         self._watched_of.clear()
 
-    def _tell_watchers(self, messages: Sequence[NewMessage]) -> None:
+    def _tell_watchers(self, messages: Sequence[NewMessage], places: Sequence[Appended]) -> None:
         """Tell of what was appended just now, before anything else is."""
         watched, watched_of = self.watched, self._watched_of
         found: dict[Key, list[NewMessage]] = {}
-        for message in messages:
+        firsts: dict[Key, int] = {}
+        """Of those whose first message says itself where it is: it has no other queue."""
+        last_topic, last_id = "", -1
+        mine: list[NewMessage] | None = None
+        for message, (_, offset, _) in zip(messages, places, strict=True):
             if message[5] & TRANSACTION_MASK not in _ENTERED:
                 continue
             if not message[12]:
-                key = (message[0], message[1])
-                if (mine := found.get(key)) is not None:
+                if message[0] is not last_topic or message[1] != last_id:
+                    last_topic, last_id = key = message[:2]
+                    mine = found.get(key)
+                    if mine is None and key in watched:
+                        mine = found[key] = []
+                        firsts[key] = offset
+                if mine is not None:
                     mine.append(message)
-                elif key in watched:
-                    found[key] = [message]
                 continue
             place = (message[0], message[1], message[12])
             keys = watched_of.get(place)
@@ -410,14 +423,15 @@ class Writer:
                 keys = self._find_watched(*place)
             for key in keys:
                 found.setdefault(key, []).append(message)
-        for key, mine in found.items():
-            self._tell_watcher(
-                key, mine, mine[0][11] if len(mine) == 1 else sum(map(_COPIES, mine))
-            )
+        for key, some in found.items():
+            first = firsts.get(key)
+            if first is None:
+                first = self._store.next_offset(*key) - sum(map(_COPIES, some))
+            self._tell_watcher(key, some, first)
 
-    def _tell_watcher(self, key: Key, mine: Sequence[NewMessage | NewRun], count: int) -> None:
+    def _tell_watcher(self, key: Key, mine: Sequence[NewMessage | NewRun], first: int) -> None:
         try:
-            self.watched[key](mine, self._store.next_offset(*key) - count)
+            self.watched[key](mine, first)
         except Exception:
             log.exception("what came to %s could not be told", key[0])
 
@@ -437,7 +451,7 @@ class Writer:
             if key in self.watched:
                 found.setdefault(key, []).append(run)
         for key, mine in found.items():
-            self._tell_watcher(key, mine, _count(mine))
+            self._tell_watcher(key, mine, self._store.next_offset(*key) - _count(mine))
 
     def _tell_written(self, on_written: OnWritten, error: OnelogError | None) -> None:
         try:
@@ -533,8 +547,14 @@ class Writer:
         if len(set(map(_TOPIC, messages))) == 1:
             _add(bucket, messages[0].topic, count, size, len(messages))
         else:
+            last, cell = "", [0, 0, 0]
             for message, where in zip(messages, appended, strict=True):
-                _add(bucket, message.topic, message.inner_count, where.size, 1)
+                if message[0] is not last:
+                    last = message[0]
+                    cell = bucket.setdefault(last, [0, 0, 0])
+                cell[0] += message[11]
+                cell[1] += where[2]
+                cell[2] += 1
         if self._waiting.keys and not self._store.gated:
             for topic, queue_id in dict.fromkeys((each.topic, each.queue_id) for each in messages):
                 self._waiting.arrived(topic, queue_id)
@@ -592,6 +612,9 @@ def _places_of(receipts: list[Receipt], places: Places) -> Iterator[Places]:
 def _answer(receipts: list[Receipt], places: Places | None, error: OnelogError | None) -> None:
     at = 0
     for on_stored, token, count in receipts:
+        if on_stored is nobody:
+            at += count or 1
+            continue
         if places is None:
             where: object = None
         elif count:

@@ -30,7 +30,7 @@ from onelog.clock import Clock
 from onelog.core.access import SELF, Principal
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.forms import MarkedTopics
-from onelog.core.durable.writer import OnStored, Writer
+from onelog.core.durable.writer import OnStored, Writer, nobody
 from onelog.core.routing.exchanges import Exchange, Sought
 from onelog.core.routing.targets import Letter, Route, Target
 from onelog.core.routing.topology import Topology
@@ -205,48 +205,94 @@ class Publishing:
         """
         if self.check is not None:
             self.check(who, vhost, exchange, key)
+        found = [(key, bodies)]
+        return not self._publish_short(vhost, exchange, properties, found, on_stored, token)
+
+    def publish_scattered(
+        self,
+        vhost: str,
+        exchange: str,
+        properties: bytes,
+        found: list[tuple[str, list[bytes]]],
+        on_stored: OnStored,
+    ) -> list[tuple[str, list[bytes]]]:
+        """`publish_all` for several keys; returns those whose messages were not published.
+
+        Where anybody has to be asked about, that is all of them: each key is another question.
+        """
+        if self.check is not None:
+            return found
+        return self._publish_short(vhost, exchange, properties, found, on_stored, None)
+
+    def _publish_short(
+        self,
+        vhost: str,
+        exchange: str,
+        properties: bytes,
+        found: list[tuple[str, list[bytes]]],
+        on_stored: OnStored,
+        token: Any,
+    ) -> list[tuple[str, list[bytes]]]:
         known = self._vhosts.get(vhost)
-        found = None if known is None else known.exchanges.get(exchange)
-        if found is None or found.internal or len(bodies[0]) > self.body_bytes_max:
-            return False
+        at = None if known is None else known.exchanges.get(exchange)
+        if at is None or at.internal or len(found[0][1][0]) > self.body_bytes_max:
+            return found
         flags = properties[0]
         if (
             flags & _HAS_EXPIRATION
             or properties[1] & _HAS_USER_ID
             or (flags & _HAS_HEADERS and b"CC" in properties)
         ):
-            return False
-        route = found.routes.get(key)
-        if route is None or not route.is_short:
-            return False
-        lead = b"".join((route.head, _U32.pack(len(properties)), properties))
-        records = [lead + body for body in bodies]
-        if not route.groups:
-            for target in route.memory:
-                target.put_all(records, _AMQP)
-            on_stored(token, None, None)
-            return True
+            return found
+        tail, now_ms, routes = (
+            _U32.pack(len(properties)) + properties,
+            self._clock.now_ms(),
+            at.routes,
+        )
+        left = []
+        for each in found:
+            route = routes.get(each[0])
+            if route is None or not route.is_short:
+                left.append(each)
+            elif route.groups:
+                self._put_alike(route, route.head + tail, each[1], now_ms, on_stored, token)
+            else:
+                lead = route.head + tail
+                records = [lead + body for body in each[1]]
+                for target in route.memory:
+                    target.put_all(records, _AMQP)
+                on_stored(token, None, None)
+        return left
+
+    def _put_alike(
+        self,
+        route: Route,
+        lead: bytes,
+        bodies: list[bytes],
+        now_ms: int,
+        on_stored: OnStored,
+        token: Any,
+    ) -> None:
+        """Put messages that begin alike to the one queue of a route that is in the log."""
         topic, queue_id, _ = route.groups[0]
-        host, now_ms = self._host, self._clock.now_ms()
-        if len(records) < _RUN_MIN:
-            if not self._messages:
-                self._writer.begin_tick()
-            self._writer.put_together(
-                [
-                    tuple.__new__(
-                        NewMessage,
-                        (topic, queue_id, each, b"", 0, _AMQP, now_ms, host, host, 0, 0, 1, ()),
-                    )
-                    for each in records
-                ],
-                on_stored,
-                token,
+        host = self._host
+        if len(bodies) >= _RUN_MIN:
+            parts = [(0, lead + body, b"") for body in bodies]
+            run = NewRun(topic, queue_id, parts, b"", b"", _AMQP, now_ms, host, host)
+            self._writer.put(run, on_stored, token)
+            return
+        # From here on this is `Writer.put_together`, without its call.
+        if not self._messages:
+            self._writer.begin_tick()
+        new = tuple.__new__
+        self._messages += [
+            new(
+                NewMessage,
+                (topic, queue_id, lead + body, b"", 0, _AMQP, now_ms, host, host, 0, 0, 1, ()),
             )
-            return True
-        parts = [(0, record, b"") for record in records]
-        run = NewRun(topic, queue_id, parts, b"", b"", _AMQP, now_ms, host, host)
-        self._writer.put(run, on_stored, token)
-        return True
+            for body in bodies
+        ]
+        self._receipts.append((on_stored, token, len(bodies)))
 
     def _refuse(self, vhost: str, exchange: str) -> None:
         """Raise why there is no such exchange."""
@@ -307,7 +353,7 @@ class Publishing:
         if not messages:
             return self._spread(route, record, _AMQP, properties, on_stored, token)
         if route.targets:
-            self._spread(route, record, _AMQP, properties, _nobody)
+            self._spread(route, record, _AMQP, properties, nobody)
         self._writer.put_together(messages, on_stored, token)
         return len(route.targets) + len(messages)
 
@@ -656,10 +702,6 @@ def _delayed_record(record: bytes, delay_ms: int) -> bytes:
     content = amqp.read(record)
     properties = with_headers(content.properties, {_DELAY: -delay_ms})
     return amqp.encode(content.exchange, content.key, properties, content.body)
-
-
-def _nobody(token: Any, where: Any, error: OnelogError | None) -> None:
-    """What is told to nobody, because somebody else is."""
 
 
 def _told_full(on_stored: OnStored, token: Any, where: Any, error: OnelogError | None) -> None:

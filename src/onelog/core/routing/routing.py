@@ -42,6 +42,7 @@ class Routing:
         # Nothing of the door's costs the path that is taken for each message: publishing asks back.
         self.publish = publishing.publish
         self.publish_all = publishing.publish_all
+        self.publish_scattered = publishing.publish_scattered
         self.publish_record = publishing.publish_record
         self.deliver = publishing.deliver
         self.stage = publishing.stage

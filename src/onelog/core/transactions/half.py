@@ -31,7 +31,7 @@ from onelog.clock import Clock
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.offsets import Offsets
 from onelog.core.durable.tables import Change, Tables, in_parts
-from onelog.core.durable.writer import OnStored, Writer
+from onelog.core.durable.writer import OnStored, Writer, nobody
 from onelog.core.schedule.records import REAL_TOPIC
 from onelog.core.transactions import half_records
 from onelog.errors import (
@@ -73,10 +73,6 @@ class _Ending(NamedTuple):
     message: NewMessage | None
     on_stored: OnStored
     token: Any
-
-
-def _unheard(token: Any, appended: Appended | None, error: OnelogError | None) -> None:
-    """For endings that no request is about; what fails is tried again in the next round."""
 
 
 @dataclass(eq=False)
@@ -431,7 +427,7 @@ class Transactions:
 
     def forget(self, half: Message) -> None:
         """End a transaction of which nobody has to hear."""
-        self._end(half, None, _unheard, None)
+        self._end(half, None, nobody, None)  # What fails is tried again in the next round.
 
     def _end(
         self, half: Message, message: NewMessage | None, on_stored: OnStored, token: Any

@@ -30,7 +30,7 @@ from onelog.names import join_key, split_key
 TABLE = "shelves"
 HOT_MAX, HOT_BYTES_MAX = 1_024, 1 << 20
 """Messages of a queue that are kept at hand."""
-HOT_BYTES_OF_ALL = 32 << 20
+HOT_BYTES_OF_ALL = 16 << 20
 """Bytes that all queues keep at hand together, before each is content with a few."""
 _HOT_BYTES_MIN = 16 << 10
 _MESSAGE_BYTES = 200
@@ -503,6 +503,8 @@ class LogShelf:
         return value
 
     def _merged(self, more: list[int]) -> list[Range]:
+        if not more and len(self._done) == 1:
+            return [self._done[0].copy()]
         ranges = sorted([*self._done, *ranges_of(more)])
         found: list[Range] = []
         for begin, end in ranges:

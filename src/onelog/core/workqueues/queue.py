@@ -173,6 +173,8 @@ class WorkQueue:
     @property
     def unacked(self) -> int:
         """How many are out."""
+        if self._only is not None:
+            return len(self._only.out)
         return sum(len(shelf.out) for shelf in self.shelves)
 
     @property
@@ -370,6 +372,8 @@ class WorkQueue:
                 rota.served(last)
                 for consumer, some in dealt:
                     self._give(consumer, shelf, some)
+            if not self.ready:
+                return False
         return self.ready > 0
 
     def _deliver_chosen(self) -> bool:

@@ -77,6 +77,7 @@ def entries_of(messages: Sequence[NewMessage | NewRun]) -> Entries:
     parts: list[tuple[bytes, int, int]] = []
     count = size = body_bytes = 0
     any_expires, are_plain = False, True
+    lead, last_form = b"", -1
     for message in messages:
         if isinstance(message, NewRun):
             form = message.sys_flag & FORM_MASK
@@ -94,13 +95,18 @@ def entries_of(messages: Sequence[NewMessage | NewRun]) -> Entries:
         body, form = message[2], message[5] & FORM_MASK
         if type(body) is not bytes:
             body = bytes(body)
-        payload, expires = facts_of(body, form)
+        if form == AMQP_FLAG == last_form and body.startswith(lead):
+            payload = len(body) - len(lead)  # Nothing but the payload is another one.
+        else:
+            payload, expires = facts_of(body, form)
+            any_expires |= expires
+            are_plain = are_plain and form in AS_STORED
+            lead, last_form = body[: len(body) - payload], form
         parts.append((body, form, payload))
         count += message[11]
         size += payload
         body_bytes += len(body)
-        any_expires |= expires
-        are_plain = are_plain and message[11] == 1 and form in AS_STORED
+        are_plain = are_plain and message[11] == 1
     return tuple.__new__(Entries, (parts, size, body_bytes, any_expires, are_plain, count))
 
 

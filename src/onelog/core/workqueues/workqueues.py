@@ -68,8 +68,8 @@ QUEUES_MAX = 200_000
 _ROUND_QUEUES, _ROUND_MESSAGES = 256, 8_192
 """Queues that have their turn before anything else has its own, and what they may deliver."""
 _SEEN_AT_ONCE = 1_000
-_TROUBLE_MS = 1_000
-_HEAD_TICK_MS = 10
+_BEHIND_BYTES = 8 << 20
+_TROUBLE_MS, _HEAD_TICK_MS = 1_000, 10
 
 OnGot = Callable[[Any, Delivery | None, WorkQueue, int, OnelogError | None], None]
 """Called with a token, the message, its queue, how many are left there, and what went wrong."""
@@ -582,6 +582,11 @@ class WorkQueues:
         if pending and not self._is_due:
             self._is_due = True
             self._call_soon(self._run)
+
+    def is_behind(self) -> bool:
+        """Whether queues that wait for their turn have a lot to deliver."""
+        at_hand = self._supply.hot_bytes + self.memory_bytes
+        return at_hand > _BEHIND_BYTES and bool(self._pending or self._writer.messages)
 
     def settle(self, queue: WorkQueue) -> None:
         """Append what is on its way to the log, and deliver what a queue has for its consumers."""

@@ -18,7 +18,7 @@ from onelog.gateways.amqp.consuming import Consuming
 from onelog.gateways.amqp.publishing import Publishing
 from onelog.gateways.amqp.refusals import RefusedError, reply_code
 from onelog.wire.amqp.codes import ReplyCode, reply_text
-from onelog.wire.amqp.frame import Alike, Event, method_frame
+from onelog.wire.amqp.frame import Event, method_frame
 from onelog.wire.amqp.methods import ENCODERS, NAMES, NUMBERS
 
 if TYPE_CHECKING:
@@ -125,11 +125,21 @@ class Channel:
         for body in bodies:
             self.publish((*event[:4], body))
 
-    def publish_scattered(self, found: list[tuple[Alike, list[bytes]]]) -> int:
-        """The same for messages to several queues; how many there were."""
-        for alike, bodies in found:
-            self.publish_all((*alike, bodies[0]), bodies[1:])
-        return sum([len(bodies) for _, bodies in found])
+    def publish_scattered(self, event: Event, found: list[tuple[str, list[bytes]]]) -> int:
+        """The same for messages that differ from it in their keys, too; how many there were."""
+        _, method, _, properties, _ = event
+        count = sum([len(bodies) for _, bodies in found])
+        left = found
+        if found and not (self.is_closing or self.waiting is not None):
+            try:
+                left = self.publishing.publish_scattered(properties or b"", found)
+            except OnelogError as error:
+                self.fail(error, _PUBLISH)
+                return count
+        for key, bodies in left:
+            arguments = "", key, False, False
+            self.publish_all((self.number, method, arguments, properties, bodies[0]), bodies[1:])
+        return count
 
     def wait(self) -> None:
         """What follows is to wait until `resume`."""

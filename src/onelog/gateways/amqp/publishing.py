@@ -12,6 +12,7 @@ Invariant: a number is confirmed when its message is as safe as configured, and 
 
 from typing import TYPE_CHECKING, Literal
 
+from onelog.core.durable.writer import nobody
 from onelog.errors import OnelogError
 from onelog.gateways.amqp.refusals import not_implemented, reply_code, unmet
 from onelog.gateways.amqp.replies import REPLY_TO, REPLY_TO_BYTES, REPLY_TO_PREFIX
@@ -29,10 +30,6 @@ _RETURN = ENCODERS["basic.return"]
 _COMMIT = NUMBERS["tx.commit"]
 Settling = tuple[str, "list[Taken]"]
 """What a transaction will do to deliveries, and which."""
-
-
-def _nobody(token: object, appended: Appended | None, error: OnelogError | None) -> None:
-    """Nobody waits for a message without a confirm."""
 
 
 class Publishing:
@@ -86,7 +83,7 @@ class Publishing:
             if mode == "confirm":
                 self._number += 1
         elif mode == "plain":
-            queues = self._publish(self._who, self._vhost, exchange, key, properties, body, _nobody)
+            queues = self._publish(self._who, self._vhost, exchange, key, properties, body, nobody)
         elif mode == "confirm":
             self._number += 1
             number = self._number
@@ -119,12 +116,29 @@ class Publishing:
         place = self._who, self._vhost, exchange, key, properties
         first, last = self._number + 1, self._number + len(bodies)
         if self.mode == "plain":
-            taken = self._publish_all(*place, bodies, _nobody)
+            taken = self._publish_all(*place, bodies, nobody)
         elif taken := self._publish_all(*place, bodies, self._all_stored, (first, last)):
             self._number = last
         if taken:
             self.count += len(bodies)
         return taken
+
+    def publish_scattered(
+        self, properties: bytes, found: list[tuple[str, list[bytes]]]
+    ) -> list[tuple[str, list[bytes]]]:
+        """The same for several keys of the default exchange; returns what is not for that way."""
+        if properties is not self._seen:
+            self._look_at(properties)
+        if self.mode != "plain" or self._wants_reply:
+            return found
+        if any(key.startswith(REPLY_TO_PREFIX) for key, _ in found):
+            return found
+        left = self.channel.broker.routing.publish_scattered(
+            self._vhost, "", properties, found, nobody
+        )
+        self.count += sum([len(bodies) for _, bodies in found])
+        self.count -= sum([len(bodies) for _, bodies in left])
+        return left
 
     def _look_at(self, properties: bytes) -> None:
         places(properties)  # Whoever is delivered this must be able to read it.

@@ -47,8 +47,9 @@ VERSION = "4.1.0"
 """The version of RabbitMQ whose behaviour clients may count on."""
 HANDSHAKE_MS_MAX = 10_000
 CLOSE_MS_MAX = 5_000
-PACE_MS, FAST_PER_MS = 8, 64
-"""Who has published so many messages a millisecond, for so long, publishes much."""
+PACE_MS, FAST_PER_MS, MANY = 8, 64, 512
+"""Who has published so many messages a millisecond, for so long, or so many at once, publishes
+much."""
 REFUSAL_MS = 1_000
 """After that time a client is dropped that could not log in, and does not understand `close`."""
 FRAME_BYTES_MIN = 8_192
@@ -246,7 +247,8 @@ class AmqpSession(FramedSession):
                         else:
                             channel.publish(event)
                             if channel.publishing.mode == "plain":
-                                published += channel.publish_scattered(reader.scattered(event))
+                                found = reader.scattered(event)
+                                published += channel.publish_scattered(event, found)
                         published += 1 + len(bodies)
                     else:
                         channel.handle(event)
@@ -263,14 +265,19 @@ class AmqpSession(FramedSession):
             self._pace(published)
 
     def _pace(self, published: int) -> None:
-        """Let who publishes much, and waits for nothing, be read less often, and more at a time."""
+        """Let who publishes much, and waits for nothing, be read less often, and more at a time.
+
+        And not while queues have a lot to deliver: what is read meanwhile would only take memory.
+        """
         self._came += published
         now_ms = self.gateway.clock.now_ms()
         if now_ms - self._paced_ms >= PACE_MS:
             self._is_fast = self._came >= FAST_PER_MS * (now_ms - self._paced_ms)
             self._paced_ms, self._came = now_ms, 0
-        if self._is_fast and not any(each.is_awaited for each in self.channels.values()):
-            self.connection.rest()
+        if (self._is_fast or published >= MANY) and not any(
+            each.is_awaited for each in self.channels.values()
+        ):
+            self.connection.rest(self.broker.workqueues.is_behind)
 
     def flush_acknowledgements(self) -> None:
         """Pass on what was acknowledged."""

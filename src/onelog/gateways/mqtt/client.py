@@ -15,6 +15,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from onelog.core.access import SELF
+from onelog.core.durable.writer import nobody
 from onelog.core.routing.names import DEFAULT_VHOST, swapped
 from onelog.core.workqueues.claims import read_again
 from onelog.core.workqueues.consumers import Consumer, Window
@@ -324,7 +325,7 @@ class Client:
             assert self._queue is not None
             try:
                 self._broker.routing.publish_record(
-                    SELF, DEFAULT_VHOST, "", self._queue.name, replayed, _FORM, _ignore
+                    SELF, DEFAULT_VHOST, "", self._queue.name, replayed, _FORM, nobody
                 )
             except OnelogError:
                 self.outgoing.dropped += 1
@@ -382,7 +383,3 @@ class Client:
         sent = self.outgoing.got_pubcomp(packet_id)
         if sent is not None and self.is_durable:
             self.complete(packet_id, sent)
-
-
-def _ignore(token: object, where: object, error: OnelogError | None) -> None:
-    """Nobody waits for it."""

@@ -19,6 +19,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from onelog.core.access import Principal
+from onelog.core.durable.writer import nobody
 from onelog.core.sessions.sessions import FOREVER_S
 from onelog.errors import OnelogError
 from onelog.gateways.mqtt.client import Client
@@ -393,7 +394,7 @@ class MqttSession(FramedSession):
         if qos == 0:
             if not topic.is_closed:
                 try:
-                    clients.publish(self._name, topic, raw, flags, properties, payload, _nobody)
+                    clients.publish(self._name, topic, raw, flags, properties, payload, nobody)
                 except OnelogError as error:
                     log.info("a message of %s is dropped: %s", self.connection, error)
             return
@@ -649,10 +650,6 @@ class MqttSession(FramedSession):
     def authenticate(self, head: int, at: int, end: int) -> None:
         """AUTH: no method of enhanced authentication was agreed on."""
         raise PacketError("no authentication goes on", Reason.PROTOCOL_ERROR)
-
-
-def _nobody(token: object, where: object, error: OnelogError | None) -> None:
-    """With QoS 0 nobody is answered."""
 
 
 HANDLERS: dict[int, Callable[[MqttSession, int, int, int], None]] = {

@@ -206,6 +206,8 @@ class EventReader:
             self._wanted = FRAME_OVERHEAD
             if event is not None:
                 yield event
+        if not self._filled:  # Who is silent now need not keep what was read last.
+            self._data, self._at = b"", 0
 
     def alike(self, event: Event) -> list[bytes]:
         """The bodies of what follows a publish, is whole, and differs from it in nothing else.
@@ -226,7 +228,7 @@ class EventReader:
         self._filled -= step * len(bodies)
         return bodies
 
-    def scattered(self, event: Event) -> list[tuple[Alike, list[bytes]]]:
+    def scattered(self, event: Event) -> list[tuple[str, list[bytes]]]:
         """The bodies of what follows a publish, is whole, and differs from it in body and key, by
         key: on its channel, to the default exchange, with nothing to be told of to the publisher.
 
@@ -253,7 +255,7 @@ class EventReader:
             at = end + 1
         self._filled -= at - self._at
         self._at = at
-        return [(prefixes[prefix], bodies) for prefix, bodies in found.items() if bodies]
+        return [(prefixes[prefix][2][1], bodies) for prefix, bodies in found.items() if bodies]
 
     def _frame(
         self, data: bytes, at: int, kind: int, channel: int, end: int
