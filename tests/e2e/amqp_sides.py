@@ -228,8 +228,10 @@ class Side:
                 self._tags[client].append(method.delivery_tag)
             self._heard[client].append(self._delivery(method, properties, body))
 
+        # A second consumer is refused, and its channel closed; pika itself wants another tag.
+        tag = queue if other is None else f"{queue}-too"
         channel.basic_consume(
-            self._named(queue), deliver, auto_ack=auto_ack, exclusive=exclusive, consumer_tag=queue
+            self._named(queue), deliver, auto_ack=auto_ack, exclusive=exclusive, consumer_tag=tag
         )  # fmt: skip
         self._consumers[queue] = client, exclusive
         return "ok"

@@ -76,6 +76,28 @@ def test_what_is_not_confirmed_waits_also_over_a_restart(
         assert queues_of(alone) == queues_of(master)
 
 
+def test_a_checkpoint_that_is_torn_or_not_ours_confirms_nothing(
+    master: MessageStore, tmp_path: Path
+) -> None:
+    end = int(master.log_end)
+    with open_gated(tmp_path / "b") as follower:
+        copy_log(master, follower, 1000, end)
+        follower.confirm(end // 2)
+        known = follower.confirmed
+    checkpoint = tmp_path / "b" / "checkpoint"
+    data = bytearray(checkpoint.read_bytes())
+    data[7] ^= 1  # Of the times up to which log and queues are on disk,
+    data[15] ^= 1  # which our part of the file has, too.
+    checkpoint.write_bytes(data)
+    (tmp_path / "b" / "abort").touch()
+    with open_gated(tmp_path / "b") as follower:
+        assert follower.log_end == end
+        assert follower.confirmed <= known
+        assert queues_of(follower) == queues_of(master, follower.confirmed)
+        follower.confirm(end)
+        assert queues_of(follower) == queues_of(master)
+
+
 def test_a_gated_master_hides_what_waits_and_gives_no_offset_twice(tmp_path: Path) -> None:
     with open_gated(tmp_path / "a") as store:
         one = store.append([NewMessage("t", 0, b"1")])[0]

@@ -116,7 +116,8 @@ def recover(
     walk = RecordWalk(tags_codes, topics, require_crc=require_crc)
     damages = Damages()
     replay = Replay(queues, index, topics, damages, may_begin_anywhere=log.start > 0)
-    enter_until = checkpoint.safe_offset if gated and checkpoint.ours else None
+    # Whoever wrote it last: what is behind may not have been confirmed.
+    enter_until = checkpoint.safe_offset if gated else None
     end, last_ms, last_record, tail = _replay(log, walk, replay, checkpoint, start, enter_until)
     if checkpoint.ours and checkpoint.safe_offset <= _limit(log):
         end = max(end, checkpoint.safe_offset)
