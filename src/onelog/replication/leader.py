@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 SLICE_BYTES = 1 << 20
 BACKLOG_BYTES_MAX = 4 << 20
-GATHER_MS = 2
+GATHER_MS = 5
 """With acknowledgement by the master alone, followers are sent what came in this time together."""
 PROPOSAL_MS = 1_000
 """After this time without an answer, the judge is asked again."""
