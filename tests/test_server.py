@@ -116,6 +116,23 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onelog.server.GATEWAYS", listed)
 
 
+async def test_ports_that_a_broker_chooses_are_its_own_before_it_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, tried = BrokerServer._start, list[int]()
+
+    async def tried_first(server: BrokerServer) -> None:
+        for port in (server.config.broker.port, server.config.kafka.port):
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", port))
+            tried.append(port)
+        await start(server)
+
+    monkeypatch.setattr(BrokerServer, "_start", tried_first)
+    async with broker(tmp_path, kafka__port=-1) as server, client(server):
+        assert tried == [server.config.broker.port, server.config.kafka.port]
+
+
 @pytest.mark.usefixtures("echo")
 async def test_a_protocol_is_served_that_is_listed_and_has_a_port(tmp_path: Path) -> None:
     async with broker(tmp_path, nameserver__port=free_port()) as server, client(server) as one:

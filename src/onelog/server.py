@@ -146,16 +146,18 @@ class BrokerServer:
 
     async def start(self) -> None:
         """Open the store, listen, register."""
-        config = self.config.broker
         await self.tls.open()
-        if config.port == 0:
-            config = replace(config, port=_free_port(config.host))
-            self.config = replace(self.config, broker=config)
-        for section, _ in GATEWAYS[1:]:
-            settings = getattr(self.config, section)
-            if settings.port == -1:
-                settings = replace(settings, port=_free_port(config.host))
-                self.config = replace(self.config, **{section: settings})
+        with contextlib.ExitStack() as kept:
+            for section, _ in GATEWAYS:
+                settings = getattr(self.config, section)
+                if settings.port == (0 if section == "broker" else -1):
+                    free = kept.enter_context(_free_port(self.config.broker.host))
+                    settings = replace(settings, port=free.getsockname()[1])
+                    self.config = replace(self.config, **{section: settings})
+            await self._start()
+
+    async def _start(self) -> None:
+        config = self.config.broker
         is_elected, is_slave = bool(self.config.replication.etcd), self._is_slave
         is_gated = is_elected or is_slave
         if is_elected:
@@ -510,12 +512,15 @@ def _imported(place: str) -> Callable[[House], Gateway]:
     return found
 
 
-def _free_port(host: str) -> int:
-    """A port that nobody uses now. Records name the port, so it must be known before listening."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+def _free_port(host: str) -> socket.socket:
+    """A socket that keeps a free port for who listens there soon: nobody else is given it.
+
+    Records name the port, so it must be known before listening.
+    """
+    kept = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As the listener does.
+    kept.bind((host, 0))
+    return kept
 
 
 def _bracketed(host: str) -> str:

@@ -402,8 +402,8 @@ class Far(NamedTuple):
 
     remote: tuple[str, int]
     told: list[object]
+    certificate: dict[str, object]
     local: tuple[str, int] = ("10.0.0.5", 10_912)
-    certificate: dict[str, object] = {}  # noqa: RUF012 - nobody changes it
 
     def warn(self, text: str, *given: object) -> None:
         self.told.append(text % given)
@@ -418,7 +418,7 @@ async def test_only_machines_that_are_named_may_follow(tmp_path: Path) -> None:
         def told(host: str, user: str = "", **settings: Value) -> list[object]:
             given = {key.replace("__", "."): value for key, value in settings.items()}
             shown: dict[str, object] = {"subject": ((("commonName", user),),)} if user else {}
-            connection = Far((host, 5), [], certificate=shown)
+            connection = Far((host, 5), [], shown)
             Followers(load(overrides=given).config, lambda: server.broker).admit(
                 cast(Connection, connection)
             )

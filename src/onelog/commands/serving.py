@@ -173,9 +173,10 @@ def _trim_forever(trim: Callable[[int], int]) -> None:
         time.sleep(TRIM_SECONDS)
         if (now := time.process_time()) - used >= TRIM_CPU_SECONDS:
             used = now
-            _, resident, shared = statm.read_text().split()[:3]
-            if (int(resident) - int(shared)) * page_bytes <= TRIM_BYTES_MAX:
-                trim(0)
+            with contextlib.suppress(OSError):  # Too many open files: the next time, then.
+                _, resident, shared = statm.read_text().split()[:3]
+                if (int(resident) - int(shared)) * page_bytes <= TRIM_BYTES_MAX:
+                    trim(0)
 
 
 async def _until_told(main: Coroutine[Any, Any, None]) -> None:

@@ -15,7 +15,13 @@ from typing import cast
 from onelog.clock import Clock
 from onelog.config import Config
 from onelog.core.broker import Broker
-from onelog.errors import ConfigError, InvalidAddressError, ListenError, OnelogError
+from onelog.errors import (
+    ConfigError,
+    InvalidAddressError,
+    ListenError,
+    OnelogError,
+    PeerClosedError,
+)
 from onelog.net.bulk import LIMITS, BulkConnection, BulkListener, dial_bulk
 from onelog.net.capacity import Capacity
 from onelog.net.connection import Connection, Limits, is_here
@@ -53,10 +59,13 @@ class Bridge:
     def __init__(self, connection: Connection, connected: Connected) -> None:
         self.connection = connection
         self.gone = asyncio.Event()
+        self.was_heard = False
+        """Whether the peer has said anything."""
         self._session = connected(cast(BulkConnection, connection), connection.remote_address)
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
+        self.was_heard = True
         self._session.received(data)
 
     def writable(self) -> None:
@@ -191,6 +200,12 @@ class MasterLine:
             context = await self._tls.client_context()
             await dial_bulk(*parsed(address), made, CONNECT_MS, context)
             await bridges[0].gone.wait()
+            if not bridges[0].was_heard:
+                raise PeerClosedError(
+                    "it closed the connection without a word. Its log says why: it may want TLS "
+                    "(set tls.outgoing=on here), or does not know this machine (name it in "
+                    "replication.followers there)"
+                )
         finally:
             for bridge in bridges:
                 bridge.connection.close()

@@ -244,11 +244,8 @@ class Publishing:
             or (flags & _HAS_HEADERS and b"CC" in properties)
         ):
             return found
-        tail, now_ms, routes = (
-            _U32.pack(len(properties)) + properties,
-            self._clock.now_ms(),
-            at.routes,
-        )
+        tail = _U32.pack(len(properties)) + properties
+        now_ms, routes = self._clock.now_ms(), at.routes
         left = []
         for each in found:
             route = routes.get(each[0])
