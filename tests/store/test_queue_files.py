@@ -22,7 +22,7 @@ from onelog.store.segment import file_name
 from tests.store.conftest import OpenStore
 from tests.store.samples import SAMPLE
 
-FILE = 50_000
+FILE = 60_000
 FIRST = file_name(0)
 
 

@@ -7,7 +7,7 @@ Invariant: all of them write the same bytes for the same message.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 
 from isal.isal_zlib import crc32
@@ -159,17 +159,12 @@ def is_plain_run(run: NewRun) -> bool:
     return len(run.born_host) == 8 and len(run.store_host) == 8 and not run.sys_flag & BOTH_V6
 
 
-def run_bytes_max(run: NewRun) -> int:
-    """At least as many bytes as the records of a run take."""
-    each = HEADS[0].size + 4 + len(topic_field(run.topic)[1]) + len(run.shared)
-    size = len(run.source) or sum([len(body) + len(rest) for _, body, rest in run.parts])
-    return size + len(run.parts) * each
-
-
 @functools.lru_cache(maxsize=4096)
-def _whole_record(body_bytes: int, name_bytes: int, properties: int, tail: int) -> Struct:
-    """A record whose constant pieces are packed already."""
-    return Struct(f">8sIiiqq52s{body_bytes}s{name_bytes}s{properties}s{tail}s")
+def _whole_record(
+    body_bytes: int, name_bytes: int, properties: int, tail: int
+) -> Callable[..., bytes]:
+    """Packs a record whose constant pieces are packed already."""
+    return Struct(f">8sIiiqq52s{body_bytes}s{name_bytes}s{properties}s{tail}s").pack
 
 
 def encode_run_of_queue(
@@ -181,11 +176,9 @@ def encode_run_of_queue(
     lengths change.
     """
     (topic, queue_id, parts, _, shared, sys_flag, born_ms, born_host, store_host, times) = run
-    magic, topic_part = topic_field(topic)
     log_offsets: list[int] = []
     sizes: list[int] = []
     size, body_bytes, properties_bytes, last = 0, -1, -1, -1
-    pack = HEADS[0].pack
     for number, (flag, body, properties) in enumerate(parts, queue_offset):
         if (
             len(body) != body_bytes
@@ -195,12 +188,12 @@ def encode_run_of_queue(
             body_bytes, properties_bytes = len(body), len(properties)
             last = properties[-1] if properties else -1
             tail = b"\x02" + shared if properties and last != 2 else shared
-            name = topic_part + LENGTH.pack(properties_bytes + len(tail))
             middle = _SHARED_PART.pack(
                 sys_flag, born_ms, born_host, store_ms, store_host, times, 0, body_bytes
             )
-            record = _whole_record(body_bytes, len(name), properties_bytes, len(tail))
-            size, pack = record.size, record.pack
+            magic, name, size = _tail_start(topic, properties_bytes + len(tail))
+            size += body_bytes
+            pack = _whole_record(body_bytes, len(name), properties_bytes, len(tail))
             start = SIZE_AND_MAGIC.pack(size, magic)
         records.append(
             pack(

@@ -38,7 +38,6 @@ from onelog.record.encode import (
     encode_run,
     encode_run_of_queue,
     is_plain_run,
-    run_bytes_max,
 )
 from onelog.record.layout import BLANK, MAGIC_BLANK, MAGIC_START, RECORD_BYTES_MIN
 from onelog.store.segment import (
@@ -204,12 +203,7 @@ class CommitLog:
         """
         segment = self._segments[-1] if self._segments else self._add_segment(int(self.end))
         begin = offset = int(self.end)
-        room = segment.start + segment.size - BLANK.size - begin
-        if (
-            self.record_crc
-            or not all(map(is_plain_run, runs))
-            or sum(map(run_bytes_max, runs)) > room
-        ):
+        if self.record_crc or not all(map(is_plain_run, runs)):
             return None
         records: list[bytes] = []
         found = []
@@ -218,6 +212,8 @@ class CommitLog:
                 places, sizes = encode_run_of_queue(run, queue_offset, offset, store_ms, records)
                 offset = places[-1] + sizes[-1]
                 found.append((places, sizes))
+            if offset > segment.start + segment.size - BLANK.size:
+                return None
             segment.write(records, begin - segment.start, offset - begin)
         except BaseException as error:
             self._give_up(error)

@@ -31,7 +31,7 @@ IN_THREAD = True
 """Whether there is a thread; without it all is done at once."""
 WAIT_SECONDS = 0.005
 """How long one waits for the thread, if it has nothing else to do."""
-YOUNG_BYTES = 256 * 1024
+YOUNG_BYTES = 1 << 20
 """How much of a queue memory takes, at most, while its file is being made."""
 
 

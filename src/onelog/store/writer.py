@@ -63,6 +63,7 @@ _HALF = 0x4
 
 _LOOKED_AT = (SCHEDULE_TOPIC, COMPACTED_TOPIC)
 """Topics whose entries say more than the form of a message."""
+_FORM_CODES = itertools.repeat(FORM_CODE)
 
 
 class StoreWriter(StoreReader):
@@ -244,13 +245,20 @@ class StoreWriter(StoreReader):
         queues: list[ConsumeQueue] = []
         firsts: list[int] = []
         beside = self._gate is not None and self._is_for_successors(self._gate)
+        by_topic = self.queue_table.by_topic
         try:
             for run in runs:
-                self._check_run_properties(run)
-                if run.sys_flag & _HALF or run.topic in _LOOKED_AT or beside:
+                topic, queue_id, parts, source, shared, flags, _, _, _, _ = run
+                if source or shared:
+                    self._check_run_properties(run)
+                if flags & _HALF or topic in _LOOKED_AT or beside:
                     break
-                queues.append(self.queue_table.get(run.topic, run.queue_id))
-                firsts.append(queues[-1].reserve(len(run.parts)))
+                try:
+                    queue = by_topic[topic][queue_id]
+                except KeyError:
+                    queue = self.queue_table.get(topic, queue_id)
+                queues.append(queue)
+                firsts.append(queue.reserve(len(parts)))
             placed = None
             if len(queues) == len(runs):
                 placed = self.log.append_runs(runs, firsts, store_ms)
@@ -263,14 +271,15 @@ class StoreWriter(StoreReader):
         self.last_append_ms = store_ms
         appended, keys = [], []
         entries: dict[AnyQueue, bytes] = {}
+        new = tuple.__new__
         for run, queue, first, (places, sizes) in zip(runs, queues, firsts, placed, strict=True):
-            codes = self._codes(run, store_ms)
+            codes = _FORM_CODES if run[5] & FORM_MASK else self._codes(run, store_ms)
             packed = b"".join(map(ENTRY.pack, places, sizes, codes))
             entries[queue] = entries[queue] + packed if queue in entries else packed
-            if run.source or run.shared:
+            if run[3] or run[4]:
                 keys.append(pending_run(run, places, store_ms))
             size = places[-1] + sizes[-1] - places[0]
-            appended.append(AppendedRun(places[0], first, size, places))
+            appended.append(new(AppendedRun, (places[0], first, size, places)))
         self._hold_or_enter(placed[-1][0][-1], store_ms, entries, keys)
         return appended
 
@@ -286,9 +295,7 @@ class StoreWriter(StoreReader):
         return appended
 
     def _codes(self, run: NewRun, store_ms: int) -> Iterable[int]:
-        """The tags code of each message."""
-        if run.sys_flag & FORM_MASK:
-            return itertools.repeat(FORM_CODE)
+        """The tags code of each message of RocketMQ's form."""
         if run.source.find(TAGS_NEEDLE) < 0 and run.shared.find(TAGS_NEEDLE) < 0:
             return itertools.repeat(0)
         of = self._tags_codes.of

@@ -54,6 +54,66 @@ def test_a_consumer_without_acknowledgements_empties_the_queue(yard: Yard, durab
     assert taker.bodies == numbered(1_000)
     assert (queue.ready, queue.unacked, queue.ready_bytes) == (0, 0, 0)
     assert max(taker.batches) <= 256
+    assert taker.passed_on == 0  # More than 256 came together, or there was no log.
+
+
+def test_new_messages_are_passed_on_to_who_acknowledges_nothing(yard: Yard) -> None:
+    queue = yard.queue()
+    first = yard.consume(prefetch=3)
+    yard.put_all(*numbered(5))
+    taker = yard.consume(no_ack=True)
+    assert taker.bodies == numbered(5)[3:]
+    first.consumer.pause()
+    queue.requeue(first.places)
+    yard.settle()
+    assert taker.bodies == [*numbered(5)[3:], *numbered(3)]
+    yard.works.cancel(first.consumer)
+    assert taker.passed_on == 0
+    taker.consumer.pause()
+    for number in range(5, 305, 10):  # They come ten at a time, and are more than go at once.
+        yard.put_all(*numbered(305)[number : number + 10])
+    assert (queue.ready, taker.passed_on) == (300, 0)
+    taker.consumer.resume()
+    yard.settle()
+    assert taker.bodies[5:] == numbered(305)[5:]
+    assert (taker.passed_on, queue.acked, queue.delivered) == (300, 305, 308)
+    assert taker.batches[-2:] == [250, 50]
+    assert (queue.ready, queue.unacked, queue.ready_bytes, queue.unacked_bytes) == (0, 0, 0, 0)
+    yard.record()
+    yard.restart()
+    assert yard.counts() == (0, 0)
+
+
+def test_what_is_passed_on_is_what_may_be_had(yard: Yard) -> None:
+    """Not what has expired, and what is on its own shelf in its turn."""
+    yard.queue("short", arguments={"x-message-ttl": 50})
+    yard.queue("ranked", arguments={"x-max-priority": 2})
+    takers = [yard.consume(name, no_ack=True) for name in ("short", "ranked")]
+    for taker in takers:
+        taker.consumer.pause()
+    yard.put_all(*numbered(3), key="short")
+    yard.advance(60)
+    yard.put_all(*numbered(5)[3:], key="short")
+    yard.put_all(b"low", key="ranked", priority=0)
+    yard.put_all(b"high", key="ranked", priority=2)
+    for taker in takers:
+        taker.consumer.resume()
+    yard.settle()
+    assert [taker.bodies for taker in takers] == [numbered(5)[3:], [b"high", b"low"]]
+    assert [taker.passed_on for taker in takers] == [0, 0]
+
+
+def test_a_consumer_that_cannot_be_passed_on_to_is_cancelled(yard: Yard) -> None:
+    yard.queue()
+    taker = yard.consume(no_ack=True)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a mistake of its gateway")
+
+    taker.consumer.on_bodies = fail
+    yard.put_all(*numbered(2))
+    assert taker.cancelled == "error"
+    assert not yard.find().consumers
 
 
 @BOTH
@@ -175,7 +235,7 @@ def test_what_is_kept_at_hand_has_a_limit_for_all_queues_together(
         yard.put_all(*numbered(200), key=name)
     shelves = [yard.find(name).shelves[0] for name in names]
     assert [shelf.ready for shelf in shelves] == [200, 200, 200]
-    kept = [len(shelf.hot) for shelf in shelves if isinstance(shelf, log_shelf.LogShelf)]
+    kept = [shelf.at_hand for shelf in shelves if isinstance(shelf, log_shelf.LogShelf)]
     assert kept[0] == 200
     assert kept[1] == kept[2] < 100
     for taker in takers:

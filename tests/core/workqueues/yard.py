@@ -36,12 +36,20 @@ class Taker:
 
     got: list[Delivery] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
+    passed_on: int = 0
+    """How many of them came as bodies only."""
     cancelled: str = ""
     consumer: Consumer = None  # type: ignore[assignment]
 
     def deliver(self, consumer: Consumer, found: list[Delivery]) -> None:
         self.got += found
         self.batches.append(len(found))
+
+    def take_bodies(self, consumer: Consumer, bodies: list[bytes], forms: list[int]) -> None:
+        found = zip(bodies, forms, strict=True)
+        self.got += [(-1, 0, body, form, 0, len(body)) for body, form in found]
+        self.batches.append(len(bodies))
+        self.passed_on += len(bodies)
 
     def cancel(self, consumer: Consumer, reason: str) -> None:
         self.cancelled = reason
@@ -98,8 +106,9 @@ class Yards(World):
     def consume(self, name: str = "q", *, window: Window | None = None, **settings: Any) -> Taker:
         taker = Taker()
         taker.consumer = self.works.consume(
-            SELF, "/", name, taker.deliver, taker.cancel, window=window, **settings
-        )
+            SELF, "/", name, taker.deliver, taker.cancel, window=window,
+            on_bodies=taker.take_bodies, **settings,
+        )  # fmt: skip
         self.settle()
         return taker
 

@@ -258,7 +258,7 @@ class Writer:
             self.expect_tick()
         appended = self._store.append_runs(runs)
         if self.watched:
-            self._tell_watchers_of_runs(runs)
+            self._tell_watchers_of_runs(runs, appended)
         self._account_runs(runs, appended)
 
     def write_alone(self, message: NewMessage) -> Appended | None:
@@ -366,9 +366,10 @@ class Writer:
 
     def _append_runs(self, runs: list[NewRun], receipts: list[Receipt]) -> None:
         try:
-            self._written.append((receipts, runs, self._store.append_runs(runs)))
+            appended = self._store.append_runs(runs)
+            self._written.append((receipts, runs, appended))
             if self.watched:
-                self._tell_watchers_of_runs(runs)
+                self._tell_watchers_of_runs(runs, appended)
         except (StoreError, NotMasterError) as error:
             self._written.append((receipts, runs, error))
         except Exception as error:
@@ -444,14 +445,16 @@ class Writer:
         self._watched_of[topic, queue_id, extra] = found
         return found
 
-    def _tell_watchers_of_runs(self, runs: Sequence[NewRun]) -> None:
-        found: dict[Key, list[NewRun]] = {}
-        for run in runs:
-            key = run.topic, run.queue_id
-            if key in self.watched:
-                found.setdefault(key, []).append(run)
-        for key, mine in found.items():
-            self._tell_watcher(key, mine, self._store.next_offset(*key) - _count(mine))
+    def _tell_watchers_of_runs(self, runs: Sequence[NewRun], places: Sequence[AppendedRun]) -> None:
+        found: dict[Key, tuple[list[NewRun], int]] = {}
+        for run, place in zip(runs, places, strict=True):
+            key = run[:2]
+            if key in found:
+                found[key][0].append(run)
+            elif key in self.watched:
+                found[key] = [run], place[1]
+        for key, (mine, first) in found.items():
+            self._tell_watcher(key, mine, first)
 
     def _tell_written(self, on_written: OnWritten, error: OnelogError | None) -> None:
         try:

@@ -76,8 +76,8 @@ HANDED_AT_ONCE = 1_000
 """Queues in memory that get a message before anything else has its turn."""
 LATE_MAX = 100
 """Messages that may wait for that."""
-_RUN_MIN = 8
-"""Messages that are alike are stored as a run, if it pays."""
+_RUN_MIN = 2
+"""Messages that are alike are stored as a run, if there are so many, or more, for a queue."""
 EXPIRATION_MS_MAX = 315_360_000_000
 DELAY_MS_MAX = (1 << 32) - 1
 _AMQP = Form.AMQP.sys_flag
@@ -245,20 +245,28 @@ class Publishing:
         ):
             return found
         tail = _U32.pack(len(properties)) + properties
-        now_ms, routes = self._clock.now_ms(), at.routes
+        now_ms, routes, host = self._clock.now_ms(), at.routes, self._host
         left = []
+        # All of them, or none: what follows each other and is of one kind is appended together.
+        as_runs = sum([len(bodies) for _, bodies in found]) >= _RUN_MIN * len(found)
         for each in found:
             route = routes.get(each[0])
             if route is None or not route.is_short:
                 left.append(each)
-            elif route.groups:
-                self._put_alike(route, route.head + tail, each[1], now_ms, on_stored, token)
-            else:
-                lead = route.head + tail
+                continue
+            lead = route.head + tail
+            if not route.groups:
                 records = [lead + body for body in each[1]]
                 for target in route.memory:
                     target.put_all(records, _AMQP)
                 on_stored(token, None, None)
+            elif as_runs:
+                topic, queue_id, _ = route.groups[0]
+                parts = [(0, lead + body, b"") for body in each[1]]
+                run = topic, queue_id, parts, b"", b"", _AMQP, now_ms, host, host, 0
+                self._writer.put(tuple.__new__(NewRun, run), on_stored, token)
+            else:
+                self._put_alike(route, lead, each[1], now_ms, on_stored, token)
         return left
 
     def _put_alike(
@@ -273,11 +281,6 @@ class Publishing:
         """Put messages that begin alike to the one queue of a route that is in the log."""
         topic, queue_id, _ = route.groups[0]
         host = self._host
-        if len(bodies) >= _RUN_MIN:
-            parts = [(0, lead + body, b"") for body in bodies]
-            run = NewRun(topic, queue_id, parts, b"", b"", _AMQP, now_ms, host, host)
-            self._writer.put(run, on_stored, token)
-            return
         # From here on this is `Writer.put_together`, without its call.
         if not self._messages:
             self._writer.begin_tick()

@@ -25,6 +25,8 @@ UNACKED_MAX = 65_535
 
 OnDeliver = Callable[["Consumer", list[Delivery]], None]
 """Called with messages for a consumer; it does not wait."""
+OnBodies = Callable[["Consumer", list[bytes], list[int]], None]
+"""The same for new messages, of which only the bodies and forms of their records are told."""
 Wants = Callable[[bytes, int], bool]
 """Whether a consumer wants a message, of which the record's body and form are told."""
 OnCancel = Callable[["Consumer", str], None]
@@ -69,15 +71,16 @@ class Wishes(TypedDict, total=False):
     arguments: Mapping[str, Any] | None
     owner: Hashable
     wants: Wants | None
+    on_bodies: OnBodies | None
 
 
 class Consumer:
     """One consumer of one queue. `data` is its gateway's."""
 
     __slots__ = (
-        "arguments", "data", "exclusive", "is_active", "is_open", "no_ack", "on_cancel",
-        "on_deliver", "owner", "paused", "prefetch", "priority", "queue", "tag", "unacked",
-        "wants", "window",
+        "arguments", "data", "exclusive", "is_active", "is_open", "no_ack", "on_bodies",
+        "on_cancel", "on_deliver", "owner", "paused", "prefetch", "priority", "queue", "tag",
+        "unacked", "wants", "window",
     )  # fmt: skip
 
     def __init__(
@@ -95,10 +98,12 @@ class Consumer:
         arguments: Mapping[str, Any] | None = None,
         owner: Hashable = None,
         wants: Wants | None = None,
+        on_bodies: OnBodies | None = None,
     ) -> None:
         self.queue = queue
         self.on_deliver = on_deliver
         self.on_cancel = on_cancel
+        self.on_bodies = on_bodies if no_ack else None
         self.tag = tag
         self.no_ack = no_ack
         self.exclusive = exclusive

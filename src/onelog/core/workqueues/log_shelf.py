@@ -17,22 +17,23 @@ Invariant: every offset before `next` is in `out` or in `returned`, or is done.
 """
 
 import heapq
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 from onelog.core.workqueues.deliveries import BODY, PLACE, SIZE, Delivery
-from onelog.core.workqueues.memory_shelf import Handover, taken_from
-from onelog.core.workqueues.supply import LogSupply, Stretch
+from onelog.core.workqueues.memory_shelf import Handover
+from onelog.core.workqueues.supply import Entries, LogSupply, Stretch
 from onelog.message import NewMessage, NewRun
 from onelog.names import join_key, split_key
 
 TABLE = "shelves"
 HOT_MAX, HOT_BYTES_MAX = 1_024, 1 << 20
 """Messages of a queue that are kept at hand."""
-HOT_BYTES_OF_ALL = 16 << 20
+HOT_BYTES_OF_ALL = 4 << 20
 """Bytes that all queues keep at hand together, before each is content with a few."""
-_HOT_BYTES_MIN = 16 << 10
+_HOT_BYTES_MIN = 4 << 10
 _MESSAGE_BYTES = 200
 """What a message at hand costs beside its record's body."""
 _MEASURED_AGAIN = 1_000
@@ -41,6 +42,8 @@ _PLACE_BITS = 16
 
 Range = list[int]
 """The first offset, and the one behind the last."""
+Stored = tuple[int, int, int, int, Entries]
+"""The first offset of messages, how many of them are at hand, what that costs, when they came."""
 Held = tuple[int, Handover]
 """The payload bytes of a message that is out, and to whom it went."""
 
@@ -76,10 +79,10 @@ class LogShelf:
     """One queue of the topic that a durable queue is; of those with priorities, one per level."""
 
     __slots__ = (
-        "_base", "_bits", "_bytes_end", "_done", "_hot_bytes", "_level", "_times_changed",
-        "counts_times", "end", "hot", "in_log", "is_dirty", "is_wanted", "key", "next", "out",
-        "queue_id", "ready_bytes", "returned", "returned_bytes", "supply", "times", "topic",
-        "unacked_bytes", "void",
+        "_base", "_bits", "_bytes_end", "_done", "_fresh", "_hot_bytes", "_hot_end", "_level",
+        "_times_changed", "counts_times", "end", "hot", "in_log", "is_dirty", "is_wanted", "key",
+        "next", "out", "queue_id", "ready_bytes", "returned", "returned_bytes", "supply", "times",
+        "topic", "unacked_bytes", "void",
     )  # fmt: skip
 
     def __init__(self, topic: str, queue_id: int) -> None:
@@ -98,8 +101,11 @@ class LogShelf:
         self.times: dict[int, int] = {}
         self.counts_times = False
         """Whether it is recorded how often messages came back."""
-        self.hot: deque[Delivery] = deque()
-        self._hot_bytes = 0
+        # Lists, and no deques, which take ten times as much while there is nothing in them.
+        self.hot: list[Delivery] = []
+        self._fresh: list[Stored] = []
+        """What follows those at hand, as it was stored; few consumers need more of it."""
+        self._hot_bytes = self._hot_end = 0
         self.is_wanted = False
         """Whether there are consumers for whom messages are kept at hand."""
         self.ready_bytes = 0
@@ -107,7 +113,7 @@ class LogShelf:
         self.is_dirty = False
         self.void = False
         self._done: list[Range] = []
-        self._times_changed: set[int] = set()
+        self._times_changed: dict[int, None] = {}
         self._bytes_end = 0
         self._base = 0
         """Bytes of what is not done, before `_bytes_end`, by the last record."""
@@ -124,6 +130,11 @@ class LogShelf:
 
     def _offset(self, place: int) -> int:
         return place >> self._bits
+
+    @property
+    def at_hand(self) -> int:
+        """How many messages need not be read from the log."""
+        return self._hot_end - self.next if self._hot_bytes else 0
 
     @property
     def _visible_end(self) -> int:
@@ -155,43 +166,54 @@ class LogShelf:
         entries = self.supply.entries(messages)
         self.end = offset + entries.total
         self.ready_bytes += entries.size
-        if self.is_wanted and entries.are_plain:
-            hot, bits, level = self.hot, self._bits, self._level
-            if offset == ((hot[-1][0] >> bits) + 1 if hot else self.next):
-                parts = entries.parts
-                size = entries.body_bytes + _MESSAGE_BYTES * len(parts)
-                hot_bytes = self._hot_bytes + size
-                if len(hot) + len(parts) > HOT_MAX or (
-                    hot_bytes > _HOT_BYTES_MIN and hot_bytes > self._hot_bytes_max
-                ):
-                    parts, size = self._some(parts)
-                hot.extend([
-                    (at << bits | level, 0, body, form, now_ms, payload)
-                    for at, (body, form, payload) in enumerate(parts, offset)
-                ])  # fmt: skip
+        if (
+            self.is_wanted
+            and entries.are_plain
+            and offset == (self._hot_end if self._hot_bytes else self.next)
+        ):
+            count = len(entries.bodies)
+            size = entries.body_bytes + _MESSAGE_BYTES * count
+            hot_bytes = self._hot_bytes + size
+            if offset - self.next + count > HOT_MAX or (
+                hot_bytes > _HOT_BYTES_MIN and hot_bytes > self._hot_bytes_max
+            ):
+                count, size = self._some(entries.bodies, HOT_MAX - offset + self.next)
+            if count:
+                self._fresh.append((offset, count, size, now_ms, entries))
+                self._hot_end = offset + count
                 self._heat(size)
         return entries.total, entries.expires
 
-    def _some(
-        self, parts: list[tuple[bytes, int, int]]
-    ) -> tuple[list[tuple[bytes, int, int]], int]:
-        """The first of these messages that can be kept at hand, and their bytes."""
+    def _some(self, bodies: list[bytes], count_max: int) -> tuple[int, int]:
+        """How many of these messages, from the first on, can be kept at hand, and their bytes."""
         room, size = self._hot_bytes_max - self._hot_bytes, 0
-        found = []
-        for part in parts[: max(0, HOT_MAX - len(self.hot))]:
+        count = 0
+        for body in bodies[: max(0, count_max)]:
             if size >= room:
                 break
-            size += len(part[0]) + _MESSAGE_BYTES
-            found.append(part)
-        return found, size
+            size += len(body) + _MESSAGE_BYTES
+            count += 1
+        return count, size
 
     def cool(self) -> None:
         """Nobody wants messages now."""
         self.is_wanted = False
         self._drop_hot()
 
+    def _thaw(self, count: int) -> None:
+        """Have so many at hand as deliveries, if there are any as they were stored."""
+        bits, level, fresh = self._bits, self._level, self._fresh
+        while fresh and len(self.hot) < count:
+            offset, some, _, now_ms, entries = fresh.pop(0)
+            first = offset << bits | level
+            self.hot.extend(zip(
+                range(first, first + (some << bits), 1 << bits), repeat(0), entries.bodies,
+                entries.forms, repeat(now_ms), entries.payloads, strict=False,
+            ))  # fmt: skip
+
     def _drop_hot(self) -> None:
         self.hot.clear()
+        self._fresh.clear()
         self._heat(-self._hot_bytes)
 
     def _heat(self, bytes_more: int) -> None:
@@ -234,9 +256,10 @@ class LogShelf:
         count = min(count, self._visible_end - self.next)
         if count <= 0:
             return []
+        self._thaw(count)
         if not self.hot:
             self._read_ahead(cold_ok)
-        found, size = taken_from(self.hot, count, bytes_max)
+        found, size = self._taken(count, bytes_max)
         if found:
             begin = self._offset(found[0][PLACE])
             after = self._offset(found[-1][PLACE]) + 1
@@ -244,8 +267,43 @@ class LogShelf:
                 self._pass_over(begin, found)
             self.next = after
             self.ready_bytes -= size
-            self._heat(-_costs(found))
+            self._heat(-_costs(found) if self.hot or self._fresh else -self._hot_bytes)
         return found
+
+    def _taken(self, count: int, bytes_max: int) -> tuple[list[Delivery], int]:
+        """Of those at hand the first ones, and their bytes."""
+        found = self.hot[:count]
+        size = sum([each[SIZE] for each in found])
+        while size > bytes_max and len(found) > 1:
+            size -= found.pop()[SIZE]
+        del self.hot[: len(found)]
+        return found, size
+
+    def pass_on(self, count: int, bytes_max: int) -> tuple[list[bytes], list[int]]:
+        """`take` and `finish` of messages that were just stored, without a delivery of each.
+
+        Their bodies and forms; none, if they have to be taken.
+        """
+        bodies: list[bytes] = []
+        forms: list[int] = []
+        fresh, begin = self._fresh, self.next
+        if not fresh or self.hot or self.returned or fresh[0][0] != begin:
+            return bodies, forms
+        count = min(count, self._visible_end - begin)
+        while fresh and len(bodies) + fresh[0][1] <= count:
+            _, some, size, _, entries = fresh[0]
+            bytes_max -= entries.body_bytes
+            if bytes_max < 0 or some != len(entries.bodies):
+                break
+            del fresh[0]
+            bodies = bodies + entries.bodies if bodies else entries.bodies
+            forms = forms + entries.forms if forms else entries.forms
+            self.ready_bytes -= entries.size
+            self._heat(-size)
+        if bodies:
+            self.next = begin + len(bodies)
+            self._mark_done(begin, self.next)
+        return bodies, forms
 
     def _pass_over(self, begin: int, found: list[Delivery]) -> None:
         """Offsets between these have no message: they are done."""
@@ -261,8 +319,10 @@ class LogShelf:
         if not found and next_offset > self.next:
             self._mark_done(self.next, next_offset)
             self.next = next_offset
-        self.hot.extend(found)
-        self._heat(_costs(found))
+        if found:
+            self.hot.extend(found)
+            self._hot_end = self._offset(found[-1][PLACE]) + 1
+            self._heat(_costs(found))
 
     def _read(self, offset: int, count: int, bytes_max: int, cold_ok: bool) -> Stretch:
         assert self.supply is not None
@@ -396,7 +456,7 @@ class LogShelf:
         times = self.times.get(offset, 0) + counted
         self.times[offset] = times
         if self.counts_times and counted:
-            self._times_changed.add(offset)
+            self._times_changed[offset] = None
         return times
 
     def finish(self, found: Sequence[Delivery]) -> None:
@@ -431,7 +491,7 @@ class LogShelf:
             self.returned_bytes[number] = size
             self.times[number] = times
             if self.counts_times:
-                self._times_changed.add(number)
+                self._times_changed[number] = None
         self.next = offset + len(again)
 
     def peek(self, *, cold_ok: bool = False) -> Delivery | None:
@@ -444,6 +504,7 @@ class LogShelf:
             return None
         if self.next >= self._visible_end:
             return None
+        self._thaw(1)
         if not self.hot:
             if not self.is_wanted:
                 return next(iter(self._read(self.next, 1, 1, cold_ok).found), None)

@@ -252,6 +252,7 @@ class WorkQueue:
         shelf.fresh.append((place, 0, body, form, self._turn_ms, size))  # type: ignore[union-attr]
         shelf.ready_bytes += size
         self.published += 1
+        self._came(size + MESSAGE_BYTES)
 
     def put_all(self, bodies: Sequence[bytes], form: int) -> None:
         """`put` for messages that are alike but for their payload, which has one length."""
@@ -273,6 +274,12 @@ class WorkQueue:
         )
         shelf.ready_bytes += size * count
         self.published += count
+        self._came((size + MESSAGE_BYTES) * count)
+
+    def _came(self, cost: int) -> None:
+        """At once, not with the next turn: who sends too much has to be stopped in time."""
+        self._accounted += cost
+        self._surroundings.stored(self, cost)
 
     def entered(
         self, shelf: LogShelf, messages: Sequence[NewMessage | NewRun], offset: int
@@ -317,8 +324,7 @@ class WorkQueue:
             self._surroundings.later(_TROUBLE_MS, self.wake)
         finally:
             self._is_busy = self._is_reading
-        if not self.topic:
-            self._account()
+        self._account()
         return more and not self.is_deleted
 
     def _read_first(self, ranges: Sequence[tuple[int, int]]) -> None:
@@ -348,6 +354,8 @@ class WorkQueue:
             takers = rota.takers()
             if not takers:
                 return False
+            if takers[0].on_bodies is not None and self._pass_on(takers, budget):
+                return self.ready > 0
             room = min(budget, UNACKED_MAX - self.unacked)
             if len(takers) > 1 and any(each.window and each.window.limit for each in takers):
                 # What one of them takes, others of its channel cannot have: one by one.
@@ -375,6 +383,28 @@ class WorkQueue:
             if not self.ready:
                 return False
         return self.ready > 0
+
+    def _pass_on(self, takers: list[Consumer], count: int) -> bool:
+        """Give new messages to a consumer that acknowledges nothing, if there are any."""
+        consumer, shelf = takers[0], self._only
+        if len(takers) > 1 or self._may_expire or not isinstance(shelf, LogShelf):
+            return False
+        bodies, forms = shelf.pass_on(count, TURN_BYTES_MAX)
+        if bodies:
+            self._is_head_known = False
+            self.rota.served(consumer)
+            self.acked += len(bodies)
+            self.delivered += len(bodies)
+            self._surroundings.changed(shelf)
+            try:
+                consumer.on_bodies(consumer, bodies, forms)  # type: ignore[misc]
+            except Exception:
+                self._cannot_deliver_to(consumer)
+        return bool(bodies)
+
+    def _cannot_deliver_to(self, consumer: Consumer) -> None:
+        log.exception("%s cannot deliver to a consumer, which is cancelled", self.place_name)
+        self._surroundings.gone_by(self, consumer)
 
     def _deliver_chosen(self) -> bool:
         """The same, where some consumers want some messages only."""
@@ -444,8 +474,7 @@ class WorkQueue:
         try:
             consumer.on_deliver(consumer, found)
         except Exception:
-            log.exception("%s cannot deliver to a consumer, which is cancelled", self.place_name)
-            self._surroundings.gone_by(self, consumer)
+            self._cannot_deliver_to(consumer)
             self.requeue([each[PLACE] for each in found])
 
     # -- ends of messages ----------------------------------------------------------------------
@@ -483,8 +512,7 @@ class WorkQueue:
 
     def _freed(self) -> None:
         """There may be room for more."""
-        if not self.topic:
-            self._account()
+        self._account()
         if not self.is_pending and self.rota.all and (self.ready or self.passed):
             self._surroundings.pend(self)
 
@@ -702,8 +730,7 @@ class WorkQueue:
         if shelf.in_log:
             self._surroundings.changed(shelf)  # type: ignore[arg-type]
         self.delivered += 1
-        if not self.topic:
-            self._account()
+        self._account()
 
     def add(self, consumer: Consumer) -> None:
         """One more consumer."""
@@ -741,8 +768,7 @@ class WorkQueue:
             count += shelf.purge()
             if isinstance(shelf, LogShelf):
                 self._surroundings.changed(shelf)
-        if not self.topic:
-            self._account()
+        self._account()
         return count
 
     def when_recorded(self, callback: WhenSafe) -> None:

@@ -60,7 +60,9 @@ class Stretch(NamedTuple):
 class Entries(NamedTuple):
     """Messages that were just appended, as a shelf wants to know them."""
 
-    parts: list[tuple[bytes, int, int]]
+    bodies: list[bytes]
+    forms: list[int]
+    payloads: list[int]
     """Of each its record body, form, and payload bytes."""
     size: int
     body_bytes: int
@@ -74,7 +76,9 @@ class Entries(NamedTuple):
 
 def entries_of(messages: Sequence[NewMessage | NewRun]) -> Entries:
     """What there is to know of messages; those of a run in AMQP's form differ in payload only."""
-    parts: list[tuple[bytes, int, int]] = []
+    bodies: list[bytes] = []
+    forms: list[int] = []
+    payloads: list[int] = []
     count = size = body_bytes = 0
     any_expires, are_plain = False, True
     lead, last_form = b"", -1
@@ -84,11 +88,14 @@ def entries_of(messages: Sequence[NewMessage | NewRun]) -> Entries:
             _, first, _ = message.parts[0]
             payload, expires = facts_of(first, form)
             before = len(first) - payload if form == AMQP_FLAG else 0
-            parts += [(body, form, len(body) - before) for _, body, _ in message.parts]
-            run_bytes = sum([len(body) for _, body, _ in message.parts])
-            count += len(message.parts)
-            size += run_bytes - before * len(message.parts)
-            body_bytes += run_bytes
+            some = [body for _, body, _ in message.parts]
+            sizes = [len(body) - before for body in some]
+            bodies += some
+            forms += [form] * len(some)
+            payloads += sizes
+            count += len(some)
+            size += sum(sizes)
+            body_bytes += sum(sizes) + before * len(some)
             any_expires |= expires
             are_plain = are_plain and form in AS_STORED
             continue
@@ -102,12 +109,16 @@ def entries_of(messages: Sequence[NewMessage | NewRun]) -> Entries:
             any_expires |= expires
             are_plain = are_plain and form in AS_STORED
             lead, last_form = body[: len(body) - payload], form
-        parts.append((body, form, payload))
+        bodies.append(body)
+        forms.append(form)
+        payloads.append(payload)
         count += message[11]
         size += payload
         body_bytes += len(body)
         are_plain = are_plain and message[11] == 1
-    return tuple.__new__(Entries, (parts, size, body_bytes, any_expires, are_plain, count))
+    return tuple.__new__(
+        Entries, (bodies, forms, payloads, size, body_bytes, any_expires, are_plain, count)
+    )
 
 
 class LogSupply:

@@ -68,7 +68,8 @@ QUEUES_MAX = 200_000
 _ROUND_QUEUES, _ROUND_MESSAGES = 256, 8_192
 """Queues that have their turn before anything else has its own, and what they may deliver."""
 _SEEN_AT_ONCE = 1_000
-_BEHIND_BYTES = 8 << 20
+_BEHIND_BYTES = 3 << 19
+"""What queues may have to deliver before nothing more is read for them."""
 _TROUBLE_MS, _HEAD_TICK_MS = 1_000, 10
 
 OnGot = Callable[[Any, Delivery | None, WorkQueue, int, OnelogError | None], None]
@@ -630,7 +631,10 @@ class WorkQueues:
         if (share >= 80 - 10 * self.memory_is_high) != self.memory_is_high:
             self.memory_is_high = not self.memory_is_high
             for told in self.on_alarm:
-                self._call_soon(told)
+                if self.memory_is_high:
+                    told()  # What publishers have sent meanwhile would find no room.
+                else:
+                    self._call_soon(told)
         if (share >= 100 - 10 * self.memory_is_full) != self.memory_is_full:
             is_full = self.memory_is_full = not self.memory_is_full
             log.warning(

@@ -113,6 +113,7 @@ class Consuming:
             self._cancelled,
             tag=tag,
             no_ack=no_ack,
+            on_bodies=self._deliver_bodies,
             exclusive=exclusive,
             priority=priority,
             prefetch=self.prefetch,
@@ -237,37 +238,67 @@ class Consuming:
         queue = consumer.queue
         first = tag = self._tag + 1
         is_counted = queue.kind == "quorum"
-        unpack = _U32.unpack_from
         add = out.append
         lead, size, like = writer.like
         for _, times, body, form, _, _ in deliveries:
             if len(body) == size and not times and form == AMQP_FLAG and body.startswith(lead):
                 add(like(tag, body[len(lead) :]))
-                tag += 1
-                continue
-            if form != AMQP_FLAG:
-                body = in_amqp_form(body, form)
-            # See record/forms/amqp: exchange and key are as they are delivered.
-            at = 1 + body[0]
-            at += 1 + body[at]
-            begin = at + 4
-            end = begin + unpack(body, at)[0]
-            properties = body[begin:end]
-            if times and is_counted:
-                properties = with_headers(bytes(properties), {"x-delivery-count": times})
-            writer.put(out, tag, times > 0, body[:at], properties, body[end:])
-            if not times and form == AMQP_FLAG:
-                writer.expect(body[:end], body[:at], properties, len(body))
+            else:
+                self._put(out, writer, tag, times, body, form, is_counted=is_counted)
                 lead, size, like = writer.like
             tag += 1
         self._tag = tag - 1
         if not consumer.no_ack:
             entries = [(queue, each[0]) for each in deliveries]
             self.unacked.update(zip(range(first, tag), entries, strict=True))
+        self._send(out)
+
+    def _deliver_bodies(self, consumer: Consumer, bodies: list[bytes], forms: list[int]) -> None:
+        """The same for new messages that are not acknowledged."""
+        out: list[Buffer] = []
+        writer: DeliveryWriter = consumer.data
+        lead, size, like = writer.like
+        skip, add = len(lead), out.append
+        for tag, (body, form) in enumerate(zip(bodies, forms, strict=True), self._tag + 1):
+            if len(body) == size and form == AMQP_FLAG and body.startswith(lead):
+                add(like(tag, body[skip:]))
+            else:
+                self._put(out, writer, tag, 0, body, form)
+                lead, size, like = writer.like
+                skip = len(lead)
+        self._tag += len(bodies)
+        self._send(out)
+
+    def _send(self, out: list[Buffer]) -> None:
         connection = self.session.connection
         connection.send(out)
         if connection.congested:
             self.session.pause()
+
+    def _put(
+        self,
+        out: list[Buffer],
+        writer: DeliveryWriter,
+        tag: int,
+        times: int,
+        body: bytes,
+        form: int,
+        *,
+        is_counted: bool = False,
+    ) -> None:
+        if form != AMQP_FLAG:
+            body = bytes(in_amqp_form(body, form))
+        # See record/forms/amqp: exchange and key are as they are delivered.
+        at = 1 + body[0]
+        at += 1 + body[at]
+        begin = at + 4
+        end = begin + _U32.unpack_from(body, at)[0]
+        properties = body[begin:end]
+        if times and is_counted:
+            properties = with_headers(bytes(properties), {"x-delivery-count": times})
+        writer.put(out, tag, times > 0, body[:at], properties, body[end:])
+        if not times and form == AMQP_FLAG:
+            writer.expect(body[:end], body[:at], properties, len(body))
 
     def deliver_from(
         self,

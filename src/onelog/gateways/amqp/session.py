@@ -232,7 +232,7 @@ class AmqpSession(FramedSession):
             return
         channels = self.channels
         reader = self._reader
-        published = 0
+        published = scattered = 0
         try:
             for event in reader.events():
                 number = event[0]
@@ -248,7 +248,7 @@ class AmqpSession(FramedSession):
                             channel.publish(event)
                             if channel.publishing.mode == "plain":
                                 found = reader.scattered(event)
-                                published += channel.publish_scattered(event, found)
+                                scattered += channel.publish_scattered(event, found)
                         published += 1 + len(bodies)
                     else:
                         channel.handle(event)
@@ -262,22 +262,28 @@ class AmqpSession(FramedSession):
             self.fail(error.code, str(error), 0)
         self.flush_acknowledgements()
         if published:
-            self._pace(published)
+            self._pace(published, scattered)
 
-    def _pace(self, published: int) -> None:
+    def _pace(self, published: int, scattered: int) -> None:
         """Let who publishes much, and waits for nothing, be read less often, and more at a time.
 
         And not while queues have a lot to deliver: what is read meanwhile would only take memory.
+        Who publishes to many queues is read on until then: a turn of each of them costs more than
+        a look at a socket, so each should have several messages by then.
         """
+        published += scattered
         self._came += published
         now_ms = self.gateway.clock.now_ms()
         if now_ms - self._paced_ms >= PACE_MS:
             self._is_fast = self._came >= FAST_PER_MS * (now_ms - self._paced_ms)
             self._paced_ms, self._came = now_ms, 0
-        if (self._is_fast or published >= MANY) and not any(
-            each.is_awaited for each in self.channels.values()
+        is_behind = self.broker.workqueues.is_behind
+        if (
+            (self._is_fast or published >= MANY)
+            and (scattered < MANY or is_behind())
+            and not any(each.is_awaited for each in self.channels.values())
         ):
-            self.connection.rest(self.broker.workqueues.is_behind)
+            self.connection.rest(is_behind)
 
     def flush_acknowledgements(self) -> None:
         """Pass on what was acknowledged."""
