@@ -346,8 +346,7 @@ class WorkQueue:
                 self._accounted = cost
 
     def _deliver(self) -> bool:
-        budget = TURN_MAX
-        rota = self.rota
+        budget, rota = TURN_MAX, self.rota
         if rota.selects or self.passed:
             return self._deliver_chosen()
         while budget > 0 and not self.is_deleted:
