@@ -45,7 +45,9 @@ class Taker:
         self.got += found
         self.batches.append(len(found))
 
-    def take_bodies(self, consumer: Consumer, bodies: list[bytes], forms: list[int]) -> None:
+    def take_bodies(
+        self, consumer: Consumer, bodies: Sequence[bytes], forms: Sequence[int]
+    ) -> None:
         found = zip(bodies, forms, strict=True)
         self.got += [(-1, 0, body, form, 0, len(body)) for body, form in found]
         self.batches.append(len(bodies))

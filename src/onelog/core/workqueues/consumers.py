@@ -25,7 +25,7 @@ UNACKED_MAX = 65_535
 
 OnDeliver = Callable[["Consumer", list[Delivery]], None]
 """Called with messages for a consumer; it does not wait."""
-OnBodies = Callable[["Consumer", list[bytes], list[int]], None]
+OnBodies = Callable[["Consumer", Sequence[bytes], Sequence[int]], None]
 """The same for new messages, of which only the bodies and forms of their records are told."""
 Wants = Callable[[bytes, int], bool]
 """Whether a consumer wants a message, of which the record's body and form are told."""

@@ -279,7 +279,7 @@ class LogShelf:
         del self.hot[: len(found)]
         return found, size
 
-    def pass_on(self, count: int, bytes_max: int) -> tuple[list[bytes], list[int]]:
+    def pass_on(self, count: int, bytes_max: int) -> tuple[Sequence[bytes], Sequence[int]]:
         """`take` and `finish` of messages that were just stored, without a delivery of each.
 
         Their bodies and forms; none, if they have to be taken.

@@ -1,8 +1,10 @@
 """Messages of a queue that lives in memory, in their order.
 
-What came back stands before what was never out, each at its own place: places only grow.
+What came back stands before what was never out, each at its own place: places only grow. Messages
+that came together stay together until they are wanted one by one.
 
-Invariant: every message is in exactly one of `fresh`, `returned` and `out`.
+Invariant: every message is in exactly one of `_fresh`, `_runs`, `returned` and `out`; what is in
+`_runs` comes after what is in `_fresh`.
 """
 
 import heapq
@@ -11,6 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from onelog.core.workqueues.consumers import Consumer
 from onelog.core.workqueues.deliveries import SIZE, TIMES, Delivery
+
+Run = tuple[int, int, Sequence[bytes], int, int, int]
+"""Messages that came together: the place of the first one, which of the bodies that is, the bodies,
+the form's flag, store time, and the payload bytes of each."""
 
 
 class Handover:
@@ -43,12 +49,15 @@ class MemoryShelf:
     """One level of a queue in memory."""
 
     __slots__ = (
-        "fresh", "in_log", "out", "ready_bytes", "returned", "unacked_bytes",
+        "_fresh", "_run_count", "_runs", "in_log", "out", "ready_bytes", "returned",
+        "unacked_bytes",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.in_log = False
-        self.fresh: deque[Delivery] = deque()
+        self._fresh: deque[Delivery] = deque()
+        self._runs: deque[Run] = deque()
+        self._run_count = 0
         self.returned: list[Delivery] = []
         self.out: dict[int, tuple[Delivery, Handover]] = {}
         self.ready_bytes = 0
@@ -57,20 +66,64 @@ class MemoryShelf:
     @property
     def ready(self) -> int:
         """How many messages may be had."""
-        return len(self.fresh) + len(self.returned)
+        return len(self._fresh) + self._run_count + len(self.returned)
 
-    def put(self, delivery: Delivery) -> None:
+    def put(self, place: int, body: bytes, form: int, now_ms: int, size: int) -> None:
         """Take a message in."""
-        self.fresh.append(delivery)
-        self.ready_bytes += delivery[SIZE]
+        if self._runs:
+            self.put_all(place, [body], form, now_ms, size)
+        else:
+            self._fresh.append((place, 0, body, form, now_ms, size))
+            self.ready_bytes += size
+
+    def put_all(
+        self, place: int, bodies: Sequence[bytes], form: int, now_ms: int, size: int
+    ) -> None:
+        """Take messages in that are alike but for their payload; `size` is that of each of them."""
+        self._runs.append((place, 0, bodies, form, now_ms, size))
+        self._run_count += len(bodies)
+        self.ready_bytes += size * len(bodies)
+
+    def _from_runs(self, count: int) -> Run:
+        """Of what came together first so many, or all; there has to be something."""
+        place, at, bodies, form, now_ms, size = self._runs[0]
+        if count < len(bodies) - at:
+            self._runs[0] = place + count, at + count, bodies, form, now_ms, size
+            found = bodies[at : at + count]
+        else:
+            self._runs.popleft()
+            found = bodies[at:]
+        self._run_count -= len(found)
+        return place, 0, found, form, now_ms, size
+
+    def _part(self, count: int) -> None:
+        """Have so many messages one by one, if there are."""
+        while self._run_count and len(self._fresh) < count:
+            place, _, bodies, form, now_ms, size = self._from_runs(count - len(self._fresh))
+            self._fresh.extend(
+                [(at, 0, body, form, now_ms, size) for at, body in enumerate(bodies, place)]
+            )
+
+    def pass_on(self, count: int, bytes_max: int) -> tuple[Sequence[bytes], Sequence[int]]:
+        """`take` and `finish` of messages that came together, without a delivery of each.
+
+        Their bodies and forms; none, if they have to be taken.
+        """
+        if self.returned or self._fresh or not self._runs:
+            return (), ()
+        size = self._runs[0][5]
+        _, _, bodies, form, _, _ = self._from_runs(min(count, max(1, bytes_max // max(1, size))))
+        self.ready_bytes -= size * len(bodies)
+        return bodies, [form] * len(bodies)
 
     def take(self, count: int, bytes_max: int, *, cold_ok: bool = False) -> list[Delivery]:
         """The next messages, up to so many, and so many bytes, but one at least."""
         if self.returned:
             # What came back stands before all that did not.
             some = min(count, len(self.returned))
-            self.fresh.extendleft(reversed([heapq.heappop(self.returned) for _ in range(some)]))
-        found, size = taken_from(self.fresh, count, bytes_max)
+            self._fresh.extendleft(reversed([heapq.heappop(self.returned) for _ in range(some)]))
+        self._part(count)
+        found, size = taken_from(self._fresh, count, bytes_max)
         self.ready_bytes -= size
         return found
 
@@ -118,11 +171,13 @@ class MemoryShelf:
         """The next message."""
         if self.returned:
             return self.returned[0]
-        return self.fresh[0] if self.fresh else None
+        self._part(1)
+        return self._fresh[0] if self._fresh else None
 
     def browse(self, skip: int, count: int) -> list[Delivery]:
         """Messages that may be had, from one on, without taking them."""
-        found = [*sorted(self.returned), *self.fresh]
+        self._part(self.ready)
+        found = [*sorted(self.returned), *self._fresh]
         return found[skip : skip + count]
 
     def cool(self) -> None:
@@ -131,7 +186,9 @@ class MemoryShelf:
     def purge(self) -> int:
         """Drop all that may be had; how many that were."""
         count = self.ready
-        self.fresh.clear()
+        self._fresh.clear()
+        self._runs.clear()
+        self._run_count = 0
         self.returned.clear()
         self.ready_bytes = 0
         return count

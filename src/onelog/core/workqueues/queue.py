@@ -249,8 +249,7 @@ class WorkQueue:
         if shelf is None:
             level = min(priority, len(self.shelves) - 1)
             place, shelf = place << _PLACE_BITS | level, self.shelves[level]
-        shelf.fresh.append((place, 0, body, form, self._turn_ms, size))  # type: ignore[union-attr]
-        shelf.ready_bytes += size
+        shelf.put(place, body, form, self._turn_ms, size)  # type: ignore[union-attr]
         self.published += 1
         self._came(size + MESSAGE_BYTES)
 
@@ -266,13 +265,9 @@ class WorkQueue:
         if not self.is_pending:
             self._turn_ms = self._surroundings.clock.now_ms()
             self._surroundings.pend(self)
-        place, turn_ms, count = self._next_place, self._turn_ms, len(bodies)
-        self._next_place = place + count
-        shelf = self._only
-        shelf.fresh.extend(
-            [(at, 0, body, form, turn_ms, size) for at, body in enumerate(bodies, place)]
-        )
-        shelf.ready_bytes += size * count
+        count = len(bodies)
+        self._only.put_all(self._next_place, bodies, form, self._turn_ms, size)
+        self._next_place += count
         self.published += count
         self._came((size + MESSAGE_BYTES) * count)
 
@@ -386,7 +381,7 @@ class WorkQueue:
     def _pass_on(self, takers: list[Consumer], count: int) -> bool:
         """Give new messages to a consumer that acknowledges nothing, if there are any."""
         consumer, shelf = takers[0], self._only
-        if len(takers) > 1 or self._may_expire or not isinstance(shelf, LogShelf):
+        if len(takers) > 1 or self._may_expire or shelf is None:
             return False
         bodies, forms = shelf.pass_on(count, TURN_BYTES_MAX)
         if bodies:
@@ -394,7 +389,8 @@ class WorkQueue:
             self.rota.served(consumer)
             self.acked += len(bodies)
             self.delivered += len(bodies)
-            self._surroundings.changed(shelf)
+            if shelf.in_log:
+                self._surroundings.changed(shelf)  # type: ignore[arg-type]
             try:
                 consumer.on_bodies(consumer, bodies, forms)  # type: ignore[misc]
             except Exception:

@@ -8,6 +8,7 @@ A stream is read, not emptied: what is delivered from one is acknowledged to its
 the same three verbs as a queue (`streams`).
 """
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -253,7 +254,9 @@ class Consuming:
             self.unacked.update(zip(range(first, tag), entries, strict=True))
         self._send(out)
 
-    def _deliver_bodies(self, consumer: Consumer, bodies: list[bytes], forms: list[int]) -> None:
+    def _deliver_bodies(
+        self, consumer: Consumer, bodies: Sequence[bytes], forms: Sequence[int]
+    ) -> None:
         """The same for new messages that are not acknowledged."""
         out: list[Buffer] = []
         writer: DeliveryWriter = consumer.data
