@@ -29,8 +29,9 @@ Buffer = bytes | bytearray | memoryview
 
 FLUSH_BYTES = 256 << 10
 """Bytes of one connection that are not held back until the end of the tick."""
-JOIN_BYTES_MAX = 64 << 10
-"""Up to here, buffers are copied into one: that costs less than handing each to the kernel."""
+JOIN_BYTES_MAX, SMALL_BYTES = 64 << 10, 1 << 10
+"""Up to here, buffers are copied into one: that costs less than handing each to the kernel. So it
+does for any number of small ones."""
 FLUSHED_AT_ONCE = 100
 """Connections that are flushed before the clock is looked at."""
 BUSY_SECONDS = 0.005
@@ -390,7 +391,7 @@ class Connection(asyncio.Protocol):
         try:
             if len(out) == 1:
                 self._transport.write(out[0])
-            elif size <= JOIN_BYTES_MAX:
+            elif size <= JOIN_BYTES_MAX or size < len(out) * SMALL_BYTES:
                 self._transport.write(b"".join(out))
             else:
                 self._transport.writelines(out)

@@ -31,9 +31,11 @@ from onelog.names import join_key, split_key
 TABLE = "shelves"
 HOT_MAX, HOT_BYTES_MAX = 1_024, 1 << 20
 """Messages of a queue that are kept at hand."""
-HOT_BYTES_OF_ALL = 4 << 20
+HOT_BYTES_OF_ALL = 2 << 20
 """Bytes that all queues keep at hand together, before each is content with a few."""
-_HOT_BYTES_MIN = 4 << 10
+_HOT_BYTES_MIN = 2 << 10
+_READ_BYTES_OF_ALL, _READ_BYTES_MIN = 16 << 20, 16 << 10
+"""The same for what is read back: of little at a time each message would cost more."""
 _MESSAGE_BYTES = 200
 """What a message at hand costs beside its record's body."""
 _MEASURED_AGAIN = 1_000
@@ -315,7 +317,10 @@ class LogShelf:
             expected = offset + 1
 
     def _read_ahead(self, cold_ok: bool) -> None:
-        found, next_offset = self._read(self.next, HOT_MAX, self._hot_bytes_max, cold_ok)
+        assert self.supply is not None
+        has_room = self.supply.hot_bytes < _READ_BYTES_OF_ALL
+        bytes_max = HOT_BYTES_MAX if has_room else _READ_BYTES_MIN
+        found, next_offset = self._read(self.next, HOT_MAX, bytes_max, cold_ok)
         if not found and next_offset > self.next:
             self._mark_done(self.next, next_offset)
             self.next = next_offset
