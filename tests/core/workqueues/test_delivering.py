@@ -1,11 +1,17 @@
 """Messages go to consumers: in order, once, to who has room, and come back where they were."""
 
+import contextlib
+from pathlib import Path
+
 import pytest
 
+from onelog.config import BrokerConfig
 from onelog.core.access import SELF
+from onelog.core.durable.writer import nobody
 from onelog.core.workqueues import log_shelf, workqueues
 from onelog.core.workqueues.consumers import Window
 from onelog.errors import AccessRefusedError, QueueNotFoundError, ResourceLockedError
+from onelog.record.forms.amqp_fields import encode_properties
 from tests.core.workqueues.yard import Yard, body_of, numbered
 
 BOTH = pytest.mark.parametrize("durable", [True, False], ids=["log", "memory"])
@@ -54,7 +60,7 @@ def test_a_consumer_without_acknowledgements_empties_the_queue(yard: Yard, durab
     assert taker.bodies == numbered(1_000)
     assert (queue.ready, queue.unacked, queue.ready_bytes) == (0, 0, 0)
     assert max(taker.batches) <= 256
-    assert taker.passed_on == 0  # More than 256 came together, or there was no log.
+    assert taker.passed_on == 0  # More than 256 came together, or each by itself.
 
 
 def test_new_messages_are_passed_on_to_who_acknowledges_nothing(yard: Yard) -> None:
@@ -82,6 +88,62 @@ def test_new_messages_are_passed_on_to_who_acknowledges_nothing(yard: Yard) -> N
     yard.record()
     yard.restart()
     assert yard.counts() == (0, 0)
+
+
+def test_messages_that_came_together_to_a_queue_in_memory_go_in_order_whoever_takes_them(
+    yard: Yard,
+) -> None:
+    queue = yard.queue(durable=False)
+    raw = encode_properties({})
+    sent = [b"%03d" % number for number in range(700)]
+
+    def put_together(bodies: list[bytes]) -> None:
+        assert yard.broker.routing.publish_all(SELF, "/", "", "q", raw, bodies, nobody)
+        yard.settle()
+
+    yard.put_all(sent[0])
+    put_together(sent[1:5])
+    yard.put_all(sent[5])
+    assert [body_of(each) for each in queue.browse(1, 3)] == sent[1:4]
+    put_together(sent[6:600])
+    first = yard.consume(prefetch=3)
+    assert first.bodies == sent[:3]
+    taker = yard.consume(no_ack=True)
+    assert (taker.bodies, queue.ready) == (sent[3:600], 0)
+    assert 0 < taker.passed_on < 597
+    assert max(taker.batches) <= 256
+    first.consumer.pause()
+    put_together(sent[600:650])
+    assert taker.bodies[-50:] == sent[600:650]
+    taker.consumer.pause()
+    put_together(sent[650:690])
+    queue.requeue(first.places)
+    yard.put_all(sent[690])
+    taker.consumer.resume()
+    yard.settle()
+    assert taker.bodies[-44:] == [*sent[:3], *sent[650:691]]
+    assert (queue.unacked, queue.ready_bytes, queue.unacked_bytes) == (0, 0, 0)
+    taker.consumer.pause()
+    put_together(sent[691:])
+    assert (queue.ready, queue.ready_bytes) == (9, 27)
+    assert queue.purge() == 9
+    assert (queue.ready, queue.ready_bytes, yard.works.memory_bytes) == (0, 0, 0)
+
+
+def test_who_publishes_hears_at_once_that_there_is_little_memory(tmp_path: Path) -> None:
+    config = BrokerConfig(memory_queue_bytes_max=1 << 20)
+    with contextlib.closing(Yard(tmp_path / "store", broker_config=config)) as yard:
+        told: list[bool] = []
+        yard.works.on_alarm.append(lambda: told.append(yard.works.memory_is_high))
+        yard.queue(durable=False)
+        yard.put(*[bytes(10_000)] * 81)
+        assert told == []
+        yard.put(bytes(10_000))
+        assert told == [True]  # Four fifths are in use; nothing else has had its turn.
+        yard.settle()
+        assert len(yard.drain()) == 82
+        yard.settle()
+        assert told == [True, False]
 
 
 def test_what_is_passed_on_is_what_may_be_had(yard: Yard) -> None:

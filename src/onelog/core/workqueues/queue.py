@@ -16,7 +16,7 @@ from typing import Any
 
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.workqueues.arguments import Terms
-from onelog.core.workqueues.consumers import Consumer, Rota, shares
+from onelog.core.workqueues.consumers import Consumer, OnBodies, Rota, shares
 from onelog.core.workqueues.dead_letters import Reason
 from onelog.core.workqueues.deliveries import (
     PLACE,
@@ -348,7 +348,8 @@ class WorkQueue:
             takers = rota.takers()
             if not takers:
                 return False
-            if takers[0].on_bodies is not None and self._pass_on(takers, budget):
+            on_bodies = takers[0].on_bodies
+            if on_bodies is not None and self._pass_on(takers, on_bodies, budget):
                 return self.ready > 0
             room = min(budget, UNACKED_MAX - self.unacked)
             if len(takers) > 1 and any(each.window and each.window.limit for each in takers):
@@ -378,7 +379,7 @@ class WorkQueue:
                 return False
         return self.ready > 0
 
-    def _pass_on(self, takers: list[Consumer], count: int) -> bool:
+    def _pass_on(self, takers: list[Consumer], on_bodies: OnBodies, count: int) -> bool:
         """Give new messages to a consumer that acknowledges nothing, if there are any."""
         consumer, shelf = takers[0], self._only
         if len(takers) > 1 or self._may_expire or shelf is None:
@@ -389,10 +390,10 @@ class WorkQueue:
             self.rota.served(consumer)
             self.acked += len(bodies)
             self.delivered += len(bodies)
-            if shelf.in_log:
-                self._surroundings.changed(shelf)  # type: ignore[arg-type]
+            if isinstance(shelf, LogShelf):
+                self._surroundings.changed(shelf)
             try:
-                consumer.on_bodies(consumer, bodies, forms)  # type: ignore[misc]
+                on_bodies(consumer, bodies, forms)
             except Exception:
                 self._cannot_deliver_to(consumer)
         return bool(bodies)
