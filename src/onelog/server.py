@@ -236,7 +236,7 @@ class BrokerServer:
             self.store,
             clock=self._clock,
             schedule=self._schedule,
-            call_soon=self._call_soon,
+            call_soon=self._outbox.soon,
             post=self._post,
             offload=lambda work: void(loop.run_in_executor(None, work)),
             random=random,
@@ -358,9 +358,6 @@ class BrokerServer:
 
     def _schedule(self, delay_ms: int, call: Callable[[], None]) -> None:
         self._loop.call_later(delay_ms / 1000, call)
-
-    def _call_soon(self, call: Callable[[], None]) -> None:
-        self._loop.call_soon(call)
 
     def _post(self, call: Callable[[], None]) -> None:
         self._loop.call_soon_threadsafe(call)

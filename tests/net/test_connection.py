@@ -4,7 +4,6 @@ import itertools
 import logging
 import os
 import struct
-import time
 import weakref
 import zlib
 from typing import Any
@@ -113,13 +112,57 @@ async def test_what_is_written_in_one_tick_leaves_in_one_write() -> None:
     assert wire.writes == [b"onetwothreefour"]
 
 
+async def test_a_tick_ends_in_one_turn_of_the_loop_with_all_that_follows_from_it() -> None:
+    """What arrived is appended, and delivered, and written before anything else is read."""
+    connection, wire, _ = connected()
+    outbox = connection._outbox
+    done: list[str] = []
+
+    def append() -> None:
+        done.append("append")
+        connection.soon(deliver)
+
+    def deliver() -> None:
+        done.append("deliver")
+        connection.write(b"delivered")
+        connection.soon(deliver_more)
+
+    def deliver_more() -> None:
+        done.append("more")
+        connection.write(b"more")
+
+    connection.data_received(b"one")
+    connection.soon(append)
+    asyncio.get_running_loop().call_soon(lambda: done.append(f"others {outbox.is_over()}"))
+    assert done == []
+    await asyncio.sleep(0)
+    # What asks for another turn has it after everybody else.
+    assert (done, wire.writes) == (["append", "deliver", "others False"], [b"onedelivered"])
+    await asyncio.sleep(0)
+    assert (done[3:], wire.writes[1:]) == (["more"], [b"more"])
+
+
+async def test_a_call_that_fails_at_the_end_of_a_tick_costs_the_others_nothing() -> None:
+    connection, wire, _ = connected()
+    loop = asyncio.get_running_loop()
+    told: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: told.append(context))
+
+    def fail() -> None:
+        raise ValueError("on purpose")
+
+    connection.soon(fail)
+    connection.soon(lambda: connection.write(b"written"))
+    await asyncio.sleep(0)
+    assert wire.writes == [b"written"]
+    assert str(told[0]["exception"]) == "on purpose"
+
+
 async def test_what_arrives_after_long_work_waits_for_the_next_tick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(net_connection, "BUSY_SECONDS", 0.0)
-    monkeypatch.setattr(net_connection, "PAUSE_SECONDS", 60.0)
     outbox = Outbox(asyncio.get_running_loop())
-    outbox.idle_since = time.monotonic()
     handled: list[bytes] = []
 
     class Noting(Echo):
@@ -130,41 +173,43 @@ async def test_what_arrives_after_long_work_waits_for_the_next_tick(
     first, second = (Connection(Noting, outbox, Limits()) for _ in wires)
     for connection, wire in zip((first, second), wires, strict=True):
         connection.connection_made(wire)
+    first.data_received(b"a0")
     first.data_received(b"a1")
     first.data_received(b"a2")  # As TLS may give it, although reading is paused.
     second.data_received(b"b1")
     asyncio.get_running_loop().call_soon(handled.append, b"others")
-    assert (handled, wires[0].is_reading(), wires[1].is_reading()) == ([], False, False)
+    assert (handled, wires[0].is_reading(), wires[1].is_reading()) == ([b"a0"], False, False)
     seen = []
-    while len(handled) < 4:
+    while len(handled) < 5:
         await asyncio.sleep(0)
         seen.append((list(handled), wires[0].is_reading()))
-    assert handled == [b"a1", b"others", b"a2", b"b1"]
+    assert handled == [b"a0", b"a1", b"others", b"a2", b"b1"]
     assert wires[0].is_reading()
     assert wires[1].is_reading()
-    assert seen[0] == ([b"a1", b"others"], False)
+    assert seen[0] == ([b"a0", b"a1", b"others"], False)
 
 
 async def test_late_bytes_are_bounded_and_those_of_a_closed_connection_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(net_connection, "BUSY_SECONDS", 0.0)
-    monkeypatch.setattr(net_connection, "PAUSE_SECONDS", 60.0)
     monkeypatch.setattr(net_connection, "LATE_BYTES_MAX", 1)
     outbox = Outbox(asyncio.get_running_loop())
-    outbox.idle_since = time.monotonic()
     wires = [Wire(), Wire()]
     first, second = (Connection(Echo, outbox, Limits()) for _ in wires)
     for connection, wire in zip((first, second), wires, strict=True):
         connection.connection_made(wire)
+    second.data_received(b"the first of a tick, ")
     first.data_received(b"late")
     second.data_received(b"at once")
     first.abort()
     outbox.flush()
-    assert wires[1].writes == [b"at once"]
+    assert wires[1].writes == [b"the first of a tick, at once"]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert wires[0].writes == []
+    second.data_received(b"the first of a tick")
+    assert wires[1].is_reading()
     second.data_received(b"late")
     assert not wires[1].is_reading()
 
@@ -257,14 +302,14 @@ async def test_a_socket_that_is_gone_keeps_nobody_elses_late_bytes(
             raise RuntimeError("unable to perform operation on it; the handler is closed")
 
     monkeypatch.setattr(net_connection, "BUSY_SECONDS", 0.0)
-    monkeypatch.setattr(net_connection, "PAUSE_SECONDS", 60.0)
     outbox = Outbox(asyncio.get_running_loop())
-    outbox.idle_since = time.monotonic()
     wires = [Gone(), Wire()]
     lost: list[Connection] = []
     connections = [Connection(Echo, outbox, Limits(), lost.append) for _ in wires]
     for connection, wire in zip(connections, wires, strict=True):
         connection.connection_made(wire)
+    assert not outbox.is_over()  # From here on it is.
+    for connection in connections:
         connection.data_received(b"late")
     await until(lambda: wires[1].writes == [b"late"] and wires[1].is_reading())
     await until(lambda: lost == [connections[0]])
@@ -607,7 +652,6 @@ async def test_large_frames_are_read_to_where_they_stay(
 ) -> None:
     if is_busy:  # All that arrives is put off to the next tick.
         monkeypatch.setattr(net_connection, "BUSY_SECONDS", -1.0)
-        monkeypatch.setattr(net_connection, "PAUSE_SECONDS", 60.0)
     sessions: list[Bulk] = []
 
     def make(connection: Connection) -> Bulk:

@@ -35,8 +35,9 @@ does for any number of small ones."""
 FLUSHED_AT_ONCE = 100
 """Connections that are flushed before the clock is looked at."""
 BUSY_SECONDS = 0.005
-PAUSE_SECONDS = 0.001
-"""Calls with less time between them follow one another, for all that can be seen from here."""
+ROUNDS = 2
+"""Of calls at the end of a tick: those that were asked for (an append), and those that they ask for
+in turn (queues deliver what was appended). What these ask for waits for the next tick."""
 REST_SECONDS, RESTS_MAX = 0.001, 32
 LATE_BYTES_MAX = 16 << 20
 """What all connections of a loop may have read and put off; more is handled at once."""
@@ -127,62 +128,95 @@ _NONE_YET = _Gone()
 
 
 class Outbox:
-    """The connections that have something to send in this tick of the loop."""
+    """What is done at the end of each tick of the loop: late reads, calls, and then all writes.
+
+    All of that in one turn of the loop: were each a turn of its own, what arrives meanwhile would
+    be read, and handled, before the answers to what came first are written.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: list[Connection] = []
+        self._is_due = False
+        self._busy_since = 0.0
         self._late: deque[tuple[Connection, bytes]] = deque()
         self._late_bytes = 0
-        self._busy_since = 0.0
-        self.idle_since = 0.0
-        """When a session had handled what its connection read."""
+        self._calls: list[Callable[[], None]] = []
+        self._waiting: list[Connection] = []
 
     def is_over(self) -> bool:
         """Whether sessions have worked for long enough, and what arrives now is to wait."""
-        now = monotonic()
-        if now - self.idle_since > PAUSE_SECONDS:
-            self._busy_since = now
+        if not self._is_due:
+            self._expect()
             return False
-        return now - self._busy_since > BUSY_SECONDS and self._late_bytes < LATE_BYTES_MAX
+        busy_seconds = monotonic() - self._busy_since
+        return busy_seconds > BUSY_SECONDS and self._late_bytes < LATE_BYTES_MAX
 
     def put_off(self, connection: "Connection", data: bytes) -> None:
         """Have this connection handle these bytes in the next tick."""
-        if not self._late:
-            self._loop.call_soon(self._next_tick)
         self._late.append((connection, data))
         self._late_bytes += len(data)
 
-    def _next_tick(self) -> None:
-        late = self._late
-        self._busy_since = began = monotonic()
-        while late and self.idle_since - began < BUSY_SECONDS:
-            connection, data = late[0]
-            connection.guard(connection.handle_late, data)
-            late.popleft()
-            self._late_bytes -= len(data)
-            self.idle_since = monotonic()
-        if late:
-            self._loop.call_soon(self._next_tick)
+    def soon(self, call: Callable[[], None]) -> None:
+        """Have something done at the end of the tick, before all is written."""
+        self._calls.append(call)
+        if not self._is_due:
+            self._expect()
 
     def add(self, connection: "Connection") -> None:
         """Flush this connection at the end of the tick."""
-        if not self._waiting:
-            self._loop.call_soon(self.flush)
         self._waiting.append(connection)
+        if not self._is_due:
+            self._expect()
 
     def after(self, call: Callable[[], None], seconds: float = 0) -> None:
         """Have something done in the next tick, or after a while."""
         self._loop.call_later(seconds, call) if seconds else self._loop.call_soon(call)
 
+    def _expect(self) -> None:
+        self._is_due = True
+        self._busy_since = monotonic()
+        self._loop.call_soon(self._end_tick)
+
+    def _end_tick(self) -> None:
+        try:
+            if self._late:
+                self._handle_late()
+            for _ in range(ROUNDS):
+                if not self._calls:
+                    break
+                calls, self._calls = self._calls, []
+                for call in calls:
+                    try:
+                        call()
+                    except Exception as error:
+                        name = getattr(call, "__qualname__", call)
+                        context = {"message": f"{name} failed at the end of a tick"}
+                        self._loop.call_exception_handler({**context, "exception": error})
+            if self._waiting:
+                self.flush()
+        finally:
+            self._is_due = bool(self._late or self._calls or self._waiting)
+            if self._is_due:
+                self._loop.call_soon(self._end_tick)
+
+    def _handle_late(self) -> None:
+        late = self._late
+        self._busy_since = began = monotonic()
+        while late:
+            connection, data = late[0]
+            connection.guard(connection.handle_late, data)
+            late.popleft()
+            self._late_bytes -= len(data)
+            if monotonic() - began >= BUSY_SECONDS:
+                break
+
     def flush(self) -> None:
         """Write out what waits; of very many connections some, and the others in the next tick."""
         waiting, self._waiting = self._waiting, []
-        ends = monotonic() + BUSY_SECONDS
+        ends = monotonic() + BUSY_SECONDS if len(waiting) > FLUSHED_AT_ONCE else 0.0
         for at in range(0, len(waiting), FLUSHED_AT_ONCE):
             if at and monotonic() > ends:
                 self._waiting[:0] = waiting[at:]
-                self._loop.call_soon(self.flush)
                 return
             for connection in waiting[at : at + FLUSHED_AT_ONCE]:
                 connection.flush()
@@ -327,6 +361,10 @@ class Connection(asyncio.Protocol):
         if self._out_bytes >= FLUSH_BYTES:
             self.flush()
 
+    def soon(self, call: Callable[[], None]) -> None:
+        """Have something done at the end of this tick, before what was written is sent."""
+        self._outbox.soon(call)
+
     def hold(self, held: bool = True) -> None:
         """Read nothing until told otherwise."""
         self.held = held
@@ -468,7 +506,6 @@ class Connection(asyncio.Protocol):
             outbox.put_off(self, data)
             return
         self.guard(self._session.data_received, data)
-        outbox.idle_since = monotonic()
 
     def handle_late(self, data: bytes) -> None:
         """These bytes arrived before."""

@@ -67,6 +67,8 @@ log = logging.getLogger(__name__)
 QUEUES_MAX = 200_000
 _ROUND_QUEUES, _ROUND_MESSAGES = 256, 8_192
 """Queues that have their turn before anything else has its own, and what they may deliver."""
+_GATHERED_QUEUES = 100
+"""So many wait for one tick more: each has more to deliver by then, in one turn."""
 _SEEN_AT_ONCE = 1_000
 _BEHIND_BYTES = 3 << 19
 """What queues may have to deliver before nothing more is read for them."""
@@ -110,7 +112,7 @@ class WorkQueues:
         self._consumers: dict[Hashable, dict[Consumer, None]] = {}
         self._of_topic: dict[str, WorkQueue] = {}
         self._pending: dict[WorkQueue, None] = {}
-        self._is_due = False
+        self._is_due = self._has_gathered = False
         self._unseen: list[WorkQueue] = []
         self.memory_bytes = 0
         self.memory_is_full = self.memory_is_high = False
@@ -563,6 +565,11 @@ class WorkQueues:
         """Give some queues their turn; others have theirs when the loop was elsewhere."""
         self._is_due = False
         pending = self._pending
+        if len(pending) > _GATHERED_QUEUES and not self._has_gathered:
+            self._has_gathered = self._is_due = True
+            self._call_soon(self._run)
+            return
+        self._has_gathered = False
         some = list(islice(pending, _ROUND_QUEUES))
         if len(some) == len(pending):
             pending.clear()

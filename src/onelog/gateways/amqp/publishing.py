@@ -189,7 +189,7 @@ class Publishing:
             self._early.add(number)
         if not self._is_telling:
             self._is_telling = True
-            self.channel.gateway.call_soon(self._tell)
+            self.session.connection.soon(self._tell)
 
     def _all_stored(
         self, numbers: tuple[int, int], _: AppendedRun | None, error: OnelogError | None
