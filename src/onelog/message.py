@@ -221,10 +221,8 @@ def encode_properties(properties: dict[str, str]) -> bytes:
 
 def decode_properties(properties: bytes | memoryview) -> dict[str, str]:
     """The properties as a dict; entries without a value are dropped, as RocketMQ drops them."""
-    pairs = (
-        entry.partition("\x01")
-        for entry in bytes(properties).decode("utf-8", "replace").split("\x02")
-    )
+    entries = bytes(properties).decode("utf-8", "replace").split("\x02")
+    pairs = [entry.partition("\x01") for entry in entries]
     return {name: value for name, _, value in pairs if value}
 
 

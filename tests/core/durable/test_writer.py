@@ -118,7 +118,7 @@ def test_messages_endings_and_records_of_leases_are_one_append(
     writer = orders.broker.writer
     writer.put_together([message(b"3"), message(b"4")], orders.on_stored, "together")
     record = orders.broker.lease_tables.record([("words", "key", 1)])
-    writer.before_append.append(lambda: writer.put_records(record, written.append))
+    writer.join_tick(lambda: writer.put_records(record, written.append))
     orders.end_tick()
     assert appends.lists == [["orders"] * 4 + [LEASES_TOPIC]]
     assert written == [None]
@@ -168,7 +168,7 @@ def test_a_record_that_cannot_be_stored_spoils_no_message_and_no_other_record(
         writer.put_records(good, lambda error: written.append(error))
         writer.put_records([], lambda error: written.append(error))
 
-    writer.before_append.append(add)
+    writer.join_tick(add)
     orders.end_tick()
     assert written == [MessageError, None, None]
     assert told(orders) == [(b"1", None)]
@@ -193,18 +193,23 @@ def test_on_a_full_disk_records_have_head_room_and_messages_beside_them_have_not
     written: list[OnelogError | None] = []
     writer, retention = orders.broker.writer, orders.store.retention
     records = orders.broker.tables.record([("words", "key", 1)])
-    writer.before_append.append(lambda: writer.put_records(records, written.append))
+
+    def record() -> None:
+        writer.join_tick(lambda: writer.put_records(records, written.append))
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retention, "owns", lambda error: error is FULL)
         patch.setattr(type(retention), "has_head_room", True)
         patch.setattr(orders.store, "_refusal", FULL)
         publish(orders, b"in the tick")
+        record()
         orders.end_tick()
         publish(orders, b"before a record")
         orders.broker.tables.write([("words", "key", 2)])
         publish(orders, b"before a job with head room")
         with writer.head_room():
             writer.write_now([message(b"moved")])
+        record()
         orders.end_tick()
     assert orders.bodies("orders") == [b"moved"]
     assert [error for _, error in told(orders)] == [StoreFullError] * 3

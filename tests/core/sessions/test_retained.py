@@ -20,7 +20,7 @@ FILTERS = st.builds(
 
 
 def retained(bytes_max: int = 1 << 20) -> Retained:
-    writer = mock.Mock(before_append=[])
+    writer = mock.Mock()
     return Retained(mock.Mock(), writer, mock.Mock(), bytes_max)
 
 

@@ -137,8 +137,7 @@ class Writer:
     _call_soon: Callable[[Callable[[], None]], None]
 
     def __post_init__(self) -> None:
-        self.before_append: list[Callable[[], None]] = []
-        """Called when a tick ends, for those who have something to put into it."""
+        self._joining: list[Callable[[], None]] = []
         self.stored: list[OnAccounted] = []
         """Who is told of all that is stored; with them, every tick costs more."""
         self.tells_places = False
@@ -173,6 +172,11 @@ class Writer:
             )
         self.expect_tick()
 
+    def join_tick(self, add_more: Callable[[], None]) -> None:
+        """Be called when this tick ends, to put something into it; once for each time asked."""
+        self._joining.append(add_more)
+        self.expect_tick()
+
     def expect_tick(self) -> None:
         """`begin_tick` for the broker's own records, which are never refused."""
         if not self._is_expected:
@@ -197,18 +201,20 @@ class Writer:
         self.receipts.append((on_stored, token, len(messages)))
 
     def put_records(self, records: Sequence[NewMessage], on_written: OnWritten) -> None:
-        """Take the broker's own records, from `before_append`: they are the last of the tick."""
+        """Take the broker's own records, from `join_tick`: they are the last of the tick."""
         self._records.append((records, on_written))
 
     def end_of_tick(self) -> None:
         """Append everything that came in this tick, and see to the receipts."""
         self._is_expected = False
-        try:
-            for add_more in self.before_append:
-                add_more()
-        except Exception:
-            # The tick's messages are not to blame; left here, no tick would ever begin again.
-            log.exception("something could not be added to a tick")
+        if self._joining:
+            joining, self._joining = self._joining, []
+            for add_more in joining:
+                try:
+                    add_more()
+                except Exception:
+                    # The tick's messages are not to blame.
+                    log.exception("something could not be added to a tick")
         if self._records:
             own, self._records = self._records, []
             is_in = self._append_list([record for records, _ in own for record in records])
@@ -301,11 +307,14 @@ class Writer:
         messages, receipts = self.messages.copy(), self.receipts.copy()
         self.messages.clear()
         self.receipts.clear()
-        if self._has_runs:
-            self._has_runs = False
+        if not self._has_runs:
+            return self._append(cast(list[NewMessage], messages), receipts, records)
+        self._has_runs = False
+        if len(messages) == 1:
+            self._append_runs(cast(list[NewRun], messages), receipts)
+        else:
             self._append_stretches(messages, receipts)
-            return False
-        return self._append(cast(list[NewMessage], messages), receipts, records)
+        return False
 
     def _append(
         self,

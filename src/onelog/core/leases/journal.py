@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from onelog.core.durable.deadlines import Schedule
+from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Tables
 from onelog.core.durable.writer import Writer
 from onelog.core.leases.queue import QueueLeases
@@ -68,6 +69,7 @@ class LeaseJournal(Generic[Queue]):
     _tables: Tables
     _writer: Writer
     _schedule: Schedule
+    _when_durable: Callable[[WhenSafe], None]
     _on_recorded: Callable[[Queue], None]
     """Called with each queue whose changes have reached the log."""
     _key: Callable[[Queue], str]
@@ -78,11 +80,12 @@ class LeaseJournal(Generic[Queue]):
         self._changed: dict[Queue, None] = {}
         self._gone: dict[str, None] = {}
         self._told: list[WhenRecorded] = []
-        self._tick_begun = False
+        self._unsafe: list[WhenSafe] = []
+        """Who is told when that is as safe as a message."""
+        self._tick_begun = self._has_joined = False
         self._tried_again = False
         self.follows = False
         """Whether the log is another broker's: then leases are kept in memory only."""
-        self._writer.before_append.append(self._put_records)
 
     def changed(self, queue: Queue) -> None:
         """The queue's leases changed in this tick."""
@@ -96,9 +99,10 @@ class LeaseJournal(Generic[Queue]):
         self._begin_tick()
 
     def _begin_tick(self) -> None:
-        if not self._tick_begun:
-            self._tick_begun = True
-            self._writer.expect_tick()
+        self._tick_begun = True
+        if not self._has_joined:
+            self._has_joined = True
+            self._writer.join_tick(self._put_records)
 
     def when_recorded(self, callback: WhenRecorded) -> None:
         """Call back once everything that changed so far is in the log, or cannot be written."""
@@ -107,8 +111,27 @@ class LeaseJournal(Generic[Queue]):
         else:
             callback(None)
 
+    def when_safe(self, callback: WhenSafe) -> None:
+        """The same, once it is as safe as configured."""
+        self._unsafe.append(callback)
+        if len(self._unsafe) == 1:
+            self.when_recorded(self._make_safe)
+
+    def _make_safe(self, error: OnelogError | None) -> None:
+        callbacks, self._unsafe = self._unsafe, []
+
+        def tell(error: OnelogError | None) -> None:
+            for callback in callbacks:
+                _tell(callback, error)
+
+        if error is None:
+            self._when_durable(tell)
+        else:
+            tell(error)
+
     def _put_records(self) -> None:
         """The writer's tick ends: record what changed with everything else."""
+        self._has_joined = False
         if self._tick_begun:
             gone, changed = list(self._gone), list(self._changed)
             if self.follows:

@@ -53,7 +53,7 @@ from onelog.core.leases.queue import (
 )
 from onelog.core.leases.stored import StoredSupply
 from onelog.core.leases.supply import Found, LeaseRequest, Supply
-from onelog.errors import LeaseNotFoundError, OnelogError, StoreError, TooManyLeasesError
+from onelog.errors import LeaseNotFoundError, StoreError, TooManyLeasesError
 from onelog.jobs import Job
 from onelog.message import NewMessage
 from onelog.store.message_store import MessageStore
@@ -113,7 +113,7 @@ class Leases:
         """Those of protocols are added before `open`; an unknown one is as IN_PLACE."""
         schedule = self._schedule
         self._journal: LeaseJournal[QueueLeases] = LeaseJournal(
-            self._tables, self._writer, schedule, self._recorded, place_key
+            self._tables, self._writer, schedule, self._when_durable, self._recorded, place_key
         )
         self._supply = Supply(self._store, self._reader)
         self._stored_supply = StoredSupply(self._store, self._reader)
@@ -252,14 +252,7 @@ class Leases:
 
         What is handed out need not wait for that: were its lease forgotten, it would come again.
         """
-
-        def recorded(error: OnelogError | None) -> None:
-            if error is None:
-                self._when_durable(callback)
-            else:
-                callback(error)
-
-        self._journal.when_recorded(recorded)
+        self._journal.when_safe(callback)
 
     # -- handing out ---------------------------------------------------------------------------
 

@@ -23,18 +23,16 @@ class TickRecords:
         self._when_durable = when_durable
         self._changes: list[Change] = []
         self._told: list[OnRecorded] = []
-        writer.before_append.append(self._record)
 
     def put(self, change: Change, told: OnRecorded | None = None) -> None:
         """Record a change that its owner has made already."""
-        self._writer.expect_tick()
+        if not self._changes:
+            self._writer.join_tick(self._record)
         self._changes.append(change)
         if told is not None:
             self._told.append(told)
 
     def _record(self) -> None:
-        if not self._changes:
-            return
         changes, self._changes = self._changes, []
         told, self._told = self._told, []
 

@@ -129,7 +129,6 @@ class Transactions:
 
     def open(self) -> None:
         """Find out what is open; tables and positions are back already."""
-        self._writer.before_append.append(self._write_endings)
         store = self._store
         half_begin = int(store.min_offset(HALF_TOPIC, 0))
         half_end = int(store.max_offset(HALF_TOPIC, 0))
@@ -434,6 +433,7 @@ class Transactions:
     ) -> None:
         if not self._endings:
             self._writer.begin_tick()
+            self._writer.join_tick(self._write_endings)
         at = self.places.pop(half.queue_offset)
         self._endings.append(_Ending(half.queue_offset, at, message, on_stored, token))
 

@@ -17,7 +17,6 @@ from onelog.core.durable.tables import Tables, in_parts
 from onelog.core.durable.writer import Writer
 from onelog.core.leases.journal import LeaseJournal
 from onelog.core.workqueues.log_shelf import TABLE, LogShelf, shelf_key, shelf_of
-from onelog.errors import OnelogError
 from onelog.message import NewMessage
 from onelog.names import join_key
 
@@ -39,9 +38,8 @@ class Shelves:
     ) -> None:
         self._tables = tables
         self._schedule = schedule
-        self._when_durable = when_durable
         self._journal: LeaseJournal[LogShelf] = LeaseJournal(
-            tables, writer, schedule, lambda shelf: None, shelf_key, TABLE
+            tables, writer, schedule, when_durable, lambda shelf: None, shelf_key, TABLE
         )
         self.known: dict[str, LogShelf] = {}
         self._dirty: list[LogShelf] = []
@@ -106,14 +104,7 @@ class Shelves:
     def when_recorded(self, callback: WhenSafe) -> None:
         """Call back once what changed so far is in the log, as safe as configured."""
         self._hand_over()
-
-        def recorded(error: OnelogError | None) -> None:
-            if error is None:
-                self._when_durable(callback)
-            else:
-                callback(error)
-
-        self._journal.when_recorded(recorded)
+        self._journal.when_safe(callback)
 
     def flush(self) -> None:
         """Record now what changed."""

@@ -18,7 +18,6 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any, Unpack
 
 from onelog.clock import Clock
@@ -48,6 +47,7 @@ from onelog.core.workqueues.policies import Policies
 from onelog.core.workqueues.queue import Shelf, WorkQueue
 from onelog.core.workqueues.recording import Shelves
 from onelog.core.workqueues.supply import ColdError, LogSupply, content_of
+from onelog.core.workqueues.turns import Turns
 from onelog.errors import (
     AccessRefusedError,
     BrokerBusyError,
@@ -65,10 +65,6 @@ from onelog.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 QUEUES_MAX = 200_000
-_ROUND_QUEUES, _ROUND_MESSAGES = 256, 8_192
-"""Queues that have their turn before anything else has its own, and what they may deliver."""
-_GATHERED_QUEUES = 100
-"""So many wait for one tick more: each has more to deliver by then, in one turn."""
 _SEEN_AT_ONCE = 1_000
 _BEHIND_BYTES = 3 << 19
 """What queues may have to deliver before nothing more is read for them."""
@@ -111,8 +107,8 @@ class WorkQueues:
         self._owned: dict[Hashable, dict[WorkQueue, None]] = {}
         self._consumers: dict[Hashable, dict[Consumer, None]] = {}
         self._of_topic: dict[str, WorkQueue] = {}
-        self._pending: dict[WorkQueue, None] = {}
-        self._is_due = self._has_gathered = False
+        self._turns = Turns(self._call_soon, self._admin.stats)
+        self.pend = self._turns.pend
         self._unseen: list[WorkQueue] = []
         self.memory_bytes = 0
         self.memory_is_full = self.memory_is_high = False
@@ -368,7 +364,7 @@ class WorkQueues:
             owned.pop(queue, None)
             if not owned:
                 del self._owned[queue.owner]
-        self._pending.pop(queue, None)
+        self._turns.pending.pop(queue, None)
         queue.end()
         self.expire_at(queue, None)
         for consumer in queue.consumers:
@@ -553,48 +549,10 @@ class WorkQueues:
 
     # -- turns ---------------------------------------------------------------------------------
 
-    def pend(self, queue: WorkQueue) -> None:
-        """Give a queue a turn at the end of the tick."""
-        queue.is_pending = True
-        self._pending[queue] = None
-        if not self._is_due:
-            self._is_due = True
-            self._call_soon(self._run)
-
-    def _run(self) -> None:
-        """Give some queues their turn; others have theirs when the loop was elsewhere."""
-        self._is_due = False
-        pending = self._pending
-        if len(pending) > _GATHERED_QUEUES and not self._has_gathered:
-            self._has_gathered = self._is_due = True
-            self._call_soon(self._run)
-            return
-        self._has_gathered = False
-        some = list(islice(pending, _ROUND_QUEUES))
-        if len(some) == len(pending):
-            pending.clear()
-        left = _ROUND_MESSAGES
-        for queue in some:
-            pending.pop(queue, None)
-            queue.is_pending = False
-            before = queue.delivered
-            try:
-                more = left <= 0 or queue.run()
-            except Exception:
-                log.exception("%s could not deliver", queue.place_name)
-                continue
-            left -= queue.delivered - before
-            if more and not queue.is_pending:
-                self.pend(queue)
-        self._admin.stats.totals.get_count += _ROUND_MESSAGES - left
-        if pending and not self._is_due:
-            self._is_due = True
-            self._call_soon(self._run)
-
     def is_behind(self) -> bool:
         """Whether queues that wait for their turn have a lot to deliver."""
         at_hand = self._supply.hot_bytes + self.memory_bytes
-        return at_hand > _BEHIND_BYTES and bool(self._pending or self._writer.messages)
+        return at_hand > _BEHIND_BYTES and bool(self._turns.pending or self._writer.messages)
 
     def settle(self, queue: WorkQueue) -> None:
         """Append what is on its way to the log, and deliver what a queue has for its consumers."""

@@ -53,6 +53,11 @@ def _address(host: bytes) -> tuple[str, int]:
 
 
 @lru_cache(4096)
+def _born_at(host: str) -> bytes:
+    return text(b"\x42", host)
+
+
+@lru_cache(4096)
 def _stored_at(host: bytes) -> bytes:
     return text(b"\x52", "{}:{}".format(*_address(host)))
 
@@ -87,7 +92,7 @@ def encoded(
         md5(body, usedforsecurity=False).hexdigest().upper().encode(),
         _KINDS[message_types.of_properties(properties)],
         time(b"\x3a", message.born_ms),
-        text(b"\x42", get(BORN_HOST) or _address(bytes(message.born_host))[0]),
+        _born_at(get(BORN_HOST) or _address(bytes(message.born_host))[0]),
         time(b"\x4a", message.store_ms),
         _stored_at(bytes(message.store_host)),
         number(b"\x80\x01", attempt),

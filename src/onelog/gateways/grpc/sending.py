@@ -50,6 +50,18 @@ _OK = OK.SerializeToString()
 _STORED = field(b"\x0a", _OK)
 
 
+def _stored_alone(
+    token: tuple[Call, str], appended: Appended | None, error: OnelogError | None
+) -> None:
+    """The fate of a message that is all there is in its request, and is like most."""
+    call, message_id = token
+    if error is None and appended is not None:
+        entry = _STORED + text(b"\x12", message_id) + number(b"\x20", appended[1])
+        call.stream.answer(_STORED + field(b"\x12", entry))
+    else:
+        _Sending(call, 1).stored((0, message_id, None, ""), appended, error)
+
+
 class _Sending:
     """Messages of one request, whose fates are told together."""
 
@@ -119,6 +131,12 @@ def send_message(call: Call, request: Any) -> None:
         message, intent, message_id = _message(call, config, each, queue_id)
         queue_id = message.queue_id
         made.append((message, intent, message_id))
+    if len(made) == 1 and intent is None:
+        try:
+            broker.publish(call.who, message, _stored_alone, (call, message_id))
+        except OnelogError as error:
+            _stored_alone((call, message_id), None, error)
+        return
     sending = _Sending(call, len(made))
     for place, (message, intent, message_id) in enumerate(made):
         token = (place, message_id, intent, topic)

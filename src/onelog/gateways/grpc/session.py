@@ -230,7 +230,7 @@ class GrpcSession(FramedSession):
 
     def opened(self, stream: Stream) -> None:
         """A call begins."""
-        headers = dict(stream.headers)
+        headers = stream.headers
         method = self.gateway.methods.get(headers.get(b":path", b""))
         if method is None:
             stream.finish(Status.UNIMPLEMENTED, "there is no such method here")

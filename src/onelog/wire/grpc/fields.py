@@ -40,7 +40,9 @@ def field(key: bytes, content: bytes) -> bytes:
 
 def text(key: bytes, content: str) -> bytes:
     """A field with a text."""
-    return field(key, content.encode())
+    data = content.encode()
+    size = len(data)
+    return key + (_VARINTS[size] if size < _SHORT else varint(size)) + data
 
 
 @lru_cache(4096)

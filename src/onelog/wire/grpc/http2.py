@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from onelog.errors import WireError
-from onelog.wire.grpc.header_blocks import LIST_BYTES_MAX, Header, HeaderDecoder, literal
+from onelog.wire.grpc.header_blocks import LIST_BYTES_MAX, HeaderDecoder, literal
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 STREAMS_MAX = 1_000
@@ -52,6 +52,9 @@ _PREFIX = struct.Struct(">BI")
 
 _STARTED = b"\x88\x0f\x10\x10application/grpc"
 _FINE = literal(b"grpc-status", b"0")
+_WHOLE = struct.Struct(f">HBBBI{len(_STARTED)}sHBBBI")
+"""Of an answer that needs one frame, what comes before it; and after it:"""
+_FINISH = struct.Struct(f">HBBBI{len(_FINE)}s")
 
 
 def _frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
@@ -94,7 +97,9 @@ class Stream:
         "token", "trailers", "unread", "window",
     )  # fmt: skip
 
-    def __init__(self, connection: "ServerConnection", number: int, headers: list[Header]) -> None:
+    def __init__(
+        self, connection: "ServerConnection", number: int, headers: dict[bytes, bytes]
+    ) -> None:
         self.connection = connection
         self.number = number
         self.headers = headers
@@ -162,13 +167,12 @@ class Stream:
         connection.window -= size
         self._sent, number = True, self.number
         connection.write(
-            b"".join(
-                (
-                    _HEAD.pack(0, len(_STARTED), HEADERS, _END_HEADERS, number), _STARTED,
-                    _HEAD.pack(size >> 8, size & 0xFF, DATA, 0, number), data,
-                    _HEAD.pack(0, len(_FINE), HEADERS, _END_HEADERS | _END_STREAM, number), _FINE,
-                )
+            _WHOLE.pack(
+                0, len(_STARTED), HEADERS, _END_HEADERS, number, _STARTED,
+                size >> 8, size & 0xFF, DATA, 0, number,
             )
+            + data
+            + _FINISH.pack(0, len(_FINE), HEADERS, _END_HEADERS | _END_STREAM, number, _FINE)
         )  # fmt: skip
         connection.said(self)
 
@@ -368,7 +372,7 @@ class ServerConnection:
         if len(self.streams) >= STREAMS_MAX or self._is_leaving:
             self.write(_frame(RST_STREAM, 0, number, _LENGTH.pack(_REFUSED)))
             return
-        stream = self.streams[number] = Stream(self, number, headers or [])
+        stream = self.streams[number] = Stream(self, number, headers or {})
         if headers is None:
             stream.finish(Status.RESOURCE_EXHAUSTED, f"metadata over {LIST_BYTES_MAX} bytes")
         else:
@@ -447,7 +451,7 @@ class ServerConnection:
             stream.unread = None
 
     def _compressed(self, stream: Stream, message: bytes) -> None:
-        kind = next((value for name, value in stream.headers if name == b"grpc-encoding"), b"")
+        kind = stream.headers.get(b"grpc-encoding", b"")
         if kind not in (b"gzip", b"deflate"):
             stream.finish(Status.UNIMPLEMENTED, "only gzip and deflate are known here")
             return
