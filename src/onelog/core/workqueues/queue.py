@@ -319,7 +319,8 @@ class WorkQueue:
             self._surroundings.later(_TROUBLE_MS, self.wake)
         finally:
             self._is_busy = self._is_reading
-        self._account()
+        if not self.topic:
+            self._account()
         return more and not self.is_deleted
 
     def _read_first(self, ranges: Sequence[tuple[int, int]]) -> None:
@@ -387,10 +388,11 @@ class WorkQueue:
         bodies, forms = shelf.pass_on(count, TURN_BYTES_MAX)
         if bodies:
             self._is_head_known = False
-            self.rota.served(consumer)
+            if len(self.rota.all) > 1:
+                self.rota.served(consumer)
             self.acked += len(bodies)
             self.delivered += len(bodies)
-            if isinstance(shelf, LogShelf):
+            if isinstance(shelf, LogShelf) and not shelf.is_dirty:
                 self._surroundings.changed(shelf)
             try:
                 on_bodies(consumer, bodies, forms)
@@ -591,7 +593,7 @@ class WorkQueue:
     def _trim(self) -> bool:
         """Drop messages at the head that are too many; True if there are more of them."""
         terms = self.terms
-        if terms.overflow != "drop-head" or not terms.is_bounded:
+        if terms.length_max is terms.bytes_max is None or terms.overflow != "drop-head":
             return False
         for _ in range(TURN_MAX):
             too_many = 0 if terms.length_max is None else self.ready - terms.length_max

@@ -120,23 +120,21 @@ def send_message(call: Call, request: Any) -> None:
         raise RefusedError(Code.MESSAGE_CORRUPTED, "no message to send")
     if len(given) > BATCH_MAX:
         raise RefusedError(Code.PAYLOAD_TOO_LARGE, f"more than {BATCH_MAX} messages in one batch")
-    broker = call.gateway.broker
-    topic = topic_name(broker, given[0].topic)
+    broker, first = call.gateway.broker, given[0]
+    topic = topic_name(broker, first.topic)
     config = broker.topic(call.who, topic)
-    queue_id = None
-    made: list[tuple[NewMessage, Intent | None, str]] = []
-    for each in given:
-        if made and each.topic != given[0].topic:
-            raise RefusedError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
-        message, intent, message_id = _message(call, config, each, queue_id)
-        queue_id = message.queue_id
-        made.append((message, intent, message_id))
-    if len(made) == 1 and intent is None:
+    message, intent, message_id = _message(call, config, first, None)
+    if len(given) == 1 and intent is None:
         try:
             broker.publish(call.who, message, _stored_alone, (call, message_id))
         except OnelogError as error:
             _stored_alone((call, message_id), None, error)
         return
+    made = [(message, intent, message_id)]
+    for each in given[1:]:
+        if each.topic != first.topic:
+            raise RefusedError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
+        made.append(_message(call, config, each, message.queue_id))
     sending = _Sending(call, len(made))
     for place, (message, intent, message_id) in enumerate(made):
         token = (place, message_id, intent, topic)
@@ -165,11 +163,14 @@ def _message(
         extra = (lite.queue_name(config.name, properties[LITE_TOPIC]),)
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if value])
     born_ms = milliseconds(system.born_timestamp) or gateway.clock.now_ms()
-    message = NewMessage(
-        config.name, queue_id, body, text.encode() + gateway.added_properties, 0, 0, born_ms,
-        call.session.born_host, gateway.house.store_host, 0, 0, 1, extra,
+    message = tuple.__new__(
+        NewMessage,
+        (
+            config.name, queue_id, body, text.encode() + gateway.added_properties, 0, 0, born_ms,
+            call.session.born_host, gateway.house.store_host, 0, 0, 1, extra,
+        ),
     )  # fmt: skip
-    return message, intent, system.message_id
+    return message, intent, properties["UNIQ_KEY"]
 
 
 def _pick_queue(call: Call, config: TopicConfig, properties: dict[str, str]) -> int:

@@ -399,22 +399,23 @@ class ServerConnection:
                 self._fail(_PROTOCOL, "data with more padding than there is")
             payload = payload[1 : size - payload[0]]
         stream.received += size
+        size = len(payload)
         if stream.received >= _STREAM_WINDOW >> 1 and not flags & _END_STREAM:
             self.write(_frame(WINDOW, 0, number, _LENGTH.pack(stream.received)))
             stream.received = 0
-        if flags & _END_STREAM:
+        is_last = flags & _END_STREAM
+        if is_last:
             stream.is_open = False
         if stream.is_done or stream.trailers is not None:
             pass  # It was answered: what else it says is not listened to.
-        elif (
-            not stream.unread
-            and len(payload) >= 5
-            and (_PREFIX.unpack_from(payload) == (0, len(payload) - 5))
-        ):
+        elif not stream.unread and size >= 5 and _PREFIX.unpack_from(payload) == (0, size - 5):
             self._calls.received(stream, payload[5:])
+            if is_last and not stream.is_done:
+                self._calls.half_closed(stream)
+                return
         else:
             self._add(stream, payload)
-        if flags & _END_STREAM:
+        if is_last:
             self._close_half(stream)
 
     def _add(self, stream: Stream, payload: bytes) -> None:
