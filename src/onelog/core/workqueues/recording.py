@@ -20,7 +20,7 @@ from onelog.core.workqueues.log_shelf import TABLE, LogShelf, shelf_key, shelf_o
 from onelog.message import NewMessage
 from onelog.names import join_key
 
-RECORD_MS = 20
+RECORD_MS = 5
 _PART_SHELVES = 100
 
 
