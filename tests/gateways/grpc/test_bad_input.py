@@ -10,6 +10,7 @@ import grpc
 import pytest
 from hpack import Encoder
 
+from onelog.errors import StoreFullError
 from onelog.gateways.grpc import clients, session
 from onelog.wire.grpc import messages
 from onelog.wire.grpc.codes import ClientType, Code
@@ -83,6 +84,28 @@ async def test_a_request_is_refused_with_the_code_of_what_is_wrong(tmp_path: Pat
         two = message(topic)
         two.MergeFrom(message("nowhere"))
         assert await code(two) is Code.MESSAGE_CORRUPTED
+
+
+async def test_each_message_has_its_entry_alone_or_with_others(tmp_path: Path) -> None:
+    async with grpc_broker(tmp_path) as server, RawClient(address(server)) as client:
+        one = message(make_topic(server, "there"))
+        two = messages.SendMessageRequest()
+        two.MergeFrom(one)
+        two.MergeFrom(one)
+        for request, places in ((one, {0}), (two, {0, 1})):
+            answer = await client.call("SendMessage", request)
+            assert answer.status.code == Code.OK
+            assert [each.status.code for each in answer.entries] == [Code.OK] * len(places)
+            assert {each.message_id for each in answer.entries} == {"id"}
+            assert max(each.offset for each in answer.entries) in places
+        server.broker.writer.refuse(StoreFullError("no room"))
+        for request in (one, two):
+            answer = await client.call("SendMessage", request)
+            codes = {each.status.code for each in answer.entries}
+            assert codes == {answer.status.code}
+            assert Code.OK not in codes
+            assert "no room" in answer.entries[0].status.message
+        server.broker.writer.refuse(None)
 
 
 async def test_consumers_are_told_what_is_wrong_with_their_requests(tmp_path: Path) -> None:

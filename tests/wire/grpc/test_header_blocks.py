@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.errors import WireError
-from onelog.wire.grpc.header_blocks import HeaderDecoder, literal
+from onelog.wire.grpc.header_blocks import LIST_BYTES_MAX, HeaderDecoder, literal
 
 NAMES = st.sampled_from([b":path", b"content-type", b"x-mq-client-id", b"te", b"x-other"])
 VALUES = st.binary(max_size=300)
@@ -36,6 +36,17 @@ def test_headers_that_are_too_large_are_read_to_their_end() -> None:
     encoder, decoder = Encoder(), HeaderDecoder(100)
     assert decoder.decode(encoder.encode([(b"a", b"x" * 200), (b"b", b"2")])) is None
     assert decoder.decode(encoder.encode([(b"b", b"2")])) == {b"b": b"2"}
+
+
+@pytest.mark.parametrize("huffman", [False, True])
+def test_what_many_headers_may_have_together_counts(huffman: bool) -> None:
+    encoder, decoder = Encoder(), HeaderDecoder()
+    few = [(b"x%d" % number, b"0" * 4_000) for number in range(4)]
+    assert decoder.decode(encoder.encode(few, huffman=huffman)) == dict(few)
+    more = [*few, (b"y", b"0" * (LIST_BYTES_MAX - 4 * 4_002))]
+    assert decoder.decode(encoder.encode(more, huffman=huffman)) is None
+    # Twice the same is no more than once.
+    assert decoder.decode(encoder.encode(few[3:] * 8, huffman=huffman)) == dict(few[3:])
 
 
 @given(st.binary(max_size=200))
