@@ -142,6 +142,28 @@ async def test_a_tick_ends_in_one_turn_of_the_loop_with_all_that_follows_from_it
     assert (done[3:], wire.writes[1:]) == (["more"], [b"more"])
 
 
+async def test_ticks_that_follow_each_other_are_not_one_long_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(net_connection, "BUSY_SECONDS", 5.0)
+    monkeypatch.setattr(net_connection, "monotonic", lambda: now)
+    connection, wire, _ = connected()
+
+    def again() -> None:
+        connection.soon(again)
+
+    connection.soon(again)
+    for _ in range(3):
+        now += 4.0
+        await asyncio.sleep(0)
+        connection.data_received(b"x")
+        assert wire.is_reading()
+    now = 18.0
+    connection.data_received(b"late")
+    assert not wire.is_reading()
+
+
 async def test_a_call_that_fails_at_the_end_of_a_tick_costs_the_others_nothing() -> None:
     connection, wire, _ = connected()
     loop = asyncio.get_running_loop()

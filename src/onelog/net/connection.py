@@ -195,13 +195,12 @@ class Outbox:
             if self._waiting:
                 self.flush()
         finally:
-            self._is_due = bool(self._late or self._calls or self._waiting)
-            if self._is_due:
-                self._loop.call_soon(self._end_tick)
+            self._is_due = False
+            if self._late or self._calls or self._waiting:
+                self._expect()
 
     def _handle_late(self) -> None:
-        late = self._late
-        self._busy_since = began = monotonic()
+        late, began = self._late, monotonic()
         while late:
             connection, data = late[0]
             connection.guard(connection.handle_late, data)
