@@ -38,6 +38,27 @@ def test_nothing_is_told_before_it_is_recorded(tmp_path: Path) -> None:
     assert reader.world.store.max_offset(LEASES_TOPIC, 0) == before + 1
 
 
+def test_what_changes_while_others_are_told_waits_for_its_own_record(tmp_path: Path) -> None:
+    reader = reading(tmp_path)
+    for _ in range(2):
+        reader.world.send()
+    one, two = reader.pop()
+    leases, store = reader.leases, reader.world.store
+    before = store.max_offset(LEASES_TOPIC, 0)
+    safe: list[int] = []
+
+    def acknowledge(offset: int, handle: int) -> None:
+        leases.acknowledge(GROUP, TOPIC, 0, offset, handle)
+        leases.when_safe(lambda error: safe.append(store.max_offset(LEASES_TOPIC, 0) - before))
+
+    leases.acknowledge(GROUP, TOPIC, 0, one.offset, one.handle)
+    leases.when_recorded(lambda error: acknowledge(two.offset, two.handle))
+    leases.when_safe(lambda error: safe.append(store.max_offset(LEASES_TOPIC, 0) - before))
+    for _ in range(2):
+        reader.world.end_tick()
+    assert safe == [1, 2]
+
+
 def test_everything_of_a_tick_is_one_record(tmp_path: Path) -> None:
     reader = reading(tmp_path, queues=4)
     for n in range(40):

@@ -113,21 +113,10 @@ class LeaseJournal(Generic[Queue]):
 
     def when_safe(self, callback: WhenSafe) -> None:
         """The same, once it is as safe as configured."""
-        self._unsafe.append(callback)
-        if len(self._unsafe) == 1:
-            self.when_recorded(self._make_safe)
-
-    def _make_safe(self, error: OnelogError | None) -> None:
-        callbacks, self._unsafe = self._unsafe, []
-
-        def tell(error: OnelogError | None) -> None:
-            for callback in callbacks:
-                _tell(callback, error)
-
-        if error is None:
-            self._when_durable(tell)
+        if self._tick_begun:
+            self._unsafe.append(callback)
         else:
-            tell(error)
+            self._when_durable(callback)
 
     def _put_records(self) -> None:
         """The writer's tick ends: record what changed with everything else."""
@@ -186,6 +175,7 @@ class LeaseJournal(Generic[Queue]):
         """This much is recorded: tell everybody."""
         # What is called from here on may change leases again: that is another tick.
         told, self._told = self._told, []
+        unsafe, self._unsafe = self._unsafe, []
         self._tick_begun = False
         for key in gone:
             del self._gone[key]
@@ -194,8 +184,11 @@ class LeaseJournal(Generic[Queue]):
             queue.recorded()
         for queue in changed:
             self._on_recorded(queue)
-        for callback in told:
-            _tell(callback, error)
+        _tell_all(told, error)
+        if unsafe and error is None:
+            self._when_durable(partial(_tell_all, unsafe))
+        else:
+            _tell_all(unsafe, error)
 
     def _records(self, gone: list[str], changed: list[Queue]) -> list[NewMessage]:
         changes: list[tuple[str, str, Any]] = [(self._table, key, None) for key in gone]
@@ -225,9 +218,10 @@ class LeaseJournal(Generic[Queue]):
         return *done, error
 
 
-def _tell(callback: WhenRecorded, error: OnelogError | None) -> None:
-    try:
-        callback(error)
-    except Exception:
-        # One broken connection must not cost the others their answer.
-        log.exception("an answer about leases could not be handed over")
+def _tell_all(callbacks: Sequence[WhenRecorded], error: OnelogError | None) -> None:
+    for callback in callbacks:
+        try:
+            callback(error)
+        except Exception:
+            # One broken connection must not cost the others their answer.
+            log.exception("an answer about leases could not be handed over")
