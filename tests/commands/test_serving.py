@@ -177,6 +177,33 @@ def test_a_taken_port_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("kind", ["--brokers", "--replicas"])
+def test_a_taken_port_of_one_of_several_brokers_is_named_without_a_traceback(
+    tmp_path: Path, kind: str
+) -> None:
+    if kind == "--replicas" and shutil.which("etcd") is None:
+        pytest.skip("no etcd on this machine (Debian: apt-get install etcd-server)")
+    first = free_port(50)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", first + 10))
+        taken.listen()
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "onelog", "up", "--data", str(tmp_path), kind, "2"),
+                *("--nameserver-port", str(free_port()), "--broker-port", str(first), *SMALL),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{first + 10}" in done.stderr
+    assert re.search(
+        r"onelog: broker-(b|a-1) could not start .exit code 2.: see above", done.stderr
+    )
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -234,12 +261,14 @@ async def test_a_whole_replicated_set_is_started_with_its_etcd(
 ) -> None:
     if shutil.which("etcd") is None:
         pytest.skip("no etcd on this machine (Debian: apt-get install etcd-server)")
-    names, first = free_port(), free_port(50)
+    names, first, mqtt = free_port(), free_port(50), free_port(3)
     program = Program(
         *("up", "--data", str(tmp_path), "--nameserver-port", str(names), "--kafka-port", "0"),
-        *("--broker-port", str(first), "--replicas", "3", *SMALL),
+        *("--broker-port", str(first), "--replicas", "3", "--mqtt-port", str(mqtt), *SMALL),
     )
     programs.append(program)
+    ports = await asyncio.to_thread(program.wait_for, "^mqtt ")
+    assert f"127.0.0.1:{mqtt}  the node that is master: {mqtt}, {mqtt + 1}, {mqtt + 2}" in ports
     await asyncio.to_thread(program.wait_for, "^ready in")
     asker = await connected(names)
     info = ClusterInfo.decode((await asker.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)

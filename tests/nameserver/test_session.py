@@ -409,6 +409,28 @@ async def test_brokers_on_other_machines_come_and_go_but_do_not_send_one_another
         assert (await other.ask(Code.UNREGISTER_BROKER, BROKER)).code == 0
 
 
+async def test_brokers_on_other_machines_change_the_register_of_their_cluster_and_nothing_else(
+    server: NameServer,
+) -> None:
+    where = {"namespace": "GRPC_c", "key": "broker-a", "value": "10.0.0.1 8081", "expected": ""}
+    async with far_peer(server, "10.0.0.1") as own, far_peer(server, "10.0.0.2") as other:
+        refused = await own.ask(Code.PUT_KV_CONFIG, where)
+        assert refused.code == ResponseCode.NO_PERMISSION  # It has not registered yet.
+        assert (await register(own)).code == 0
+        async with far_peer(server, "10.0.0.1") as again:  # The register has its own connection.
+            assert (await again.ask(Code.PUT_KV_CONFIG, where)).code == 0
+            kafka = where | {"namespace": "KAFKA_c", "key": "node 0"}
+            assert (await again.ask(Code.PUT_KV_CONFIG, kafka)).code == 0
+            assert (await again.ask(Code.DELETE_KV_CONFIG, kafka)).code == 0
+        assert server.registry.kv.get("GRPC_c", "broker-a") == "10.0.0.1 8081"
+        for namespace in ("GRPC_another", "ORDER_TOPIC_CONFIG", "GRPC_", "c"):
+            refused = await own.ask(Code.PUT_KV_CONFIG, where | {"namespace": namespace})
+            assert refused.code == ResponseCode.NO_PERMISSION, namespace
+            assert "only the register of a cluster" in str(refused.remark)
+        refused = await ask(other, Code.DELETE_KV_CONFIG, namespace="GRPC_c", key="broker-a")
+        assert refused.code == ResponseCode.NO_PERMISSION
+
+
 async def test_a_registration_whose_references_grow_without_end_is_refused(peer: Peer) -> None:
     references = ",".join(['{"$ref":"$.a"}'] * 1_000)
     body = f"{{'a':[{'0,' * 9_999}0],'b':[{references}]}}".encode()

@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -56,14 +56,25 @@ def start(text: str) -> int:
     given = json.loads(text)
     try:
         run(_main(given), given["verbose"])
-    except OnelogError as error:
+    except* OnelogError as group:  # One of several processes, or the only one.
         sys.stdout.flush()
         red, plain = ("\x1b[31m", "\x1b[0m") if sys.stderr.isatty() else ("", "")
-        print(f"{red}onelog: {error}{plain}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+        for error in _leaves(group):
+            print(f"{red}onelog: {error}{plain}", file=sys.stderr)
+        code = 2
+    except* KeyboardInterrupt:
+        code = 130
+    else:
+        code = 0
+    return code
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 def _main(given: dict[str, Any]) -> Coroutine[Any, Any, None]:
@@ -217,7 +228,9 @@ async def serve_broker(loaded: Loaded, number: int, parent: int | None) -> None:
         tune_process()
         first, *others = _served(server)
         for what, where in others:
-            say(f"{what:<12} {where}")
+            # Of a set, `onelog up` says the ports: a follower does not serve most of them yet.
+            if not loaded.config.replication.is_on or what in server.left_out:
+                say(f"{what:<12} {where}")
         say(f"{first[0]:<12} {first[1]}  {server.config.broker.name}")
         await _wait_for_end_of(parent)
 
@@ -345,7 +358,20 @@ async def supervise_set(
         replicas = ReplicaSet(etcd, broker.cluster, name)
         await replicas.wait_for_master()
         await replicas.close()
-        _greet(lines, data, began)
+        _greet([*lines, *_ports_of_set(loaded, count)], data, began)
+
+
+def _ports_of_set(loaded: Loaded, count: int) -> Iterator[tuple[str, str]]:
+    """Where the nodes of a set serve which protocol."""
+    host = loaded.config.broker.host
+    for key in PORTS:
+        if (port := int(value_of(loaded.config, key))) > 0:
+            section = key.partition(".")[0]
+            ports = ", ".join(str(port + number) for number in range(count))
+            if section == "http":
+                yield "console", f"http://{host}:{port}/  each node: {ports}"
+            else:
+                yield section, f"{host}:{port}  the node that is master: {ports}"
 
 
 def _etcd(data: Path, port: int) -> "Child":
@@ -402,7 +428,8 @@ class Child:
                 raise OnelogError(f"{self.name} could not start (exit code {code}): see above")
             if time.monotonic() - began >= STEADY_SECONDS:
                 pause_s = RESTART_SECONDS_MIN
-            say(f"{self.name} died (exit code {code}); starting it again in {pause_s:.1f} s")
+            why = f": see {self._log_path}" if self._log_path else ""
+            say(f"{self.name} died (exit code {code}){why}; starting again in {pause_s:.1f} s")
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RESTART_SECONDS_MAX)
 

@@ -11,7 +11,7 @@ follows RocketMQ 5.5.0 to the letter, since they act on it.
 """
 
 import functools
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -204,6 +204,10 @@ class RouteTable:
         return [
             live.channel for endpoint, live in self._live.items() if endpoint.address == address
         ]
+
+    def clusters_and_channels(self) -> Iterator[tuple[str, Hashable]]:
+        """Of every broker its cluster, and over which channel it registered."""
+        return ((endpoint.cluster, live.channel) for endpoint, live in self._live.items())
 
     def expire(self, now_ms: int) -> list[tuple[Endpoint, Hashable]]:
         """Drop the brokers that were silent for too long; those, and their channels."""

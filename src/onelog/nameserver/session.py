@@ -32,9 +32,10 @@ from onelog.nameserver.routes import (
     RouteTable,
 )
 from onelog.net.connection import Connection, is_here
+from onelog.net.register import is_register
 from onelog.net.remoting import ServerSession
 from onelog.wire.remoting import fields
-from onelog.wire.remoting.administration import from_afar
+from onelog.wire.remoting.administration import from_afar, refusal
 from onelog.wire.remoting.body import Body
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
@@ -278,8 +279,24 @@ def register_topic(session: NameserverSession, command: Command) -> Answer:
 # Keys and values.
 
 
+def _check_may_change(session: NameserverSession, command: Command) -> None:
+    """Administrators change every key; brokers on other machines what their cluster agrees on."""
+    if session.may_administer:
+        return
+    host, namespace = session.connection.remote[0], command.ext.get("namespace", "")
+    for cluster, holder in session.registry.routes.clusters_and_channels():
+        assert isinstance(holder, NameserverSession)
+        if is_register(namespace, cluster) and holder.connection.remote[0] == host:
+            return
+    session.refuse(
+        f"{refusal(command.code, host)}; only the register of a cluster may be changed by the"
+        " machines that its brokers registered from"
+    )
+
+
 def put_kv(session: NameserverSession, command: Command) -> None:
     """PUT_KV_CONFIG. OneLog's own field `expected` is the value that it takes the place of."""
+    _check_may_change(session, command)
     ext = command.ext
     value = fields.text(ext, "value")
     session.registry.kv.put(
@@ -290,6 +307,7 @@ def put_kv(session: NameserverSession, command: Command) -> None:
 
 def delete_kv(session: NameserverSession, command: Command) -> None:
     """DELETE_KV_CONFIG."""
+    _check_may_change(session, command)
     ext = command.ext
     session.registry.kv.delete(fields.text(ext, "namespace"), fields.text(ext, "key"))
     _save(session, command)
@@ -395,4 +413,8 @@ HANDLERS: dict[int, Handler] = {
 }
 
 
-_HANDLERS_FROM_AFAR = from_afar(HANDLERS, NameserverSession.refuse_from_afar)
+_HANDLERS_FROM_AFAR = from_afar(HANDLERS, NameserverSession.refuse_from_afar) | {
+    RequestCode.PUT_KV_CONFIG: put_kv,
+    RequestCode.DELETE_KV_CONFIG: delete_kv,
+}
+"""Which keys brokers on other machines may change, these two say themselves."""

@@ -20,6 +20,15 @@ TIMEOUT_MS = 1_500
 _FOUND = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST)
 
 
+KINDS = ("GRPC", "KAFKA")
+"""The registers that a cluster may have."""
+
+
+def is_register(namespace: str, cluster: str) -> bool:
+    """Whether that namespace of a name server is a register of this cluster."""
+    return any(namespace == f"{kind}_{cluster}" for kind in KINDS)
+
+
 class Loaded(NamedTuple):
     """What the name server knows."""
 
@@ -35,6 +44,7 @@ class Register:
     def __init__(self, kind: str, config: Callable[[], BrokerConfig], tls: Tls) -> None:
         self._config = config
         self._tls = tls
+        assert kind in KINDS
         self._namespace = f"{kind}_{config().cluster}"
         self._peer: Peer | None = None
         self._connecting = asyncio.Lock()
