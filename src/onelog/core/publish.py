@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple
 
-from onelog.core.catalog.topics import COMPACT, TopicConfig, Topics
+from onelog.core.catalog.topics import COMPACT, MAX_MESSAGE_BYTES, TopicConfig, Topics
 from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.timers import Timers
@@ -28,7 +28,7 @@ from onelog.errors import (
     TopicPermissionError,
 )
 from onelog.message import KEYS, PROPERTIES_BYTES_MAX, NewMessage, NewRun, SysFlag, property_bytes
-from onelog.record.forms import FORM_MASK
+from onelog.record.forms import FORM_MASK, Form, form_of
 
 _KEY_NEEDLES = (KEYS.encode() + b"\x01", b"__key\x01")
 """Of a key as RocketMQ's clients give it, and of one that is no text (`record.forms.rocketmq`)."""
@@ -154,7 +154,11 @@ class Publisher:
         config = self._topics.require(topic)
         if not config.writable:
             raise TopicPermissionError(f"sending message to topic[{topic}] is forbidden")
-        self.check_sizes(len(message.body), len(message.properties))
+        body_bytes_max = self.body_bytes_max
+        if config.attributes and form_of(message.sys_flag) == Form.KAFKA:
+            wanted = int(config.attributes.get(MAX_MESSAGE_BYTES, 0))
+            body_bytes_max = max(body_bytes_max, wanted)
+        self.check_sizes(len(message.body), len(message.properties), body_bytes_max)
         if message.queue_id >= config.queues:
             raise InvalidQueueError(f"request queueId[{message.queue_id}] is illegal, {config}")
         if message.queue_id < 0:
@@ -173,12 +177,13 @@ class Publisher:
             self._open[topic] = config.queues
         return message
 
-    def check_sizes(self, body_bytes: int, properties_bytes: int) -> None:
+    def check_sizes(
+        self, body_bytes: int, properties_bytes: int, body_bytes_max: int | None = None
+    ) -> None:
         """`MessageTooLargeError` or `PropertiesTooLargeError` if a message may not be so large."""
-        if body_bytes > self.body_bytes_max:
-            raise MessageTooLargeError(
-                f"a body of {body_bytes} bytes is over the limit of {self.body_bytes_max}"
-            )
+        limit = self.body_bytes_max if body_bytes_max is None else body_bytes_max
+        if body_bytes > limit:
+            raise MessageTooLargeError(f"a body of {body_bytes} bytes is over the limit of {limit}")
         if properties_bytes > PROPERTIES_BYTES_MAX:
             raise PropertiesTooLargeError(
                 f"properties of {properties_bytes} bytes are over the limit of "

@@ -13,7 +13,7 @@ from onelog.record.forms.kafka import Attribute, Codec, with_crc
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from tests.core.replicas import give_replicas
 from tests.gateways.kafka.live import address, consumer, kafka, produce, take
-from tests.gateways.kafka.raw import RawClient, batch_of, batches_in, raw
+from tests.gateways.kafka.raw import RawClient, batch_of, batches_in, raw, values_in
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -265,3 +265,22 @@ async def test_with_sync_flush_batches_are_answered_when_they_are_on_disk(tmp_pa
         last = server.broker.store.place("orders", 0, 19)
         assert last is not None
         assert server.broker.store.log.flushed >= last[0] + last[1]
+
+
+async def test_a_topic_takes_batches_as_large_as_it_says_though_the_broker_takes_less(
+    tmp_path: Path,
+) -> None:
+    large = bytes(5_000_000)
+    async with kafka(tmp_path, store__body_bytes_max=1 << 20) as server, raw(server) as client:
+        await client.make_topic("usual")
+        await client.make_topic("large", max_message_bytes="6000000")
+        for number, acks in enumerate((1, -1)):
+            told = await client.produce("large", batch_of(large), acks=acks)
+            assert (told["error_code"], told["base_offset"]) == (0, number)
+        numbered = batch_of(large, producer=(7_000, 0, 0))
+        assert (await client.produce("large", numbered))["error_code"] == 0
+        told = await client.fetch("large", 0, max_bytes=20 << 20)
+        assert values_in(told["records"])[0] == (0, large)
+        for topic, size in (("usual", 2_000_000), ("large", 6_000_001)):
+            told = await client.produce(topic, batch_of(bytes(size)))
+            assert told["error_code"] == ErrorCode.MESSAGE_TOO_LARGE

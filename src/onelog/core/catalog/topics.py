@@ -52,6 +52,9 @@ CLEANUP_POLICY = "kafka.cleanup.policy"
 """The attribute that says what becomes of old messages: compact, delete, or both; else delete.
 RocketMQ's own, "cleanup.policy", is COMPACTION or DELETE."""
 COMPACT, DELETE = "compact", "delete"
+MAX_MESSAGE_BYTES = "max.message.bytes"
+"""The attribute that says how large a batch of Kafka's producers may be, whatever the broker's own
+limit for messages is."""
 
 FilterType = Literal["SINGLE_TAG", "MULTI_TAG"]
 TopicListener = Callable[[str, "TopicConfig | None"], None]
