@@ -9,6 +9,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
+from onelog.core.access import SELF
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from tests.gateways.kafka.live import SECONDS, address, kafka
 from tests.gateways.kafka.raw import batch_of, raw
@@ -134,3 +135,73 @@ async def test_nobody_has_quotas_or_passwords(tmp_path: Path) -> None:
         named = {"users": [{"name": "ann"}]}
         told = await client.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, named)
         assert told["results"][0]["error_code"] == ErrorCode.RESOURCE_NOT_FOUND
+
+
+MIRRORED = {
+    "compression.gzip.level": "1", "compression.lz4.level": "17", "compression.zstd.level": "-7",
+    "remote.log.copy.disable": "true", "remote.log.delete.on.disable": "false",
+}  # fmt: skip
+"""What MirrorMaker 2 sends besides what older versions of Kafka know."""
+
+
+async def test_settings_that_mirrormaker_sends_are_taken_kept_and_told(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        await client.make_topic(
+            "orders", 1, **{name.replace(".", "_"): value for name, value in MIRRORED.items()}
+        )
+        told = await client.ask(
+            ApiKey.DESCRIBE_CONFIGS, 4,
+            {"resources": [{"resource_type": 2, "resource_name": "orders",
+                            "configuration_keys": list(MIRRORED)}]},
+        )  # fmt: skip
+        assert {each["name"]: each["value"] for each in told["results"][0]["configs"]} == MIRRORED
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("compression.gzip.level", "0"), ("compression.gzip.level", "10"),
+        ("compression.lz4.level", "18"), ("compression.zstd.level", "23"),
+        ("remote.log.copy.disable", "yes"), ("segment.bytes", "1000"), ("retention.ms", "1_000"),
+        ("max.message.bytes", "2147483648"), ("retention.ms", ""), ("cleanup.policy", "compact,,"),
+        ("leader.replication.throttled.replicas", "x"),
+    ],
+)  # fmt: skip
+async def test_values_that_kafka_refuses_are_refused(tmp_path: Path, name: str, value: str) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        topic = {
+            "name": "orders", "num_partitions": 1, "replication_factor": 1,
+            "configs": [{"name": name, "value": value}],
+        }  # fmt: skip
+        told = await client.ask(ApiKey.CREATE_TOPICS, 7, {"topics": [topic]})
+        assert told["topics"][0]["error_code"] == ErrorCode.INVALID_CONFIG
+        assert name in told["topics"][0]["error_message"]
+
+
+async def test_blanks_signs_and_capitals_are_taken_as_kafka_takes_them(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        await client.make_topic(
+            "orders", retention_bytes=" +5 ", preallocate="TRUE",
+            cleanup_policy=" compact , delete ",
+        )  # fmt: skip
+        kept = server.broker.topic(SELF, "orders")
+        assert kept.attributes["retention.bytes"] == "5"
+        assert kept.attributes["preallocate"] == "true"
+        assert kept.cleanup == ("compact", "delete")
+
+
+async def test_a_resource_or_a_setting_that_comes_twice_changes_nothing(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        await client.make_topic("orders")
+        topic = {"resource_type": 2, "resource_name": "orders"}
+        change = {"name": "retention.ms", "config_operation": 0, "value": "1000"}
+        for resources in (
+            [{**topic, "configs": [change]}, {**topic, "configs": []}],
+            [{**topic, "configs": [change, change]}],
+            [{**topic, "configs": [{**change, "value": None}]}],
+        ):
+            for key in (ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.ALTER_CONFIGS):
+                told = await client.ask(key, 1, {"resources": resources})
+                codes = {each["error_code"] for each in told["responses"]}
+                assert codes == {ErrorCode.INVALID_REQUEST}
+        assert server.broker.topics.retention_ms() == {}

@@ -204,3 +204,33 @@ async def test_partitions_are_described_page_by_page(tmp_path: Path) -> None:
             each["error_code"] for each in told["replica_election_results"][0]["partition_result"]
         ]
         assert codes == [ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+async def test_a_name_that_comes_twice_in_a_request_is_refused_once_and_the_others_are_served(
+    tmp_path: Path,
+) -> None:
+    def codes(answer: Fields, part: str) -> list[tuple[str, int]]:
+        return [(each["name"], each["error_code"]) for each in answer[part]]
+
+    twice = ("twice", ErrorCode.INVALID_REQUEST)
+    async with kafka(tmp_path) as server, raw(server) as client:
+        new = [
+            {"name": name, "num_partitions": 1, "replication_factor": 1}
+            for name in ("twice", "once", "twice")
+        ]
+        told = await client.ask(ApiKey.CREATE_TOPICS, 7, {"topics": new})
+        assert codes(told, "topics") == [twice, ("once", 0)]
+        assert server.broker.topics.get("twice") is None
+        await client.make_topic("twice")
+        more = [
+            {"name": name, "count": 3, "assignments": None} for name in ("twice", "once", "twice")
+        ]
+        told = await client.ask(ApiKey.CREATE_PARTITIONS, 3, {"topics": more})
+        assert codes(told, "results") == [twice, ("once", 0)]
+        gone = [{"name": name} for name in ("twice", "once", "twice")]
+        told = await client.ask(ApiKey.DELETE_TOPICS, 6, {"topics": gone})
+        assert codes(told, "responses") == [twice, ("once", 0)]
+        names = {"topic_names": ["twice", "twice"]}
+        told = await client.ask(ApiKey.DELETE_TOPICS, 5, names)
+        assert codes(told, "responses") == [twice]
+        assert server.broker.topics.get("twice") is not None

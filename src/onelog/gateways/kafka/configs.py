@@ -13,19 +13,19 @@ follows from them. Those that mean something have a check.
                               RocketMQ has one of that name
     min.compaction.lag.ms, max.compaction.lag.ms, segment.ms, delete.retention.ms and
     min.cleanable.dirty.ratio say when a topic is compacted: see `core.compaction.policy`
-    compression.type          nothing: batches stay as their producers compressed them
+    compression.*             nothing: batches stay as their producers compressed them
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from onelog.config import Config
 from onelog.core.catalog import topics
-from onelog.core.catalog.topics import COMPACT, DELETE, TopicConfig
+from onelog.core.catalog.topics import COMPACT, DELETE, MAX_MESSAGE_BYTES, TopicConfig
 from onelog.errors import ConfigError
 
 CLEANUP_POLICY = "cleanup.policy"
-MAX_MESSAGE_BYTES = "max.message.bytes"
 TIMESTAMP_TYPE = "message.timestamp.type"
 RETENTION_MS = "retention.ms"
 IN_SYNC_MIN = "min.insync.replicas"
@@ -47,14 +47,19 @@ class TopicSetting(NamedTuple):
     check: Callable[[str], bool]
 
 
-def _whole(least: int) -> Callable[[str], bool]:
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
+_INT_MAX, _LONG_MAX = (1 << 31) - 1, (1 << 63) - 1
+
+
+def _whole(least: int, most: int = _LONG_MAX) -> Callable[[str], bool]:
     def check(value: str) -> bool:
-        try:
-            return least <= int(value) < 1 << 63
-        except ValueError:
-            return False
+        return _WHOLE.fullmatch(value) is not None and least <= int(value) <= most
 
     return check
+
+
+def _int(least: int) -> Callable[[str], bool]:
+    return _whole(least, _INT_MAX)
 
 
 def _one_of(*words: str) -> Callable[[str], bool]:
@@ -63,6 +68,9 @@ def _one_of(*words: str) -> Callable[[str], bool]:
 
 def _words(*words: str) -> Callable[[str], bool]:
     return lambda value: not value or all(each.strip() in words for each in value.split(","))
+
+
+_throttled = re.compile(r"\*?|\d+:\d+(,\d+:\d+)*").fullmatch
 
 
 def _ratio(value: str) -> bool:
@@ -79,29 +87,40 @@ TOPIC_CONFIGS: dict[str, TopicSetting] = {
         _STRING,
         _one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
     ),
+    "compression.gzip.level": TopicSetting(
+        "-1", _INT, lambda value: _whole(1, 9)(value) or value == "-1"
+    ),
+    "compression.lz4.level": TopicSetting("9", _INT, _whole(1, 17)),
+    "compression.zstd.level": TopicSetting("3", _INT, _whole(-(1 << 17), 22)),
     "delete.retention.ms": TopicSetting("86400000", _LONG, _whole(0)),
     "file.delete.delay.ms": TopicSetting("60000", _LONG, _whole(0)),
     "flush.messages": TopicSetting("9223372036854775807", _LONG, _whole(1)),
     "flush.ms": TopicSetting("9223372036854775807", _LONG, _whole(0)),
-    "follower.replication.throttled.replicas": TopicSetting("", _LIST, lambda _: True),
-    "index.interval.bytes": TopicSetting("4096", _INT, _whole(0)),
-    "leader.replication.throttled.replicas": TopicSetting("", _LIST, lambda _: True),
+    "follower.replication.throttled.replicas": TopicSetting(
+        "", _LIST, lambda value: _throttled(value) is not None
+    ),
+    "index.interval.bytes": TopicSetting("4096", _INT, _int(0)),
+    "leader.replication.throttled.replicas": TopicSetting(
+        "", _LIST, lambda value: _throttled(value) is not None
+    ),
     "local.retention.bytes": TopicSetting("-2", _LONG, _whole(-2)),
     "local.retention.ms": TopicSetting("-2", _LONG, _whole(-2)),
     "max.compaction.lag.ms": TopicSetting("9223372036854775807", _LONG, _whole(1)),
-    MAX_MESSAGE_BYTES: TopicSetting(str(MESSAGE_BYTES_MAX), _INT, _whole(0)),
-    "message.timestamp.after.max.ms": TopicSetting("9223372036854775807", _LONG, _whole(0)),
+    MAX_MESSAGE_BYTES: TopicSetting(str(MESSAGE_BYTES_MAX), _INT, _int(0)),
+    "message.timestamp.after.max.ms": TopicSetting("3600000", _LONG, _whole(0)),
     "message.timestamp.before.max.ms": TopicSetting("9223372036854775807", _LONG, _whole(0)),
     TIMESTAMP_TYPE: TopicSetting("CreateTime", _STRING, _one_of("CreateTime", APPEND_TIME)),
     "min.cleanable.dirty.ratio": TopicSetting("0.5", _DOUBLE, _ratio),
     "min.compaction.lag.ms": TopicSetting("0", _LONG, _whole(0)),
-    IN_SYNC_MIN: TopicSetting("1", _INT, _whole(1)),
+    IN_SYNC_MIN: TopicSetting("1", _INT, _int(1)),
     "preallocate": TopicSetting("false", _BOOL, _one_of("true", "false")),
+    "remote.log.copy.disable": TopicSetting("false", _BOOL, _one_of("true", "false")),
+    "remote.log.delete.on.disable": TopicSetting("false", _BOOL, _one_of("true", "false")),
     "remote.storage.enable": TopicSetting("false", _BOOL, _one_of("false")),
-    "retention.bytes": TopicSetting("-1", _LONG, _whole(-1)),
+    "retention.bytes": TopicSetting("-1", _LONG, _whole(-_LONG_MAX)),
     RETENTION_MS: TopicSetting("604800000", _LONG, _whole(-1)),
-    "segment.bytes": TopicSetting("1073741824", _INT, _whole(14)),
-    "segment.index.bytes": TopicSetting("10485760", _INT, _whole(4)),
+    "segment.bytes": TopicSetting("1073741824", _INT, _int(1 << 20)),
+    "segment.index.bytes": TopicSetting("10485760", _INT, _int(4)),
     "segment.jitter.ms": TopicSetting("0", _LONG, _whole(0)),
     "segment.ms": TopicSetting("604800000", _LONG, _whole(1)),
     "unclean.leader.election.enable": TopicSetting("false", _BOOL, _one_of("true", "false")),
@@ -120,19 +139,30 @@ class Shown(NamedTuple):
     read_only: bool = False
 
 
-def check_configs(given: Mapping[str, str]) -> dict[str, str]:
+def check_configs(given: Mapping[str, str | None]) -> dict[str, str]:
     """The attributes that a topic gets for these settings, or `ConfigError`."""
+    attributes = {}
     for name, value in given.items():
         known = TOPIC_CONFIGS.get(name)
         if known is None:
             raise ConfigError(f"Kafka's topics have no setting {name!r}")
+        if value is None:
+            raise ConfigError(f"{name} is set to nothing (null): leave it out for its default")
+        value = _canonical(value, known.kind)
         if not known.check(value):
             raise ConfigError(f"{name} = {value!r:.80} is not accepted here")
-    attributes = {attribute(name): value for name, value in given.items()}
-    if CLEANUP_POLICY in given:
-        words = dict.fromkeys(word.strip() for word in given[CLEANUP_POLICY].split(","))
-        attributes[attribute(CLEANUP_POLICY)] = ",".join(words)
+        if name == CLEANUP_POLICY:
+            value = ",".join(dict.fromkeys(word.strip() for word in value.split(",")))
+        attributes[attribute(name)] = value
     return attributes
+
+
+def _canonical(value: str, kind: int) -> str:
+    """The value as it is kept: Kafka takes blanks around it, a plus, and TRUE."""
+    value = value.strip()
+    if kind == _BOOL:
+        return value.lower()
+    return str(int(value)) if _WHOLE.fullmatch(value) else value
 
 
 def attribute(name: str) -> str:

@@ -1,5 +1,6 @@
 """Requests about settings of topics and groups, and what is told of the broker's own."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -97,7 +98,10 @@ def alter_configs(session: KafkaSession, request: Request) -> Fields:
         wanted: dict[str, str | None] = {
             name: None for name in (*TOPIC_CONFIGS, *GROUP_CONFIGS) if attribute(name) in known
         }
-        return wanted | {each["name"]: each["value"] for each in resource["configs"]}
+        given = {each["name"]: _given(each["name"], each["value"]) for each in resource["configs"]}
+        if len(given) < len(resource["configs"]):
+            raise InvalidRequestError("a setting is named twice")
+        return wanted | given
 
     return _altered(session, request, changed)
 
@@ -116,7 +120,7 @@ def _changes(given: Mapping[str, str], resource: Fields) -> dict[str, str | None
         if operation == DELETE:
             wanted[name] = None
         elif operation == SET:
-            wanted[name] = value
+            wanted[name] = _given(name, value)
         elif operation in (APPEND, SUBTRACT) and is_list(name):
             known = given.get(attribute(name), TOPIC_CONFIGS[name].default)
             words = [word for word in known.split(",") if word]
@@ -128,15 +132,25 @@ def _changes(given: Mapping[str, str], resource: Fields) -> dict[str, str | None
     return wanted
 
 
+def _given(name: str, value: str | None) -> str:
+    if value is None:
+        raise InvalidRequestError(f"{name} is set to nothing (null)")
+    return value
+
+
 def _altered(session: KafkaSession, request: Request, changes: Changes) -> Fields:
     told = []
-    for resource in request.fields["resources"]:
+    resources = request.fields["resources"]
+    counts = Counter((each["resource_type"], each["resource_name"]) for each in resources)
+    for resource in resources:
         kind, name = resource["resource_type"], resource["resource_name"]
         answer: Fields = {
             "error_code": 0, "error_message": None, "resource_type": kind, "resource_name": name,
         }  # fmt: skip
         try:
             session.require_administrator()
+            if counts[kind, name] > 1:
+                raise InvalidRequestError(f"{name!r} is named twice in one request")
             is_trial = request.fields["validate_only"]
             if kind == GROUP:
                 group = session.broker.find_group(session.principal, name)

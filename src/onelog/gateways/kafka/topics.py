@@ -4,13 +4,14 @@ A Kafka topic is a topic, a partition is a queue. Each partition has one broker 
 only replica; of a broker that is alone, itself.
 """
 
+from collections import Counter
 from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple
 
 from onelog.core.catalog.placements import Placement
 from onelog.core.catalog.topics import TopicConfig
-from onelog.errors import InvalidTopicError, OnelogError, TopicNotFoundError
+from onelog.errors import OnelogError, TopicNotFoundError
 from onelog.gateways.kafka.cluster.view import Cluster
 from onelog.gateways.kafka.configs import check_configs, shown_configs
 from onelog.gateways.kafka.error_codes import error_code
@@ -229,14 +230,10 @@ def alter_client_quotas(session: KafkaSession, request: Request) -> Fields:
 
 def create_topics(session: KafkaSession, request: Request) -> Fields:
     """CREATE_TOPICS."""
-    names = [each["name"] for each in request.fields["topics"]]
-    told = []
-    for wanted in request.fields["topics"]:
-        name = wanted["name"]
-        answer: Fields = {"name": name, "error_code": 0, "error_message": None}
+    wanted_topics, told = _named_once(request.fields["topics"])
+    for wanted in wanted_topics:
+        answer: Fields = {"name": wanted["name"], "error_code": 0, "error_message": None}
         try:
-            if names.count(name) > 1:
-                raise InvalidTopicError(f"topic {name!r} is named twice in one request")
             refused = _create(session, wanted, request.fields["validate_only"], answer)
         except OnelogError as error:
             refused = _Refused(error_code(error), str(error))
@@ -244,6 +241,22 @@ def create_topics(session: KafkaSession, request: Request) -> Fields:
             answer |= {"error_code": refused.code, "error_message": refused.reason}
         told.append(answer)
     return {"topics": told}
+
+
+def _named_once(topics: list[Fields]) -> tuple[list[Fields], list[Fields]]:
+    """Those that a request names once; and the answers for those that it names again."""
+    keys = [each["name"] or each.get("topic_id") for each in topics]
+    counts = Counter(keys)
+    again: dict[object, Fields] = {}
+    for each, key in zip(topics, keys, strict=True):
+        if counts[key] > 1:
+            again[key] = {
+                "name": each["name"], "topic_id": each.get("topic_id", NO_ID),
+                "error_code": ErrorCode.INVALID_REQUEST, "error_message": "Duplicate topic name.",
+            }  # fmt: skip
+    return [each for each, key in zip(topics, keys, strict=True) if key not in again], list(
+        again.values()
+    )
 
 
 def _create(
@@ -276,7 +289,7 @@ def _create(
         reason = f"{count} partitions; a topic has 1 to {QUEUE_ID_MAX + 1}"
         return _Refused(ErrorCode.INVALID_PARTITIONS, reason)
     given = {each["name"]: each["value"] for each in wanted["configs"]}
-    attributes = check_configs({name: value for name, value in given.items() if value is not None})
+    attributes = check_configs(given)
     config = TopicConfig(name, count, count, attributes=attributes)
     if not validate_only:
         answer["topic_id"] = topic_id(_make(session, config, nodes, answer))
@@ -338,8 +351,8 @@ def _strange(session: KafkaSession, placed: list[Fields]) -> _Refused | None:
 
 def create_partitions(session: KafkaSession, request: Request) -> Fields:
     """CREATE_PARTITIONS: topics only grow."""
-    told = []
-    for wanted in request.fields["topics"]:
+    wanted_topics, told = _named_once(request.fields["topics"])
+    for wanted in wanted_topics:
         answer: Fields = {"name": wanted["name"], "error_code": 0, "error_message": None}
         try:
             refused = _grow(session, wanted, request.fields["validate_only"], answer)
@@ -391,7 +404,7 @@ def delete_topics(session: KafkaSession, request: Request) -> Fields:
     broker, who = session.broker, session.principal
     fields = request.fields
     wanted = fields.get("topics") or [{"name": each} for each in fields.get("topic_names", ())]
-    told = []
+    wanted, told = _named_once(wanted)
     for each in wanted:
         name, id_ = each["name"], each.get("topic_id", NO_ID)
         by_id = name is None
