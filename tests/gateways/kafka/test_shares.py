@@ -120,7 +120,6 @@ async def alter(client: RawClient, *positions: tuple[int, int], topic: str = TOP
 async def test_positions_are_told_moved_and_forgotten(ann: Member) -> None:
     client = ann.client
     assert (await describe_offsets(client))["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
-    assert (await alter(client, (0, 0)))["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
     await beat(client, 0)
     assert acquired(await ann.fetch()) == [], "it begins at the end"
     await client.produce(TOPIC, batch_of(b"a", b"b", b"c", b"d"))
@@ -243,3 +242,41 @@ async def test_a_restart_leaves_groups_positions_and_counts(tmp_path: Path) -> N
             found += acquired(await member.fetch(max_wait_ms=1_000))
         assert sorted(found)[0] == (0, 0, 2)
         assert sorted(found)[-1][1:] == (2, 1)
+
+
+async def test_a_group_that_is_not_there_yet_is_made_by_saying_where_it_begins(ann: Member) -> None:
+    client = ann.client
+    assert (await alter(client, (9, 0)))["responses"][0]["partitions"][0]["error_code"] == (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
+    assert (await describe_offsets(client))["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
+    await client.produce(TOPIC, batch_of(b"a", b"b", b"c"))
+    answer = await alter(client, (0, 1))
+    assert answer["responses"][0]["partitions"][0]["error_code"] == 0
+    assert (await describe(client))["group_state"] == "Empty"
+    listed = await client.ask(ApiKey.LIST_GROUPS, 5, {"states_filter": [], "types_filter": []})
+    assert [(each["group_id"], each["group_type"]) for each in listed["groups"]] == [
+        (GROUP, "share")
+    ]
+    await beat(client, 0)
+    assert acquired(await ann.fetch()) == [(1, 2, 1)]
+
+
+async def commit(client: RawClient, group: str) -> int:
+    partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    fields = {
+        "group_id": group, "generation_id_or_member_epoch": -1, "member_id": "",
+        "topics": [{"name": TOPIC, "partitions": [partition]}],
+    }  # fmt: skip
+    told = await client.ask(ApiKey.OFFSET_COMMIT, 9, fields)
+    code: int = told["topics"][0]["partitions"][0]["error_code"]
+    return code
+
+
+async def test_consumers_and_share_groups_do_not_move_each_other(ann: Member) -> None:
+    client = ann.client
+    assert await commit(client, GROUP) == 0
+    assert (await alter(client, (0, 0)))["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
+    await client.ask(ApiKey.DELETE_GROUPS, 2, {"groups_names": [GROUP]})
+    assert (await alter(client, (0, 0)))["error_code"] == 0
+    assert await commit(client, GROUP) == ErrorCode.GROUP_ID_NOT_FOUND

@@ -305,6 +305,28 @@ class Coordinator:
         self._consumers.groups.pop(beat.group, None)
         return beaten
 
+    def require_share_group(self, who: Principal, name: str) -> None:
+        """`GroupNotEmptyError` or `GroupNotFoundError` if no share group can be moved or made."""
+        self._check(who, name)
+        found = self.shares.groups.get(name)
+        if found is not None and found.members:
+            raise GroupNotEmptyError(f"group {name} has {len(found.members)} members: stop them")
+        if found is None and (
+            name in self._classic.groups
+            or name in self._consumers.groups
+            or self._members.group(name) is not None
+            or self._offsets.topics_of(name)
+        ):
+            raise GroupNotFoundError(f"group {name} is there, and is no share group")
+
+    def make_share_group(self, who: Principal, name: str) -> None:
+        """An administrator says where a share group begins, before its first member comes."""
+        self.require_share_group(who, name)
+        if name not in self.shares.groups:
+            self.use(name)
+            group = self.shares.groups[name] = ConsumerGroup(name, 1, 1)
+            self._shares_changed(group)
+
     def _require_no_sharing(self, group: str) -> None:
         found = self.shares.groups.get(group)
         if found is not None and found.members:
@@ -344,6 +366,10 @@ class Coordinator:
     def check_member(self, who: Principal, group: str, member: Member) -> None:
         """Whether positions may be committed by whoever says to be this member."""
         self._check(who, group)
+        if group in self.shares.groups:
+            raise GroupNotFoundError(
+                f"group {group} is a share group: it has no members' positions"
+            )
         found = self._consumers.groups.get(group)
         if found is not None and (found.members or member.generation >= 0):
             self._consumers.check_commit(group, member.member_id, member.generation)

@@ -172,9 +172,15 @@ def _require_empty(session: KafkaSession, name: str) -> None:
 
 
 def alter_share_group_offsets(session: KafkaSession, request: Request) -> Fields:
-    """ALTER_SHARE_GROUP_OFFSETS: have a group without members go on elsewhere."""
+    """ALTER_SHARE_GROUP_OFFSETS: have a group without members go on elsewhere.
+
+    A group that is not there is made, unless there is no partition for it.
+    """
     name = request.fields["group_id"]
-    _require_empty(session, name)
+    session.require_administrator()
+    coordinator, is_made = session.broker.coordinator, not _is_here(session, name)
+    if not is_made:
+        coordinator.require_share_group(session.principal, name)
     told = []
     for topic in request.fields["topics"]:
         partitions = []
@@ -189,6 +195,9 @@ def alter_share_group_offsets(session: KafkaSession, request: Request) -> Fields
                 answer |= refusal(error)
             partitions.append(answer)
         if positions:
+            if not is_made:
+                coordinator.make_share_group(session.principal, name)
+                is_made = True
             session.broker.sharing.move(session.principal, name, asked, positions)
         told.append(
             {"topic_name": asked, "topic_id": _id(session, asked), "partitions": partitions}
