@@ -257,6 +257,10 @@ class KafkaConfig:
         6_000, "shortest session.timeout.ms of a member of the classic group protocol", 10, 60_000,
         live=True,
     )  # fmt: skip
+    initial_rebalance_delay_ms: int = setting(
+        3_000, "time that an empty group of the classic protocol waits for more members",
+        0, 3_600_000, live=True,
+    )  # fmt: skip
     share_lock_ms: int = setting(
         30_000, "time that a member of a share group has a message to itself", 100, 3_600_000,
         live=True,

@@ -67,6 +67,7 @@ ALWAYS: dict[str, Value] = {
     "store.disk_refuse_percent": 99,
     "broker.vip_port": 0,
     "kafka.port": 0,
+    "kafka.initial_rebalance_delay_ms": 0,
     "http.port": 0,
     "amqp.port": 0,
     "stomp.port": 0,

@@ -30,6 +30,7 @@ class OnelogKafka:
             "broker.store_path": str(folder / "data"),
             "kafka.port": self._kafka_port,
             "kafka.topic_partitions": 4,
+            "kafka.initial_rebalance_delay_ms": 0,
             "store.segment_bytes": 64 << 20,
             "store.queue_file_entries": 20_000,
             **(settings or {}),

@@ -42,6 +42,7 @@ SETTINGS = {
     "store.disk_refuse_percent": 100,
     "broker.register_timeout_ms": 1_000,
     "kafka.session_min_ms": 1_000,
+    "kafka.initial_rebalance_delay_ms": 0,
 }
 
 

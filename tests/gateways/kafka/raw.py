@@ -159,9 +159,10 @@ def values_in(records: memoryview | bytes) -> list[tuple[int, bytes | None]]:
 
 
 @contextlib.asynccontextmanager
-async def raw(server: BrokerServer) -> AsyncIterator[RawClient]:
-    """A connected client."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.config.kafka.port)
+async def raw(server: BrokerServer | str) -> AsyncIterator[RawClient]:
+    """A client that is connected to a broker, or an address."""
+    at = server if isinstance(server, str) else f"127.0.0.1:{server.config.kafka.port}"
+    reader, writer = await asyncio.open_connection(*at.split(":"))
     try:
         yield RawClient(reader, writer)
     finally:

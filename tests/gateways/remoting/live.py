@@ -36,6 +36,7 @@ SMALL: dict[str, Value] = {
     "broker.port": 0,
     "broker.vip_port": 0,
     "kafka.port": 0,
+    "kafka.initial_rebalance_delay_ms": 0,
     "http.port": 0,
     "amqp.port": 0,
     "stomp.port": 0,

@@ -29,6 +29,7 @@ from onelog.errors import (
     FencedInstanceError,
     GroupFullError,
     GroupNotEmptyError,
+    GroupNotFoundError,
     IllegalGenerationError,
     InconsistentProtocolError,
     InvalidGroupError,
@@ -72,6 +73,8 @@ class Joining(NamedTuple):
     """Whether a new client first learns its id, and joins with it (Kafka's KIP-394)."""
     can_skip_assignment: bool = False
     session_min_ms: int = SESSION_MIN_MS
+    initial_delay_ms: int = 0
+    """How long an empty group waits for more members; as long again if one came meanwhile."""
 
 
 class Joined(NamedTuple):
@@ -140,6 +143,9 @@ class ClassicGroup:
     """The member behind each name of its own."""
     pending: dict[str, int] = field(default_factory=dict)
     """Ids that were given out to clients that have not joined with them yet, and until when."""
+    is_gathering: bool = False
+    """Whether it was empty, and waits for its first members: not until all that it has are there,
+    but for a time."""
     round: int = 0
     """Counts waits for members, so that a timer knows whether its wait is still on."""
 
@@ -252,7 +258,7 @@ class ClassicGroups:
         if joining.instance_id is not None:
             group.static[joining.instance_id] = member_id
         member.on_joined = on_joined
-        self._prepare(group)
+        self._prepare(group, joining.initial_delay_ms)
 
     def _replace_static(
         self, group: ClassicGroup, old: Member, joining: Joining, on_joined: OnJoined
@@ -305,7 +311,7 @@ class ClassicGroups:
         member.on_joined = on_joined
         self._prepare(group)
 
-    def _prepare(self, group: ClassicGroup) -> None:
+    def _prepare(self, group: ClassicGroup, initial_delay_ms: int = 0) -> None:
         """Begin a new generation, if that has not begun, and see whether all are there."""
         if group.state is State.PREPARING:
             self._complete_if_all_joined(group)
@@ -314,17 +320,36 @@ class ClassicGroups:
             for member in group.members.values():
                 if member.on_synced is not None:
                     self._answer(member, _rebalancing(group))
+        group.is_gathering = group.state is State.EMPTY and initial_delay_ms > 0
         group.state = State.PREPARING
         group.round += 1
         for member in group.members.values():
             if not member.waits:
                 self._heard(group, member)
         wait_ms = max(member.rebalance_ms for member in group.members.values())
+        if group.is_gathering:
+            self._gather(group, group.round, initial_delay_ms, wait_ms, 1)
+            return
         self._schedule(max(wait_ms, 1), partial(self._join_time_over, group, group.round))
         self._complete_if_all_joined(group)
 
+    def _gather(
+        self, group: ClassicGroup, number: int, delay_ms: int, left_ms: int, members: int
+    ) -> None:
+        """Wait for the group's first members; it had so many when the wait began."""
+
+        def over() -> None:
+            if group.round != number or group.state is not State.PREPARING:
+                return
+            if len(group.members) > members and left_ms > delay_ms:
+                self._gather(group, number, delay_ms, left_ms - delay_ms, len(group.members))
+            else:
+                self._complete(group)
+
+        self._schedule(min(delay_ms, max(left_ms, 1)), over)
+
     def _complete_if_all_joined(self, group: ClassicGroup) -> None:
-        if group.pending or not group.members:
+        if group.is_gathering or group.pending or not group.members:
             return
         if all(member.on_joined is not None for member in group.members.values()):
             self._complete(group)
@@ -350,7 +375,7 @@ class ClassicGroups:
         """Everybody is there: begin the generation."""
         group.generation += 1
         group.round += 1
-        group.state = State.COMPLETING
+        group.state, group.is_gathering = State.COMPLETING, False
         group.protocol = _voted(group)
         leader = group.members.get(group.leader)
         if leader is None or leader.on_joined is None:
@@ -448,18 +473,28 @@ class ClassicGroups:
             raise _rebalancing(group)
 
     def check_commit(
-        self, name: str, generation: int, member_id: str, instance_id: str | None
+        self,
+        name: str,
+        generation: int,
+        member_id: str,
+        instance_id: str | None,
+        *,
+        in_transaction: bool = False,
     ) -> None:
-        """Whether these offsets may be committed by whoever says to be this member."""
+        """Whether these offsets may be committed by whoever says to be this member.
+
+        In an empty group anybody may who claims no generation. A member that has left may not, nor
+        one of an older generation; while the leader decides, only transactions may.
+        """
         group = self.groups.get(name)
-        if group is None or not group.members:
-            if generation >= 0:
-                raise _stale(group or ClassicGroup(name), generation)
+        if generation < 0 and (group is None or not group.members):
             return
+        if group is None:
+            raise GroupNotFoundError(f"group {name} is not there, or no more: join it again")
         group, member = self._require(name, member_id, instance_id)
         if generation != group.generation:
             raise _stale(group, generation)
-        if group.state is State.COMPLETING:
+        if group.state is State.COMPLETING and not in_transaction:
             raise _rebalancing(group)
         self._heard(group, member)
 
@@ -487,7 +522,7 @@ class ClassicGroups:
     def delete(self, name: str) -> None:
         """Forget a group that has no members."""
         group = self.groups.get(name)
-        if group is not None and (group.members or group.pending):
+        if group is not None and group.members:
             raise GroupNotEmptyError(f"group {name} has {len(group.members)} members: stop them")
         self.groups.pop(name, None)
 
@@ -570,7 +605,9 @@ class ClassicGroups:
             raise _unknown(name, member_id)
         if instance_id is not None:
             holder = group.static.get(instance_id)
-            if holder is not None and holder != member_id:
+            if holder is None:
+                raise _unknown(name, member_id)
+            if holder != member_id:
                 raise _fenced(instance_id)
         member = group.members.get(member_id)
         if member is None:

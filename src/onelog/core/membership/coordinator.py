@@ -363,7 +363,9 @@ class Coordinator:
 
     # -- positions -----------------------------------------------------------------------------
 
-    def check_member(self, who: Principal, group: str, member: Member) -> None:
+    def check_member(
+        self, who: Principal, group: str, member: Member, *, in_transaction: bool = False
+    ) -> None:
         """Whether positions may be committed by whoever says to be this member."""
         self._check(who, group)
         if group in self.shares.groups:
@@ -375,8 +377,9 @@ class Coordinator:
             self._consumers.check_commit(group, member.member_id, member.generation)
         else:
             self._classic.check_commit(
-                group, member.generation, member.member_id, member.instance_id
-            )
+                group, member.generation, member.member_id, member.instance_id,
+                in_transaction=in_transaction,
+            )  # fmt: skip
 
     def commit(
         self,

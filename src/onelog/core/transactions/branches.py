@@ -139,8 +139,8 @@ class Branches:
         """Positions that the group has if the transaction is committed."""
         self.access.check(who, "consume", ("group", group))
         found = self._require(producer_id, epoch)
-        if member.generation >= 0 or member.member_id:
-            self._coordinator.check_member(who, group, member)
+        if member != Member():
+            self._coordinator.check_member(who, group, member, in_transaction=True)
         pending = dict(found.groups.get(group, {}))
         for topic, queues in positions.items():
             pending[topic] = {**pending.get(topic, {}), **queues}

@@ -281,8 +281,8 @@ class TransactionalIds:
         found = self._require(name, producer_id, epoch)
         if not joins and (found.state is not State.ONGOING or group not in found.groups):
             raise NotInTransactionError(f"group {group} was not added to the transaction of {name}")
-        if member.generation >= 0 or member.member_id:
-            self._coordinator.check_member(who, group, member)
+        if member != Member():
+            self._coordinator.check_member(who, group, member, in_transaction=True)
         self._coordinator.use(group)
         if joins:
             found = self._going_on(found)

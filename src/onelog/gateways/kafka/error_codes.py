@@ -137,6 +137,8 @@ _SINCE: dict[ErrorCode, tuple[ErrorCode, dict[ApiKey, int]]] = {
         ErrorCode.INVALID_TXN_STATE,
         {ApiKey.PRODUCE: 11, ApiKey.TXN_OFFSET_COMMIT: 4},
     ),
+    ErrorCode.GROUP_ID_NOT_FOUND: (ErrorCode.ILLEGAL_GENERATION, {ApiKey.OFFSET_COMMIT: 9}),
+    ErrorCode.STALE_MEMBER_EPOCH: (ErrorCode.ILLEGAL_GENERATION, {ApiKey.OFFSET_COMMIT: 9}),
 }
 """Codes that only some versions of some APIs know, and what others are told instead."""
 

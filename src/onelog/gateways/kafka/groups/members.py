@@ -29,13 +29,14 @@ def join_group(session: KafkaSession, request: Request) -> Fields | None:
     """JOIN_GROUP: answered when all members are there."""
     fields = request.fields
     session_ms: int = fields["session_timeout_ms"]
+    settings = session.gateway.house.loaded.config.kafka
     joining = Joining(
         fields["group_id"], fields["member_id"], fields.get("group_instance_id"),
         request.client_id, f"/{session.host}", session_ms,
         fields.get("rebalance_timeout_ms", session_ms), fields["protocol_type"],
         [(each["name"], each["metadata"]) for each in fields["protocols"]],
         request.version >= _KNOWN_ID_VERSION, request.version >= _SKIP_VERSION,
-        session.gateway.house.loaded.config.kafka.session_min_ms,
+        settings.session_min_ms, settings.initial_rebalance_delay_ms,
     )  # fmt: skip
     try:
         session.broker.coordinator.join(

@@ -6,7 +6,7 @@ from functools import partial
 from onelog.core.cursors.offset_notes import Note
 from onelog.core.membership.coordinator import Member, Position
 from onelog.errors import GroupNotFoundError, OnelogError, TopicNotFoundError
-from onelog.gateways.kafka.error_codes import error_code
+from onelog.gateways.kafka.error_codes import error_code, error_code_in
 from onelog.gateways.kafka.groups.members import member_of
 from onelog.gateways.kafka.names import require_topic
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request
@@ -57,7 +57,8 @@ def offset_commit(session: KafkaSession, request: Request) -> Fields | None:
             partial(_committed, session, request, told),
         )  # fmt: skip
     except OnelogError as error:
-        return {"topics": failed(told, error_code(error))}
+        code = error_code_in(request.key, request.version, error)
+        return {"topics": failed(told, code)}
     return None
 
 
