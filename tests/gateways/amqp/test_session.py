@@ -178,6 +178,63 @@ def test_a_closed_channel_hears_nothing_until_that_is_confirmed(url: str) -> Non
         raw.open(1)
 
 
+_MISSING: tuple[Any, ...] = ("queue.declare", "no-such-queue", True, False, False, False, False, {})
+
+
+def test_a_close_that_crosses_the_brokers_own_ends_one_channel_only(url: str) -> None:
+    with Raw(url) as raw:
+        raw.shake_hands().open(1).open(2)
+        raw.say(1, *_MISSING)
+        raw.say(1, "channel.close", 200, "bye", 0, 0)
+        raw.say(1, "basic.qos", 0, 1, False)
+        assert raw.hear_of("channel.close")[0] == 404
+        raw.hear_of("channel.close-ok")
+        raw.say(1, "channel.close-ok")
+        raw.open(1)
+        raw.say(2, "channel.flow", True)
+        raw.hear_of("channel.flow-ok")
+
+
+def test_a_number_is_not_free_before_the_end_of_its_channel_is_confirmed(url: str) -> None:
+    with Raw(url) as raw:
+        raw.shake_hands().open(1)
+        raw.say(1, *_MISSING)
+        raw.say(1, "channel.close", 200, "bye", 0, 0)
+        raw.say(1, "channel.open")
+        raw.hear_of("channel.close")
+        raw.hear_of("channel.close-ok")
+        assert raw.hear_of("connection.close")[0] == 504
+
+
+@ours_only
+def test_a_close_behind_the_confirmation_of_the_brokers_own_is_ignored(url: str) -> None:
+    with Raw(url) as raw:
+        raw.shake_hands().open(1)
+        raw.say(1, *_MISSING)
+        raw.hear_of("channel.close")
+        raw.say(1, "channel.close-ok")
+        raw.say(1, "channel.close", 200, "bye", 0, 0)
+        raw.open(1)
+        raw.say(3, "channel.close", 200, "bye", 0, 0)
+        assert raw.hear_of("connection.close")[0] == 504
+
+
+def test_the_ends_of_a_connection_may_cross(url: str) -> None:
+    with Raw(url) as raw:
+        raw.shake_hands().open(1)
+        raw.say(1, "channel.flow", False)
+        raw.say(0, "connection.close", 200, "bye", 0, 0)
+        raw.say(1, "basic.qos", 0, 1, False)
+        assert raw.hear_of("connection.close")[0] == 540
+        raw.hear_of("connection.close-ok")
+        raw.socket.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            raw.hear()
+        raw.socket.settimeout(20)
+        raw.say(0, "connection.close-ok")
+        assert raw.hear()[1] == ""
+
+
 @pytest.mark.parametrize(
     ("said", "code"),
     [

@@ -5,7 +5,8 @@ once; one that must wait (a commit, a message on disk) keeps the channel `waitin
 meanwhile is handled after it, so that answers come in the order of the methods.
 
 Invariants: of a channel that the broker has closed nothing is heard but the end, and nothing is
-delivered to it; what it had not acknowledged is back in its queues.
+delivered to it; what it had not acknowledged is back in its queues; its number is not free before
+the client has confirmed the end, also if the client's own `close` crossed the broker's.
 """
 
 from collections import deque
@@ -24,6 +25,7 @@ from onelog.wire.amqp.methods import ENCODERS, NAMES, NUMBERS
 if TYPE_CHECKING:
     from onelog.gateways.amqp.session import AmqpSession
 
+_OPEN = NUMBERS["channel.open"]
 _CLOSE, _CLOSE_OK = NUMBERS["channel.close"], NUMBERS["channel.close-ok"]
 _PUBLISH, _ACK = NUMBERS["basic.publish"], NUMBERS["basic.ack"]
 _WAITING_MAX = 10_000
@@ -72,11 +74,12 @@ class Channel:
     def handle(self, event: Event) -> None:
         """Do what a method says."""
         _, method, arguments, properties, body = event
-        if self.is_closing:
-            if method == _CLOSE:
+        if self.is_closing and method != _OPEN:
+            if method == _CLOSE:  # It crossed ours, which the client has still to confirm.
                 self.reply("channel.close-ok")
-            if method in (_CLOSE, _CLOSE_OK):
+            elif method == _CLOSE_OK:
                 self.session.forget(self)
+                self.session.confirmed.add(self.number)
             return
         if self.waiting is not None:
             if len(self.waiting) >= _WAITING_MAX:

@@ -63,7 +63,7 @@ CAPABILITIES: Table = dict.fromkeys(
 )  # fmt: skip
 _OLD_GREETING = b"AMQP\1\1\0\x09"
 _PUBLISH = NUMBERS["basic.publish"]
-_CHANNEL_OPEN = NUMBERS["channel.open"]
+_CHANNEL_OPEN, _CHANNEL_CLOSE = NUMBERS["channel.open"], NUMBERS["channel.close"]
 _START_OK = NUMBERS["connection.start-ok"]
 _CLOSE, _CLOSE_OK = NUMBERS["connection.close"], NUMBERS["connection.close-ok"]
 
@@ -158,6 +158,8 @@ class AmqpSession(FramedSession):
         """What the client says of itself."""
         self._capabilities: dict[str, Any] = {}
         self.channels: dict[int, Channel] = {}
+        self.confirmed: set[int] = set()
+        """Channels that the broker has closed, as the client has confirmed."""
         self.acknowledged: dict[Settled, list[int]] = {}
         """Acknowledgements that were read and not passed on yet."""
         self.paused: set[Consumer | StreamReader] = set()
@@ -298,9 +300,9 @@ class AmqpSession(FramedSession):
         if not method:
             return
         if self.state == State.CLOSING:
-            if method == _CLOSE and not number:
+            if method == _CLOSE and not number:  # It crossed ours, which is still to be confirmed.
                 self._send("connection.close-ok")
-            if method in (_CLOSE, _CLOSE_OK) and not number:
+            elif method == _CLOSE_OK and not number:
                 self.connection.close()
             return
         if number:
@@ -425,6 +427,8 @@ class AmqpSession(FramedSession):
         self._send("connection.update-secret-ok")
 
     def _open_channel(self, number: int, method: int) -> None:
+        if method == _CHANNEL_CLOSE and number in self.confirmed:
+            return  # Go's client may say so after it has confirmed ours, and waits for no answer.
         if method != _CHANNEL_OPEN:
             text = f"expected 'channel.open' on channel {number}, got '{NAMES[method]}'"
             raise RefusedError(ReplyCode.CHANNEL_ERROR, text)
@@ -433,6 +437,7 @@ class AmqpSession(FramedSession):
                 f"number of channels opened ({len(self.channels)}) has reached the negotiated "
                 f"channel_max ({self.channel_max})"
             )
+        self.confirmed.discard(number)
         self.channels[number] = channel = Channel(self, number, HANDLERS)
         channel.reply("channel.open-ok")
 
@@ -498,6 +503,8 @@ class AmqpSession(FramedSession):
     def fail(self, code: ReplyCode, text: str, method: int, *, deaf: bool = False) -> None:
         """End the connection; `deaf`: what it sends is not even looked at."""
         if self.state >= State.CLOSING or self.connection.closing:
+            if deaf:
+                self.state = State.DEAF
             return
         log.info("%s ends: %d %s", self.connection, code, text)
         self._end_channels()
