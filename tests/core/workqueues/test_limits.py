@@ -114,6 +114,30 @@ def test_a_message_says_itself_when_it_expires_and_waits_for_its_turn(
 
 
 @BOTH
+def test_a_message_that_came_back_still_says_itself_when_it_expires(
+    yard: Yard, durable: bool
+) -> None:
+    queue = yard.queue(durable=durable)
+    yard.put_all(b"a", expiration="1000")
+    held = yard.get()
+    assert held is not None
+    yard.settle()
+    queue.requeue([held[0]])
+    yard.settle()
+    assert queue.ready == 1
+    yard.advance(1_100)
+    yard.settle()
+    assert queue.ready == 0
+    yard.put_all(b"b", expiration="1000")
+    taker = yard.consume(prefetch=1)
+    yard.advance(1_100)
+    yard.works.cancel(taker.consumer)
+    queue.requeue(taker.places)
+    yard.settle()
+    assert queue.ready == 0
+
+
+@BOTH
 def test_what_lives_for_no_time_needs_a_consumer_at_once(yard: Yard, durable: bool) -> None:
     queue = yard.queue(durable=durable, arguments={"x-message-ttl": 0})
     yard.put_all(b"a")
@@ -283,6 +307,41 @@ def test_a_letter_that_dies_again_is_counted(yard: Yard) -> None:
     assert deaths == [("a", 2), ("b", 1)]
     headers = headers_in(found)
     assert (headers["x-first-death-queue"], headers["x-last-death-queue"]) == ("a", "a")
+
+
+def _died(yard: Yard, deaths: object) -> list[dict[str, Any]]:
+    """What is told of the deaths of a message that somebody has rejected."""
+    yard.queue("dead")
+    queue = yard.queue(
+        arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    )
+    yard.put_all(b"x", headers={"x-death": deaths, "x-first-death-queue": "mine"})
+    found = yard.get()
+    assert found is not None
+    queue.reject([found[0]])
+    letter = yard.get("dead", no_ack=True)
+    assert letter is not None
+    headers = headers_in(letter)
+    assert headers["x-first-death-queue"] == "mine"  # RabbitMQ leaves it, where there are deaths.
+    return list(headers["x-death"])
+
+
+def test_deaths_that_a_client_wrote_are_one_for_each_queue_and_reason(yard: Yard) -> None:
+    other = {"queue": "a", "reason": "maxlen"}
+    first, *rest = _died(yard, [other, {**other, "n": 1}, {"queue": "b", "count": 3}, "junk"])
+    assert (first["queue"], first["count"]) == ("q", 1)
+    assert rest == [{**other, "count": 2}, {"queue": "b", "count": 3}]
+    mine = {"queue": "q", "reason": "rejected"}
+    assert _died(yard, [mine]) == [{**mine, "count": 1}]
+    assert _died(yard, [mine, mine]) == [{**mine, "count": 3}]
+    assert _died(yard, [{**mine, "count": 7, "n": 1}, mine]) == [{**mine, "count": 8, "n": 1}]
+    assert _died(yard, [{**mine, "count": "many"}]) == [{**mine, "count": 1}]
+
+
+def test_a_count_of_deaths_does_not_overflow(yard: Yard) -> None:
+    most = (1 << 63) - 1
+    (death,) = _died(yard, [{"queue": "q", "reason": "rejected", "count": most}])
+    assert death["count"] == most
 
 
 def test_letters_that_go_in_a_circle_by_themselves_end(yard: Yard) -> None:

@@ -218,6 +218,7 @@ def test_messages_expire_and_are_dead_letters(channel: BlockingChannel) -> None:
     (death,) = properties.headers["x-death"]
     assert death["queue"] == queue
     assert (death["reason"], death["count"], death["exchange"]) == ("expired", 1, "")
+    assert isinstance(death["count"], pika.compat.long)  # Java's clients cast it to `Long`.
     assert death["routing-keys"] == [queue]
     assert properties.headers["x-first-death-queue"] == queue
     other = name(channel, arguments=arguments)
@@ -233,6 +234,18 @@ def test_messages_expire_and_are_dead_letters(channel: BlockingChannel) -> None:
     _, properties, body = got(channel, dead)
     assert (body, properties.headers["x-death"][0]["reason"]) == (b"1", "maxlen")
     assert bodies(channel, short) == [b"2", b"3"]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_message_that_came_back_expires_when_it_says(
+    channel: BlockingChannel, durable: bool
+) -> None:
+    queue = name(channel, durable=durable, exclusive=not durable)
+    channel.basic_publish("", queue, b"x", pika.BasicProperties(expiration="300"))
+    method, _, _ = got(channel, queue, auto_ack=False)
+    channel.basic_nack(method.delivery_tag, requeue=True)
+    eventually(lambda: not ready(channel, queue))
+    channel.queue_delete(queue)
 
 
 def test_urgent_messages_come_first(channel: BlockingChannel) -> None:

@@ -533,6 +533,7 @@ class WorkQueue:
             if back[0].consumer is not None:
                 back[0].consumer.took_back(1)
             self.redelivered += 1
+            self._may_expire = True  # It may say so itself; nobody has looked at it since.
             if shelf.in_log and counted:
                 self._surroundings.changed(shelf)  # type: ignore[arg-type]
         if dead:

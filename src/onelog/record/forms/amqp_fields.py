@@ -49,6 +49,10 @@ class Timestamp(int):
     """Seconds since 1970, as a value of a table."""
 
 
+class Long(int):
+    """A number that is a long-long in a table, however small: Java's clients cast it to `Long`."""
+
+
 class _Remove:
     """The type of `REMOVE`."""
 
@@ -188,7 +192,7 @@ def encode_value(value: Value) -> bytes:
     if isinstance(value, Timestamp):
         return b"T" + value.to_bytes(8, "big")
     if isinstance(value, int):
-        if -(1 << 31) <= value < 1 << 31:
+        if -(1 << 31) <= value < 1 << 31 and not isinstance(value, Long):
             return b"I" + value.to_bytes(4, "big", signed=True)
         if not -(1 << 63) <= value < 1 << 63:
             raise WireError("a number in a table does not fit 64 bits")
