@@ -272,6 +272,39 @@ def test_consumers_of_one_channel_share_its_window_on_one_queue(yard: Yard) -> N
     assert len(one.got) + len(two.got) == 4
 
 
+@pytest.mark.parametrize("limit", [1, 5])
+def test_queues_take_turns_in_the_window_of_a_channel(yard: Yard, limit: int) -> None:
+    window, names = Window(limit), ("a", "b", "c")
+    for queue_name in names:
+        yard.queue(queue_name)
+        yard.put_all(*numbered(90), key=queue_name)
+    takers = [yard.consume(queue_name, window=window) for queue_name in names]
+    acknowledged = [0, 0, 0]
+    while sum(len(each.got) for each in takers) < 90:
+        for number, each in enumerate(takers):
+            if new := each.places[acknowledged[number] :]:
+                acknowledged[number] += len(new)
+                each.consumer.queue.ack(new)
+        yard.settle()
+    assert all(25 <= len(each.got) <= 35 for each in takers)
+
+
+def test_who_acknowledges_nothing_waits_for_the_window_and_takes_no_room(yard: Yard) -> None:
+    window = Window(2)
+    yard.queue("a")
+    yard.queue("b")
+    yard.put_all(*numbered(3), key="a")
+    yard.put_all(*numbered(5), key="b")
+    careful = yard.consume("a", window=window)
+    careless = yard.consume("b", window=window, no_ack=True)
+    assert (len(careful.got), len(careless.got)) == (2, 0)
+    careful.consumer.queue.ack(careful.places)
+    yard.settle()
+    assert (len(careful.got), len(careless.got)) == (3, 5)
+    yard.put_all(b"more", key="b")
+    assert (window.used, len(careless.got)) == (1, 6)
+
+
 def test_a_consumer_that_pauses_gets_nothing_until_it_resumes(yard: Yard) -> None:
     yard.queue()
     taker = yard.consume()

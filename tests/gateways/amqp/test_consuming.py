@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -100,6 +101,41 @@ def test_a_global_prefetch_is_shared(channel: BlockingChannel, queue: str) -> No
             or len(first.bodies) + len(second.bodies) == 8
         )
     )
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_a_global_prefetch_starves_no_queue(channel: BlockingChannel, limit: int) -> None:
+    queues = [name(channel) for _ in range(3)]
+    for each in queues:
+        send(channel, each, *[b"x"] * 90)
+        eventually(lambda each=each: ready(channel, each) == 90)
+    counts: Counter[str] = Counter()
+
+    def take(on: Any, method: Any, properties: Any, body: bytes) -> None:
+        counts[method.consumer_tag] += 1
+        if counts.total() <= 90:
+            on.basic_ack(method.delivery_tag)
+
+    channel.basic_qos(prefetch_count=limit, global_qos=True)
+    for each in queues:
+        channel.basic_consume(each, take, consumer_tag=each)
+    eventually(lambda: channel.connection.process_data_events(0.01) or counts.total() >= 90 + limit)
+    assert min(counts[each] for each in queues) >= 15, counts
+
+
+def test_a_full_global_window_holds_who_acknowledges_nothing_too(channel: BlockingChannel) -> None:
+    acked, plain = name(channel), name(channel)
+    for each in (acked, plain):
+        send(channel, each, *[b"x"] * 5)
+        eventually(lambda each=each: ready(channel, each) == 5)
+    channel.basic_qos(prefetch_count=2, global_qos=True)
+    first = Heard(channel, acked)
+    first.wait(2)
+    second = Heard(channel, plain, auto_ack=True)
+    channel.connection.process_data_events(0.3)
+    assert (len(first.bodies), len(second.bodies)) == (2, 0)
+    channel.basic_qos(prefetch_count=100, global_qos=True)
+    assert len(second.wait(5)) == 5
 
 
 def test_consumers_take_turns(channel: BlockingChannel, queue: str) -> None:

@@ -1,8 +1,9 @@
 """Consumers of declared queues: how much each may have, and whose turn it is.
 
 A consumer may have so many messages that it has not acknowledged (`prefetch`), and those of one
-channel may have so many together (`Window`); one that acknowledges nothing has no such limit, and
-stops when its connection cannot keep up (`pause`).
+channel may have so many together (`Window`), of which the queues are served in turn; one that
+acknowledges nothing takes no room, and gets nothing while the others of its channel have none. It
+stops when its connection cannot keep up (`pause`), too.
 
 Of those that have room, the ones of the highest priority are served, in turn, message by message.
 With a single active consumer, only the first of them is.
@@ -42,6 +43,7 @@ class Window:
         self.limit = limit
         self.used = 0
         self.consumers: dict[Consumer, None] = {}
+        """Who was given something last stands last."""
 
     @property
     def room(self) -> int:
@@ -128,7 +130,7 @@ class Consumer:
         if self.paused:
             return 0
         if self.no_ack:
-            return NO_LIMIT
+            return NO_LIMIT if self.window is None or self.window.room > 0 else 0
         room = (self.prefetch or UNACKED_MAX) - self.unacked
         if self.window is not None and self.window.limit:
             return min(room, self.window.room)
@@ -152,8 +154,12 @@ class Consumer:
     def given(self, count: int) -> None:
         """It has so many more."""
         self.unacked += count
-        if self.window is not None:
-            self.window.used += count
+        window = self.window
+        if window is not None:
+            window.used += count
+            if window.limit and len(window.consumers) > 1 and self.is_open:
+                del window.consumers[self]
+                window.consumers[self] = None
 
     def took_back(self, count: int) -> None:
         """It has so many less."""
