@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pika
@@ -103,12 +104,16 @@ def test_a_global_prefetch_is_shared(channel: BlockingChannel, queue: str) -> No
     )
 
 
+def _has(channel: BlockingChannel, queue: str, count: int) -> bool:
+    return ready(channel, queue) == count
+
+
 @pytest.mark.parametrize("limit", [1, 5])
 def test_a_global_prefetch_starves_no_queue(channel: BlockingChannel, limit: int) -> None:
     queues = [name(channel) for _ in range(3)]
     for each in queues:
         send(channel, each, *[b"x"] * 90)
-        eventually(lambda each=each: ready(channel, each) == 90)
+        eventually(partial(_has, channel, each, 90))
     counts: Counter[str] = Counter()
 
     def take(on: Any, method: Any, properties: Any, body: bytes) -> None:
@@ -127,7 +132,7 @@ def test_a_full_global_window_holds_who_acknowledges_nothing_too(channel: Blocki
     acked, plain = name(channel), name(channel)
     for each in (acked, plain):
         send(channel, each, *[b"x"] * 5)
-        eventually(lambda each=each: ready(channel, each) == 5)
+        eventually(partial(_has, channel, each, 5))
     channel.basic_qos(prefetch_count=2, global_qos=True)
     first = Heard(channel, acked)
     first.wait(2)
