@@ -78,10 +78,21 @@ def apply_before_record() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def act_while_the_log_is_read() -> Iterator[None]:
+    """What is overdue by half of what is recorded is done at once, and recorded behind the rest."""
+
+    def schedule(self: Parts, wait_ms: int, callback: Callable[[], None]) -> None:
+        self._timer(wait_ms, lambda: None if self._is_gone else callback())
+
+    with mock.patch.object(Parts, "_schedule", schedule):
+        yield
+
+
 BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     bug.__name__: bug
     for bug in (
         acknowledge_before_confirm, forget_the_fence, no_truncation, keep_an_expired_lease,
-        apply_before_record,
+        apply_before_record, act_while_the_log_is_read,
     )
 }  # fmt: skip

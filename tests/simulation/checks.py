@@ -192,6 +192,8 @@ class Promises:
     """Bodies that a consumer has acknowledged, and was told so: where, and the log's end then."""
     positions: dict[tuple[str, str, int], int] = field(default_factory=dict)
     topics: set[str] = field(default_factory=set)
+    incarnations: set[tuple[int, int]] = field(default_factory=set)
+    """Ids and epochs of producers: each is one producer's."""
     strict: bool = True
     """Whether what is acknowledged must be settled by then."""
     gated: bool = False
@@ -201,6 +203,12 @@ class Promises:
         """A sender was told where its message is."""
         self.is_there(body, int(place.log_offset))
         self.sent[body] = (topic, queue_id, int(place.queue_offset))
+
+    def was_taken_over(self, incarnation: tuple[int, int]) -> None:
+        """A producer was told its id and epoch, which nobody else ever had."""
+        if incarnation in self.incarnations and self.strict:
+            raise BrokenError(f"{incarnation} was given to two producers")
+        self.incarnations.add(incarnation)
 
     def is_there(self, body: bytes, log_offset: int) -> None:
         """What is acknowledged is settled."""

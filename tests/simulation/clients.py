@@ -14,6 +14,7 @@ from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Result, allowed
 from onelog.core.durable.waiting import ANY_QUEUE
 from onelog.core.leases.lending import Leased
+from onelog.core.transactions.transactional_ids import Incarnation
 from onelog.errors import OnelogError, TopicExistsError, TopicNotFoundError
 from onelog.message import Appended, NewMessage, NewRun, encode_properties
 from onelog.record.decode import decode_messages
@@ -26,6 +27,9 @@ TOPIC, QUEUES = "orders", 2
 GROUP, LEASERS, PRODUCERS = "readers", "leasers", "payers"
 LEASE_MS = 11_000
 TIMED_MS_MAX = 4_000
+PAYERS, PAY_TOPIC = ("payer 1", "payer 2"), "payments"
+"""Transactional ids, and where their markers go."""
+PAY_MS = 400
 
 
 @dataclass(frozen=True)
@@ -57,13 +61,14 @@ class Clients:
     _count: int = 0
     _held: list[Held] = field(default_factory=list)
     _halves: list[tuple[bytes, Appended]] = field(default_factory=list)
+    _payers: dict[str, Incarnation] = field(default_factory=dict)
     _favourite: int = 0
 
     def __post_init__(self) -> None:
         self._works: list[tuple[Callable[[Node, Broker], None], int]] = [
             (self._send, 30), (self._send_many, 6), (self._send_timed, 8), (self._begin, 6),
             (self._end, 6), (self._fetch, 14), (self._lease, 12), (self._acknowledge, 14),
-            (self._commit, 5), (self._ask_position, 3), (self._make_topic, 2),
+            (self._commit, 5), (self._ask_position, 3), (self._make_topic, 2), (self._pay, 12),
         ]  # fmt: skip
         self.is_quiet = False
 
@@ -104,7 +109,7 @@ class Clients:
 
     def _make_topics(self, node: Node, broker: Broker) -> None:
         def make() -> None:
-            for name, queues in ((TOPIC, QUEUES), (TIMED_TOPIC, 1)):
+            for name, queues in ((TOPIC, QUEUES), (TIMED_TOPIC, 1), (PAY_TOPIC, QUEUES)):
                 if broker.topics.get(name) is None:
                     broker.admin.create_topic(SELF, TopicConfig(name, queues, queues))
             for group in (GROUP, LEASERS):
@@ -214,6 +219,42 @@ class Clients:
             SELF, PRODUCERS, int(place.queue_offset), int(place.log_offset),
             self._told(node, what, lambda _: ended.add(body)),
         )  # fmt: skip
+
+    def _pay(self, node: Node, broker: Broker) -> None:
+        """Somebody takes a transactional id over, begins a transaction, or ends one."""
+        random, in_place = self.kernel.random, broker.in_place
+        if not node.mastership:
+            return  # A follower tells of what has ended, and promises nothing.
+        name = random.choice(PAYERS)
+        mine = self._payers.get(name)
+        if mine is None or random.random() < 0.2:
+            mastership = node.mastership
+            taken = in_place.begin(SELF, name, PAY_MS)
+
+            def safe(error: OnelogError | None) -> None:
+                if error is not None:
+                    self._refused(node, error)
+                    return
+                self.answers += 1
+                self.kernel.note(node.name, "acknowledged", name, taken)
+                self.acknowledged(node, mastership)
+                self._payers[name] = taken
+                self.promises.was_taken_over(taken)
+
+            in_place.when_durable(safe)
+            return
+        try:
+            if random.random() < 0.6:
+                in_place.add_queues(SELF, name, *mine, [(PAY_TOPIC, random.randrange(QUEUES))])
+            else:
+                told = self._told(node, f"the end of {name}", lambda _: None)
+                in_place.end(
+                    SELF, name, *mine, random.random() < 0.7,
+                    lambda producer, error: told(None, producer, error),
+                )  # fmt: skip
+        except OnelogError:
+            self._payers.pop(name, None)  # It may be another's, or was open for too long.
+            raise
 
     # -- reading ---------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from unittest import mock
 
 from onelog.config import ReplicationConfig, StoreConfig
 from onelog.core.cursors import warming
+from onelog.core.durable import tables
 from onelog.store import queue_files
 from tests.simulation import endings
 from tests.simulation.checks import Promises, Settled
@@ -136,6 +137,8 @@ class Cluster:
         # No thread that makes the files of queues.
         self._undo.enter_context(mock.patch.object(queue_files, "IN_THREAD", False))
         self._undo.enter_context(mock.patch.object(warming, "threading", WORKERS))
+        # A core is opened in many steps here, too, where there is little to remember.
+        self._undo.enter_context(mock.patch.object(tables, "_REPLAY_RECORDS", 4))
         onelog = logging.getLogger("onelog")
         level = onelog.level
         onelog.setLevel(logging.WARNING)

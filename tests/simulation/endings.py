@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from onelog.core.access import SELF
 from onelog.core.durable.waiting import ANY_QUEUE
 from onelog.core.leases.lending import Leased
@@ -44,10 +46,11 @@ def queues_are_equal(settled: Settled, node: Node) -> None:
 
 
 def tables_are_equal(settled: Settled, node: Node) -> None:
-    """What a node knows of topics and groups is what is recorded."""
+    """What a node knows of topics, groups and transactional ids is what is recorded."""
     assert node.broker is not None
-    for table in (node.broker.topics, node.broker.groups):
-        known, recorded = entries_of(table), settled.tables.get(table.name, {})
+    for table in (node.broker.topics, node.broker.groups, node.broker.in_place):
+        known = msgspec.json.decode(msgspec.json.encode(entries_of(table)))
+        recorded = settled.tables.get(table.name, {})
         if known != recorded:
             keys = {key for key in known | recorded if known.get(key) != recorded.get(key)}
             raise BrokenError(f"{node.name}: {table.name} are not as recorded: {sorted(keys)}")

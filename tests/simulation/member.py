@@ -25,6 +25,8 @@ from tests.simulation.node import BROKER, Call, Node
 from tests.simulation.store import Machine, open_store
 
 REBUILD_US = (100, 20_000)
+OPENING_US = (20, 3_000)
+"""Between the steps in which a core is opened: others have their turns."""
 PAUSE_US_MIN, PAUSE_US_MAX = 100_000, 1_000_000
 
 
@@ -53,6 +55,7 @@ class Member(Node):
         self._dials = 0
         self._pause_us = PAUSE_US_MIN
         self._line: End | None = None
+        self._opening: Broker | None = None
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -93,8 +96,9 @@ class Member(Node):
             self._election().stop()
             self.replica.close()
             self.finish_jobs()
-            if self.broker is not None:
-                self.broker.close(write=False)
+            for broker in (self.broker, self._opening):
+                if broker is not None:
+                    broker.close(write=False)
             self.store.close()
 
         try:
@@ -111,7 +115,7 @@ class Member(Node):
     def _end(self) -> None:
         self.world.network.cut(self, silently=False)
         super()._end()
-        self.replica = self.election = None
+        self.replica = self.election = self._opening = None
 
     @property
     def decides(self) -> bool:
@@ -146,9 +150,10 @@ class Member(Node):
 
     @property
     def core(self) -> Broker:
-        """The core that is open."""
-        assert self.broker is not None
-        return self.broker
+        """The core that is open, or about to be."""
+        core = self.broker or self._opening
+        assert core is not None
+        return core
 
     def rebuild(
         self,
@@ -186,17 +191,27 @@ class Member(Node):
             naming=NAMING, memory_bytes=1 << 30, seconds=lambda: self.kernel.now_us / 1e6,
             replication=self.world.replication, replicas=leader,
         )  # fmt: skip
+        self._opening = broker
         self.pop = Pop(broker, Random(7), LOOPBACK)
-        try:
-            if role.is_master:
-                broker.open(ROCKETMQ)
+        steps = broker.opening(ROCKETMQ, follower=not role.is_master, master=role.address)
+
+        def opened(problem: OnelogError | None) -> None:
+            self.broker, self._opening = broker, None
+            what = "master" if role.is_master else "follower"
+            self.kernel.note(self.name, "opened", what, problem)
+            then(problem)
+
+        def step() -> None:
+            try:
+                next(steps)
+            except StopIteration:
+                opened(problem)
+            except OnelogError as error:
+                opened(problem or error)
             else:
-                broker.open(follower=True, master=role.address)
-        except OnelogError as error:
-            problem = problem or error
-        self.broker = broker
-        self.kernel.note(self.name, "opened", "master" if role.is_master else "follower", problem)
-        then(problem)
+                self.after(self.kernel.random.uniform(*OPENING_US), step)
+
+        step()
 
     # -- connections ---------------------------------------------------------------------------
 

@@ -39,7 +39,9 @@ def test_a_seed_tells_the_same_story_each_time() -> None:
     assert one.settled.log == two.settled.log
 
 
-@pytest.mark.parametrize("bug", ["acknowledge_before_confirm", "apply_before_record"])
+@pytest.mark.parametrize(
+    "bug", ["acknowledge_before_confirm", "apply_before_record", "act_while_the_log_is_read"]
+)
 def test_a_bug_that_is_put_in_is_found(bug: str) -> None:
     def try_some() -> None:
         for seed in range(4, 12):

@@ -153,6 +153,8 @@ class Parts:
         self._closed = False
         self._is_gone = False
         """Whether nothing is to happen any more: the store is another core's."""
+        self._early: list[Callable[[], None]] | None = []
+        """What is due while the log is still read: it would act on half of what is known."""
         self.follows = False
         """Whether another broker writes the log."""
         self._for_master: NotMasterError | None = None
@@ -202,8 +204,17 @@ class Parts:
         self.routing.guard(self._guarded)
 
     def _schedule(self, wait_ms: int, callback: Callable[[], None]) -> None:
-        """Call back then, unless another core has the store by then."""
-        self._timer(wait_ms, lambda: None if self._is_gone else callback())
+        """Call back then, but not before everything is remembered.
+
+        Nor if another core has the store by then.
+        """
+        self._timer(wait_ms, lambda: self._time_has_come(callback))
+
+    def _time_has_come(self, callback: Callable[[], None]) -> None:
+        if self._early is not None:
+            self._early.append(callback)
+        elif not self._is_gone:
+            callback()
 
     def _wire_writing(
         self,
@@ -404,6 +415,9 @@ class Parts:
             assert self.store.confirmed == self.store.log_end
             self.store.drop_partial()  # What waits for more to go by is entered now.
             yield from self._open_master(predecessor)
+        early, self._early = self._early or (), None
+        for callback in early:
+            self._schedule(0, callback)
 
     def _add_tables(self) -> None:
         kept: tuple[Table, ...] = (

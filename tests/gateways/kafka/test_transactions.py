@@ -8,11 +8,13 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import KafkaException, Producer, TopicPartition
 
+from onelog.core.access import SELF
 from onelog.core.transactions.transactional_ids import TransactionalIds
 from onelog.record.forms.kafka import Attribute
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 from tests.client.watching import eventually
+from tests.core.replicas import give_replicas
 from tests.gateways.kafka.live import SECONDS, address, consumer, kafka, take
 from tests.gateways.kafka.raw import RawClient, batch_of, batches_in, fetch_fields, raw, values_in
 from tests.gateways.remoting.live import client as remoting_client
@@ -97,6 +99,59 @@ async def committed(client: RawClient, partition: int = 0) -> list[bytes | None]
         elif not (batch.attributes & TRANSACTIONAL and batch.producer_id in dropped):
             values += [value for _, value in values_in(piece)]
     return values
+
+
+# -- what another master must know -----
+
+
+async def test_a_producer_is_told_its_epoch_when_another_master_would_know_it(
+    tmp_path: Path,
+) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        replicas = give_replicas(server.broker.durability)
+        server.broker.durability.replicas_timeout_ms = 10_000
+        for name in (ID, None):
+            fields = {"transactional_id": name, "transaction_timeout_ms": 60_000}
+            client.tell(ApiKey.INIT_PRODUCER_ID, 4, fields)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.reader.readexactly(1), 0.1)
+            replicas.confirmed(int(server.store.log_end))
+            told = await client.hear(ApiKey.INIT_PRODUCER_ID, 4)
+            assert (told["error_code"], told["producer_epoch"]) == (0, 0)
+        wanted = {"transactional_id": ID, "transaction_timeout_ms": 60_000}
+        client.tell(ApiKey.INIT_PRODUCER_ID, 4, wanted)
+        await eventually(
+            lambda: server.broker.in_place.transactions(SELF)[0].epoch == 1, "taken over"
+        )
+        server.broker.fence()
+        told = await client.hear(ApiKey.INIT_PRODUCER_ID, 4)
+        # Java's producer gives up on any code that does not say whom else to ask.
+        assert (told["error_code"], told["producer_id"]) == (ErrorCode.NOT_COORDINATOR, -1)
+        told = await client.ask(ApiKey.INIT_PRODUCER_ID, 4, wanted)
+        assert told["error_code"] == ErrorCode.NOT_COORDINATOR
+
+
+async def test_positions_of_a_transaction_are_told_when_another_master_would_know_them(
+    tmp_path: Path,
+) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        await client.make_topic("orders")
+        teller = Teller(client)
+        await teller.begin()
+        replicas = give_replicas(server.broker.durability)
+        server.broker.durability.replicas_timeout_ms = 10_000
+        partition = {"partition_index": 0, "committed_offset": 3, "committed_metadata": ""}
+        fields = {
+            "transactional_id": ID, "group_id": "readers", "producer_id": teller.id,
+            "producer_epoch": teller.epoch, "generation_id_or_member_epoch": -1, "member_id": "",
+            "topics": [{"name": "orders", "partitions": [partition]}],
+        }  # fmt: skip
+        client.tell(ApiKey.TXN_OFFSET_COMMIT, 5, fields)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.reader.readexactly(1), 0.1)
+        replicas.confirmed(int(server.store.log_end))
+        told = await client.hear(ApiKey.TXN_OFFSET_COMMIT, 5)
+        assert told["topics"][0]["partitions"][0]["error_code"] == 0
 
 
 # -- what readers see ----------------------------------------------------------------------------

@@ -157,9 +157,29 @@ def error_code(error: OnelogError) -> ErrorCode:
     return code_of(error, ERROR_CODES, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
+_TOLD_BY_COORDINATORS = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+
+
+_COORDINATED = {
+    ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN,
+    ApiKey.TXN_OFFSET_COMMIT, ApiKey.END_TXN, ApiKey.OFFSET_COMMIT,
+}  # fmt: skip
+
+
+def coordinator_code(error: OnelogError) -> ErrorCode:
+    """The code for who asks the coordinator of a group or transaction, and has to ask again."""
+    code = error_code(error)
+    return _TOLD_BY_COORDINATORS.get(code, code)
+
+
 def error_code_in(key: int, version: int, error: OnelogError) -> ErrorCode:
     """The code that tells of this error in the answer to a request of this version."""
-    code = error_code(error)
+    code = coordinator_code(error) if key in _COORDINATED else error_code(error)
     if code in _SINCE:
         older, since = _SINCE[code]
         known_from = since.get(ApiKey(key))

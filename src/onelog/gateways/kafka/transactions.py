@@ -9,7 +9,7 @@ from onelog.core.transactions.transactional_ids import Incarnation, State
 from onelog.errors import OnelogError
 from onelog.gateways.kafka.error_codes import error_code, error_code_in
 from onelog.gateways.kafka.groups.members import member_of
-from onelog.gateways.kafka.groups.positions import failed, taken
+from onelog.gateways.kafka.groups.positions import committed, failed, taken
 from onelog.gateways.kafka.list_offsets import queue_of
 from onelog.gateways.kafka.names import require_topic
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request
@@ -53,8 +53,11 @@ def _settled(handle: Handler) -> Handler:
     return handler
 
 
-def init_producer_id(session: KafkaSession, request: Request) -> Fields:
-    """INIT_PRODUCER_ID: an id of its own, or the next epoch of a transactional id."""
+def init_producer_id(session: KafkaSession, request: Request) -> Fields | None:
+    """INIT_PRODUCER_ID: an id of its own, or the next epoch of a transactional id.
+
+    Answered when that is as safe as configured: another master would give it to another producer.
+    """
     fields, broker = request.fields, session.broker
     name = fields["transactional_id"]
     refused = {"producer_id": -1, "producer_epoch": -1}
@@ -72,7 +75,14 @@ def init_producer_id(session: KafkaSession, request: Request) -> Fields:
             )  # fmt: skip
     except OnelogError as error:
         return {"error_code": _code(request, error), **refused}
-    return {"error_code": 0, "producer_id": producer_id, "producer_epoch": epoch}
+    told = {"error_code": 0, "producer_id": producer_id, "producer_epoch": epoch}
+
+    def safe(error: OnelogError | None) -> None:
+        failed = error and {"error_code": _code(request, error), **refused}
+        session.answer(request, failed or told)
+
+    broker.in_place.when_durable(safe)
+    return None
 
 
 def add_partitions_to_txn(session: KafkaSession, request: Request) -> Fields | None:
@@ -178,8 +188,11 @@ async def _add_group_of_others(session: KafkaSession, request: Request) -> Field
     return {"error_code": 0}
 
 
-def txn_offset_commit(session: KafkaSession, request: Request) -> Fields:
-    """TXN_OFFSET_COMMIT: positions that count once the transaction is committed."""
+def txn_offset_commit(session: KafkaSession, request: Request) -> Fields | None:
+    """TXN_OFFSET_COMMIT: positions that count once the transaction is committed.
+
+    Answered when they are as safe as configured: the commit would go without them.
+    """
     fields = request.fields
     positions, told = taken(session, fields["topics"])
     if request.version < _MEMBER_VERSION:
@@ -192,15 +205,16 @@ def txn_offset_commit(session: KafkaSession, request: Request) -> Fields:
                 session.principal, fields["producer_id"], fields["producer_epoch"],
                 fields["group_id"], member_of(fields), positions,
             )  # fmt: skip
-            return {"topics": told}
-        session.broker.in_place.commit_offsets(
-            session.principal, name, fields["producer_id"],
-            fields["producer_epoch"], fields["group_id"], member_of(fields), positions,
-            joins=request.version >= _JOINING_VERSION,
-        )  # fmt: skip
+        else:
+            session.broker.in_place.commit_offsets(
+                session.principal, name, fields["producer_id"],
+                fields["producer_epoch"], fields["group_id"], member_of(fields), positions,
+                joins=request.version >= _JOINING_VERSION,
+            )  # fmt: skip
     except OnelogError as error:
         return {"topics": failed(told, _code(request, error))}
-    return {"topics": told}
+    session.broker.in_place.when_durable(partial(committed, session, request, told))
+    return None
 
 
 def end_txn(session: KafkaSession, request: Request) -> Fields | None:
@@ -221,7 +235,7 @@ def _ended(
     session: KafkaSession, request: Request, producer: Incarnation, error: OnelogError | None
 ) -> None:
     if error is not None:
-        session.answer(request, {"error_code": error_code(error)})
+        session.answer(request, {"error_code": _code(request, error)})
         return
     producer_id, epoch = producer
     told = {"error_code": 0, "producer_id": producer_id, "producer_epoch": epoch}

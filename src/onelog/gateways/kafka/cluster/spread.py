@@ -136,6 +136,7 @@ class Spread:
         try:
             while True:
                 try:
+                    await self._decided()
                     parts = self._by_node(left)
                     asked = (self._mark(node, transaction, each) for node, each in parts.items())
                     if all(await asyncio.gather(*asked)):
@@ -149,6 +150,15 @@ class Spread:
             log.error("the end of %r: %s", transaction.name, error)
         finally:
             self._telling.pop(end).set()
+
+    async def _decided(self) -> None:
+        """Wait until an end cannot be forgotten: who is told of it keeps to it."""
+        decided: asyncio.Future[OnelogError | None] = asyncio.get_running_loop().create_future()
+        self._broker.in_place.when_durable(
+            lambda error: None if decided.done() else decided.set_result(error)
+        )
+        if (error := await decided) is not None:
+            raise error
 
     async def _mark(
         self, node: int, transaction: Transaction, topics: dict[str, list[int]]

@@ -54,18 +54,20 @@ def offset_commit(session: KafkaSession, request: Request) -> Fields | None:
     try:
         session.broker.coordinator.commit(
             session.principal, fields["group_id"], member, positions,
-            partial(_committed, session, request, told),
+            partial(committed, session, request, told),
         )  # fmt: skip
     except OnelogError as error:
-        code = error_code_in(request.key, request.version, error)
-        return {"topics": failed(told, code)}
+        return {"topics": failed(told, error_code_in(request.key, request.version, error))}
     return None
 
 
-def _committed(
+def committed(
     session: KafkaSession, request: Request, told: list[Fields], error: OnelogError | None
 ) -> None:
-    session.answer(request, {"topics": told if error is None else failed(told, error_code(error))})
+    """Answer a commit that is as safe as configured, or cannot be."""
+    if error is not None:
+        told = failed(told, error_code_in(request.key, request.version, error))
+    session.answer(request, {"topics": told})
 
 
 def failed(told: list[Fields], code: ErrorCode) -> list[Fields]:
