@@ -36,6 +36,8 @@ LIGHT_QUEUE_PREFIX = "%LMQ%"
 SYSTEM_PREFIX = "rmq_sys_"
 OWN_PREFIX = "onelog_sys_"
 """Of topics in which OneLog keeps what RocketMQ does not have."""
+INTERNAL_PREFIXES = (OWN_PREFIX, SYSTEM_PREFIX, HALF_TOPIC, OP_HALF_TOPIC)
+"""Of topics whose records are the broker's notes, or messages that nobody is to see yet."""
 TABLES_TOPIC = "onelog_sys_tables"
 TABLES_FILE = "onelog-tables.json"
 """Where a broker writes down what it must remember, and the snapshot of that in `config`."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from onelog.errors import NotPermittedError
+from onelog.names import INTERNAL_PREFIXES, OWN_PREFIX
 
 Action = Literal["publish", "consume", "create", "alter", "delete", "describe"]
 """Whoever lets somebody do one of the others should let him describe the same thing, too: clients
@@ -29,6 +30,8 @@ SELF = Principal("broker", "none")
 """The broker, when it does something of its own accord."""
 
 
+EVERYBODYS: Resource = ("broker", "names")
+"""Who may describe this, may see the names and the messages of everybody."""
 ADMINISTRATION = frozenset(("create", "alter", "delete"))
 """What is noted, whoever does it."""
 
@@ -83,18 +86,45 @@ class Auditor(Protocol):
 
 
 class Access:
-    """Lets everybody do everything."""
+    """Lets everybody do everything, but read what the broker keeps for itself.
+
+    What holds whatever the permissions are is decided here, once for all protocols.
+    """
 
     audit: Auditor | None = None
 
     def __init__(self) -> None:
         self.senders = Senders()
+        self.shared_topics: set[str] = set()
+        """Topics that were there before a queue was declared that is read from them."""
 
     is_open = True
     """Whether that is so: who is in a hurry need not ask then."""
 
     def may(self, who: Principal, action: Action, resource: Resource) -> bool:
         """Whether they may."""
+        if who is SELF:
+            return True
+        kind, name = resource
+        if kind == "topic" and action == "consume" and name.startswith(INTERNAL_PREFIXES):
+            # Tables are nobody's. Where messages wait, those may look who may see everything.
+            sees_all = self.permits(who, "describe", EVERYBODYS)
+            return (
+                sees_all and not name.startswith(OWN_PREFIX) and self.permits(who, action, resource)
+            )
+        if kind == "queue" and name in self.shared_topics:
+            # Its messages are the topic's. Who declares it again does not make it.
+            done: Action = "consume" if action == "create" else action
+            if not self.may(who, done, ("topic", name)):
+                return False
+        return self.permits(who, action, resource)
+
+    def forbids(self, who: Principal, action: Action, resource: Resource) -> bool:
+        """Whether a permission denies it, whatever others allow."""
+        return False
+
+    def permits(self, who: Principal, action: Action, resource: Resource) -> bool:
+        """What permissions say of it."""
         return True
 
     def may_some(self, who: Principal, kinds: Sequence[Kind]) -> bool:
@@ -103,12 +133,16 @@ class Access:
 
     def check(self, who: Principal, action: Action, resource: Resource) -> None:
         """`NotPermittedError` if they may not."""
-        allowed = self.is_open or self.may(who, action, resource)
+        allowed = self.may(who, action, resource)
         if action in ADMINISTRATION and self.audit is not None:
             self.audit.asked(who, action, resource, allowed)
         if not allowed:
-            error = NotPermittedError(
-                f"{who.name or who.address} may not {action} {resource[0]} {resource[1]}"
-            )
-            error.kind = resource[0]
-            raise error
+            raise not_permitted(who, action, resource)
+
+
+def not_permitted(who: Principal, action: Action, resource: Resource) -> NotPermittedError:
+    """What somebody is told who may not."""
+    kind, name = resource
+    error = NotPermittedError(f"{who.name or who.address} may not {action} {kind} {name}")
+    error.kind = kind
+    return error

@@ -13,6 +13,7 @@ from onelog.core.routing.names import named_for_access
 from onelog.core.transactions.in_place import Producer
 from onelog.errors import NotPermittedError, OffsetOutOfRangeError
 from onelog.message import Message
+from onelog.names import OWN_PREFIX
 
 if TYPE_CHECKING:
     from onelog.core.cursors.times import Dated
@@ -24,7 +25,7 @@ class Looking(Parts):
 
     def _check_consumer(self, who: Principal, group: str | None, topic: str) -> None:
         """They must be allowed the group, and the topic; a group's retry topic is its own."""
-        if self._guarded:
+        if self._guarded or topic.startswith(OWN_PREFIX):
             if group is not None:
                 self.access.check(who, "consume", ("group", group))
             if group is None or topic != self.naming.retry_topic(group):

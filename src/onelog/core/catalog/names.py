@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 class Naming:
     """The names of one broker. The defaults are OneLog's own."""
 
-    retry_prefix: str = f"{OWN_PREFIX}retry/"
-    dead_letter_prefix: str = f"{OWN_PREFIX}dead/"
-    default_topic: str = f"{OWN_PREFIX}default"
+    retry_prefix: str = "onelog_retry/"
+    dead_letter_prefix: str = "onelog_dead/"
+    default_topic: str = "onelog_default"
     """The topic whose settings a new one inherits, if topics may be made by their first message."""
     system_topics: "Callable[[BrokerConfig], list[TopicConfig]]" = lambda _: []
     """Topics that are there from the start."""
     reserved_topics: frozenset[str] = frozenset()
     """Further names that users may not give to a topic."""
-    reserved_prefix: str = OWN_PREFIX
+    reserved_prefix: str = "onelog_"
     unsendable_topics: frozenset[str] = frozenset()
     """Further topics that nobody may send to."""
     system_groups: tuple[str, ...] = ()

@@ -29,6 +29,7 @@ from onelog.names import (
     COMPACTED_TOPIC,
     HALF_TOPIC,
     OP_HALF_TOPIC,
+    OWN_PREFIX,
     SCHEDULE_TOPIC,
     TABLES_TOPIC,
     TIMER_TOPIC,
@@ -180,10 +181,8 @@ class Topics(Settings[TopicConfig]):
 
     def is_system(self, name: str) -> bool:
         """Whether the topic is the broker's own."""
-        return (
-            name in self.system_names
-            or name in OWN_TOPICS
-            or name.startswith(self.naming.reserved_prefix)
+        return name in self.system_names or name.startswith(
+            (OWN_PREFIX, self.naming.reserved_prefix)
         )
 
     def put(self, config: TopicConfig) -> None:

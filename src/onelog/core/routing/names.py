@@ -15,18 +15,17 @@ import re
 from urllib.parse import unquote
 
 from onelog.names import (
+    INTERNAL_PREFIXES,
     LIGHT_QUEUE_PREFIX,
-    OWN_PREFIX,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
-    SYSTEM_PREFIX,
     fitting,
 )
 
 DEFAULT_VHOST = "/"
 _LONG = "~"
 _QUOTED = re.compile(r"[%~/\x00-\x1f\x7f-\x9f]")
-_NOT_PLAIN = (_LONG, LIGHT_QUEUE_PREFIX, OWN_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX)
+_NOT_PLAIN = (_LONG, LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, *INTERNAL_PREFIXES)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SWAP = str.maketrans("/.+*", "./*+")
 

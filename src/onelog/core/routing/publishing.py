@@ -158,7 +158,7 @@ class Publishing:
             or properties[1] & _HAS_USER_ID
             or (flags & _HAS_HEADERS and b"CC" in properties)
         ):
-            properties, sought = self._looked_at(who, key, properties)
+            properties, sought = self._looked_at(who, vhost, exchange, key, properties)
             route = found.routes.get(key) if len(sought.keys) == 1 else None
         else:
             sought = None
@@ -305,7 +305,9 @@ class Publishing:
 
     # -- closer looks --------------------------------------------------------------------------
 
-    def _looked_at(self, who: Principal, key: str, properties: bytes) -> tuple[bytes, Sought]:
+    def _looked_at(
+        self, who: Principal, vhost: str, exchange: str, key: str, properties: bytes
+    ) -> tuple[bytes, Sought]:
         """The properties as consumers get them, and what decides where the message goes."""
         try:
             if properties[0] & _HAS_EXPIRATION:
@@ -326,6 +328,9 @@ class Publishing:
             if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
                 raise PreconditionFailedError(f"unacceptable type in '{name}' header")
             keys += map(str, named)
+        if self.check is not None:
+            for each in keys[1:]:
+                self.check(who, vhost, exchange, each)
         if "BCC" in headers:
             properties = with_headers(properties, {"BCC": REMOVE})
         return properties, Sought(tuple(dict.fromkeys(keys)), properties, lambda: headers)
@@ -587,7 +592,7 @@ class Publishing:
         if exchange is None:
             return []
         sought = Sought(letter.keys, letter.properties, headers_reader(letter.properties))
-        found = walk(vhost, exchange, sought, self.find_topic)
+        found = walk(vhost, exchange, sought, self.find_topic, is_asked=letter.is_asked)
         return [each for each in found.targets if each.name not in letter.not_to]
 
     # -- transactions --------------------------------------------------------------------------
@@ -613,7 +618,7 @@ class Publishing:
             )
         if len(body) > self.body_bytes_max:
             self._refuse_size(len(body))
-        properties, sought = self._looked_at(who, key, properties)
+        properties, sought = self._looked_at(who, vhost, exchange, key, properties)
         record = amqp.encode(exchange, key, properties, body)
         messages, route = self._route(found, sought, record, _AMQP)
         priority = property_of(properties, "priority") or 0

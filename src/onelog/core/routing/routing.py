@@ -7,7 +7,7 @@ decided here. Permissions name them as their topics are named (`names`).
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
 
-from onelog.core.access import Access, Action, Kind, Principal
+from onelog.core.access import Access, Action, Kind, Principal, Resource, not_permitted
 from onelog.core.routing.exchanges import (
     ALTERNATE,
     Binding,
@@ -22,6 +22,8 @@ from onelog.core.routing.targets import Target
 from onelog.core.routing.topology import Topology, Vhost
 from onelog.core.routing.walk import is_topic, walk
 from onelog.record.forms.amqp_fields import NO_PROPERTIES, Table, Value
+
+_DEAD_LETTER = ("exchange", "routing-key")
 
 
 class Routing:
@@ -48,7 +50,6 @@ class Routing:
         self.stage = publishing.stage
         self.commit = publishing.commit
         self.abort = publishing.abort
-        self.remove_queue = topology.remove_queue
         self.queue_changed = topology.queue_changed
         self.owner_gone = publishing.owner_gone
         self.guard(not access.is_open)
@@ -253,11 +254,40 @@ class Routing:
         """Whether there is a topic of that name, somebody's queue or not."""
         return self._publishing.find_topic(name) is not None
 
-    def add_queue(self, vhost: str, queue: Target) -> None:
-        """Messages can be routed to this queue from now on; on each start, too."""
+    def add_queue(self, vhost: str, queue: Target, *, is_shared: bool = False) -> None:
+        """Messages can be routed to this queue from now on; on each start, too.
+
+        One that `is_shared` is read from a topic that was there before.
+        """
         if queue.topic:
             self._publishing.mark(queue.topic)
         self._topology.add_queue(vhost, queue)
+        if is_shared:
+            self._topology.vhost(vhost).shared.add(queue.name)
+            self._access.shared_topics.add(queue.topic)
+            self._senders.forget()
+
+    def remove_queue(self, vhost: str, name: str) -> None:
+        """A queue is gone, and with it what leads there."""
+        found = self._topology.vhosts.get(vhost)
+        if found is not None and name in found.shared:
+            self._access.shared_topics.discard(found.queues[name].topic)
+        self._topology.remove_queue(vhost, name)
+
+    def check_dead_letters(
+        self, who: Principal, vhost: str, queue: str, arguments: Mapping[str, object]
+    ) -> None:
+        """They must be allowed what a queue with these arguments does with its dead letters.
+
+        As in RabbitMQ: what may be read there is what may be written where it ends.
+        """
+        exchange, key = (arguments.get(f"x-dead-letter-{each}") for each in _DEAD_LETTER)
+        if exchange is None or not self._guarded:
+            return
+        self._check(who, "consume", "queue", vhost, queue)
+        self._check(who, "publish", "exchange", vhost, str(exchange))
+        if not exchange and key is not None:
+            self._check_key(who, vhost, str(key))
 
     # -- publishing ----------------------------------------------------------------------------
 
@@ -269,6 +299,22 @@ class Routing:
             self._check(who, "publish", "exchange", vhost, exchange)
             senders.remember(who, place)
         if not exchange:
-            found = self._topology.vhost(vhost)
+            self._check_key(who, vhost, key)
+
+    def _check_key(self, who: Principal, vhost: str, key: str) -> None:
+        """They must be allowed to send where the default exchange leads from that key.
+
+        Its permission is for all queues, but not for topics, nor for what is denied by name.
+        """
+        found, place = self._topology.vhost(vhost), f"{vhost}\0\0{key}"
+        queue = found.queues.get(key)
+        if queue is None:
             if is_topic(found, key, self._publishing.find_topic):
                 self._access.check(who, "publish", ("topic", key))
+        elif place not in self._senders.places or who is not self._senders.last:
+            resource: Resource = ("queue", named_for_access(vhost, key))
+            if key in found.shared:
+                self._access.check(who, "publish", ("topic", queue.topic))
+            elif self._access.forbids(who, "publish", resource):
+                raise not_permitted(who, "publish", resource)
+            self._senders.remember(who, place)

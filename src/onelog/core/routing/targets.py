@@ -62,6 +62,8 @@ class Letter(NamedTuple):
     body: Buffer
     not_to: frozenset[str] = frozenset()
     """Queues that it does not go to, whatever is bound."""
+    is_asked: bool = True
+    """Whether it was asked if letters may go where this key says: not, if it is a message's own."""
 
 
 class Route:

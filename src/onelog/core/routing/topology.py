@@ -63,6 +63,8 @@ class Vhost:
     tags: tuple[str, ...] = ()
     exchanges: dict[str, Exchange] = field(default_factory=dict)
     queues: dict[str, Target] = field(default_factory=dict)
+    shared: set[str] = field(default_factory=set)
+    """Queues that are read from topics which were there before: who sends there has to be asked."""
     to: dict[Destination, dict[tuple[str, ...], Binding]] = field(default_factory=dict)
     """Bindings by where they lead."""
     alternates: dict[str, set[str]] = field(default_factory=dict)
@@ -439,6 +441,7 @@ class Topology:
         vhost = self.vhosts.get(vhost_name)
         if vhost is None or vhost.queues.pop(name, None) is None:
             return
+        vhost.shared.discard(name)
         bound = list(vhost.to.get(("queue", name), {}).values())
         self.queue_changed(vhost_name, name)
         if bound:

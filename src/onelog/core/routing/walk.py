@@ -72,10 +72,12 @@ def walk(
     *,
     delayed: bool = False,
     to_topics: bool = False,
+    is_asked: bool = True,
 ) -> Found:
     """Where a message goes that comes in at an exchange; one that is `delayed` has to wait.
 
-    With `to_topics` the default exchange leads to a topic, too, that the key names.
+    With `to_topics` the default exchange leads to a topic, too, that the key names. Unless it was
+    asked whether the message may go where the key says (`is_asked`), it goes to no topic's queue.
     """
     targets: dict[Destination, Target] = {}
     delaying: list[Exchange] = []
@@ -89,7 +91,10 @@ def walk(
             by_key &= at.matcher.by_key and not at.delays
             places = list(at.matcher.match(sought))
         else:
-            places = [("queue", key) for key in sought.keys if key in vhost.queues]
+            shared = () if is_asked and at is exchange else vhost.shared
+            places = [
+                ("queue", key) for key in sought.keys if key in vhost.queues and key not in shared
+            ]
             if to_topics and at is exchange and is_topic(vhost, sought.keys[0], topic):
                 places.append(("topic", sought.keys[0]))
         if not places and (alternate := at.alternate) is not None:

@@ -1,6 +1,7 @@
 """Permissions: what a user or a role may do to which things, and what they may not.
 
-    effect   allow, deny; a rule that denies goes before all that allow
+    effect   allow, deny; a rule that denies goes before all that allow. One that denies a topic is
+             about the queue of that name, too
     actions  publish, consume, create, alter, delete, describe; "admin" stands for all of them
     kind     topic, group, exchange, queue, vhost, broker, transaction, mqtt; "*": all of them
     match    literal: that name; prefix: names that begin so; pattern: * is any run of characters
@@ -108,10 +109,14 @@ class Rule:
             return name.startswith(self.name)
         return self._pattern.fullmatch(name) is not None
 
+    def _hides(self, kind: str) -> bool:
+        """A topic that somebody may not have, he does not get as the queue of that name."""
+        return self.effect == "deny" and self.kind == "topic" and kind == "queue"
+
     def is_about(self, action: Action, resource: Resource, host: str) -> bool:
         """Whether it says something about that action."""
         kind, name = resource
-        if self.kind not in (kind, ANY):
+        if self.kind not in (kind, ANY) and not self._hides(kind):
             return False
         if kind == MQTT:
             is_named = self._covers(name) if self.effect == "allow" else self._touches(name)
@@ -180,3 +185,8 @@ def decide(rules: Iterable[Rule], action: Action, resource: Resource, host: str)
                 return False
             allowed = True
     return allowed
+
+
+def is_denied(rules: Iterable[Rule], action: Action, resource: Resource, host: str) -> bool:
+    """Whether one of these rules denies it."""
+    return any(rule.effect == "deny" and rule.is_about(action, resource, host) for rule in rules)

@@ -22,7 +22,15 @@ from onelog.core.access import SELF, Access, Action, Kind, Principal, Resource
 from onelog.core.durable.tables import Change, Tables, in_parts
 from onelog.core.users.audit import Audit, Entry
 from onelog.core.users.passwords import Proofs
-from onelog.core.users.permissions import ANY, EVERYTHING, MQTT, RULES_MAX, Rule, decide
+from onelog.core.users.permissions import (
+    ANY,
+    EVERYTHING,
+    MQTT,
+    RULES_MAX,
+    Rule,
+    decide,
+    is_denied,
+)
 from onelog.errors import InvalidRequestError, RoleNotFoundError, UserExistsError, UserNotFoundError
 from onelog.names import check_name
 
@@ -119,8 +127,8 @@ class Users(Access):
 
     # -- may they ------------------------------------------------------------------------------
 
-    def may(self, who: Principal, action: Action, resource: Resource) -> bool:
-        """Whether they may."""
+    def permits(self, who: Principal, action: Action, resource: Resource) -> bool:
+        """What permissions say of it; where there are no users, all is permitted."""
         if who is SELF or self.is_open:
             return True
         host = who.address.rpartition(":")[0]
@@ -136,6 +144,13 @@ class Users(Access):
         if not answer:
             self.refused += 1
         return answer
+
+    def forbids(self, who: Principal, action: Action, resource: Resource) -> bool:
+        """Whether a permission denies it, whatever others allow."""
+        if who is SELF or self.is_open:
+            return False
+        rules = self._rules(who.name) or ()
+        return is_denied(rules, action, resource, who.address.rpartition(":")[0])
 
     def _decide(self, name: str, action: Action, resource: Resource, host: str) -> bool:
         rules = self._rules(name)

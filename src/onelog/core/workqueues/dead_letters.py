@@ -59,7 +59,9 @@ def letter_of(
             changes["CC"] = REMOVE
     properties = with_headers(content.properties, changes, expiration=REMOVE)
     not_to = frozenset() if reason == "rejected" else _went_through(deaths)
-    return Letter(vhost, exchange, tuple(keys), properties, content.body, not_to)
+    return Letter(
+        vhost, exchange, tuple(keys), properties, content.body, not_to, is_asked=key is not None
+    )
 
 
 def _deaths(known: Any, death: dict[str, Any]) -> list[dict[str, Any]]:

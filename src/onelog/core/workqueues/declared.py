@@ -1,7 +1,8 @@
 """Which queues were declared, and how: those that outlive a restart, as a durable table.
 
-    table "workqueues"   {vhost@name: {"auto_delete": true, "arguments": base64}}
-                         arguments as AMQP encodes a table, because they may be what JSON has not
+    table "workqueues"   {vhost@name: {"auto_delete": true, "arguments": base64, "shared": true}}
+                         arguments as AMQP encodes a table, because they may be what JSON has not;
+                         shared, if its topic was there before: its permissions count for the queue
 
 Queues that live in memory are not in it: nothing of them is left when the broker ends.
 """
@@ -24,6 +25,7 @@ class Declared(NamedTuple):
     name: str
     auto_delete: bool
     arguments: Table
+    is_shared: bool
 
 
 def _arguments(value: Any) -> Table:
@@ -58,7 +60,8 @@ class DeclaredQueues:
         """Every queue, in the order of declaration."""
         for key, value in list(self._known.items()):
             vhost, name = split_key(key)
-            yield Declared(vhost, name, value["auto_delete"], _arguments(value))
+            shared = value.get("shared", False)
+            yield Declared(vhost, name, value["auto_delete"], _arguments(value), shared)
 
     def topics(self) -> Iterator[tuple[str, Callable[[], bool]]]:
         """The topic of every queue, and what tells whether that is a stream."""
@@ -71,11 +74,18 @@ class DeclaredQueues:
         return join_key(vhost, name) in self._known
 
     def change(
-        self, vhost: str, name: str, auto_delete: bool, arguments: Mapping[str, Any]
+        self,
+        vhost: str,
+        name: str,
+        auto_delete: bool,
+        arguments: Mapping[str, Any],
+        is_shared: bool = False,
     ) -> Change:
         """What is to be recorded of a queue."""
         encoded = base64.b64encode(encode_table(arguments)).decode()
-        value = {"auto_delete": auto_delete, "arguments": encoded}
+        value: dict[str, Any] = {"auto_delete": auto_delete, "arguments": encoded}
+        if is_shared:
+            value["shared"] = True
         return self.name, join_key(vhost, name), value
 
     def removal(self, vhost: str, name: str) -> Change:

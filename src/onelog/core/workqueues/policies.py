@@ -13,7 +13,7 @@ Invariant: a queue's terms are those of its arguments and its policies, from whe
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -64,9 +64,19 @@ class Policies:
 
     name = "policies"
 
-    def __init__(self, access: Access, tables: Tables, changed: Callable[[str], None]) -> None:
-        """`changed` is called with a vhost whose policies are others now."""
+    def __init__(
+        self,
+        access: Access,
+        tables: Tables,
+        changed: Callable[[str], None],
+        check_use: Callable[[Principal, Policy], None],
+    ) -> None:
+        """`changed` is called with a vhost whose policies are others now.
+
+        `check_use` refuses who may not do himself what a policy would do.
+        """
         self._access = access
+        self._check_use = check_use
         self._tables = tables
         self._changed = changed
         self._known: dict[str, tuple[Policy, re.Pattern[str]]] = {}
@@ -97,6 +107,7 @@ class Policies:
         """Make a policy, or change it."""
         self._access.check(who, "alter", ("vhost", policy.vhost))
         _check(kind, policy)
+        self._check_use(who, policy)
         key = join_key(kind, policy.vhost, policy.name)
         if key not in self._known and len(self._known) >= POLICIES_MAX:
             raise PreconditionFailedError(f"there are {POLICIES_MAX} policies, which is the limit")
@@ -122,6 +133,15 @@ class Policies:
     def _of(self, kind: Kind) -> Iterator[tuple[Policy, re.Pattern[str]]]:
         start = join_key(kind, "")
         return (each for key, each in self._known.items() if key.startswith(start))
+
+    @staticmethod
+    def matching(policy: Policy, queues: Iterable[WorkQueue]) -> list[WorkQueue]:
+        """Those of some queues that a policy is for."""
+        pattern, kinds = re.compile(policy.pattern), _APPLY_TO.get(policy.apply_to, ())
+        return [
+            each for each in queues
+            if each.vhost == policy.vhost and each.kind in kinds and pattern.search(each.name)
+        ]  # fmt: skip
 
     def of_queue(self, kind: Kind, queue: WorkQueue) -> Policy | None:
         """The policy that counts for a queue."""

@@ -43,7 +43,7 @@ from onelog.core.workqueues.declared import DeclaredQueues
 from onelog.core.workqueues.deliveries import PLACE, Delivery
 from onelog.core.workqueues.log_shelf import LogShelf
 from onelog.core.workqueues.memory_shelf import MemoryShelf
-from onelog.core.workqueues.policies import Policies
+from onelog.core.workqueues.policies import Policies, Policy
 from onelog.core.workqueues.queue import Shelf, WorkQueue
 from onelog.core.workqueues.recording import Shelves
 from onelog.core.workqueues.supply import ColdError, LogSupply, content_of
@@ -100,7 +100,9 @@ class WorkQueues:
 
     def __post_init__(self) -> None:
         self.declared = DeclaredQueues()
-        self.policies = Policies(self._access, self._tables, self._policies_changed)
+        self.policies = Policies(
+            self._access, self._tables, self._policies_changed, self._check_policy
+        )
         self.shelves = Shelves(self._lease_tables, self._writer, self._schedule, self._when_durable)
         self._supply = LogSupply(self._store, self._reader)
         self._queues: dict[tuple[str, str], WorkQueue] = {}
@@ -135,7 +137,7 @@ class WorkQueues:
                 auto_delete=each.auto_delete, arguments=each.arguments,
             )  # fmt: skip
             try:
-                self._routing.add_queue(each.vhost, queue)
+                self._routing.add_queue(each.vhost, queue, is_shared=each.is_shared)
             except OnelogError as error:
                 log.error("%s is left out: %s", queue.place_name, error)
                 continue
@@ -226,11 +228,7 @@ class WorkQueues:
         """
         self._check(who, "create", vhost, name or "amq.gen-")
         arguments = arguments or {}
-        if not self._access.is_open and (beyond := arguments.get("x-dead-letter-exchange")):
-            # As in RabbitMQ: what may be read there is what may be written where it ends.
-            self._check(who, "consume", vhost, name or "amq.gen-")
-            place = named_for_access(vhost, str(beyond))
-            self._access.check(who, "publish", ("exchange", place))
+        self._routing.check_dead_letters(who, vhost, name or "amq.gen-", arguments)
         found = self._queues.get((vhost, name))
         if found is not None:
             self._check_like(found, durable, exclusive, auto_delete, arguments, owner)
@@ -248,16 +246,23 @@ class WorkQueues:
         terms = self._terms(vhost, name, arguments, durable, exclusive, auto_delete)
         if len(self._queues) >= QUEUES_MAX:
             raise BrokerBusyError(f"there are {len(self._queues)} queues, which is the limit")
-        in_log = durable and not exclusive
+        topic = topic_of(vhost, name)
+        is_shared = self._topics.get(topic) is not None
+        if is_shared:  # Also one in memory gets what publishers mean for the topic.
+            self._access.check(who, "consume", ("topic", topic))
+        if not durable or exclusive:
+            topic, is_shared = "", False
         queue = WorkQueue(
-            self, vhost, name, topic_of(vhost, name) if in_log else "", terms, durable=durable,
-            exclusive=exclusive, auto_delete=auto_delete, arguments=arguments, owner=owner,
+            self, vhost, name, topic, terms, durable=durable, exclusive=exclusive,
+            auto_delete=auto_delete, arguments=arguments, owner=owner,
         )  # fmt: skip
-        self._routing.add_queue(vhost, queue)
+        self._routing.add_queue(vhost, queue, is_shared=is_shared)
         try:
-            if in_log:
+            if topic:
                 self._ensure_topic(queue)
-                self._tables.write([self.declared.change(vhost, name, auto_delete, arguments)])
+                self._tables.write(
+                    [self.declared.change(vhost, name, auto_delete, arguments, is_shared)]
+                )
             self._install(queue)
         except BaseException:
             self._routing.remove_queue(vhost, name)
@@ -432,6 +437,12 @@ class WorkQueues:
             shelves.append(shelf)
             self._writer.watch((queue.topic, queue_id), partial(queue.entered, shelf))
         queue.furnish(shelves)
+
+    def _check_policy(self, who: Principal, policy: Policy) -> None:
+        """They must be allowed what a policy does to queues, as if they declared these so."""
+        arguments = {f"x-{name}": value for name, value in policy.definition.items()}
+        for queue in self.policies.matching(policy, self._queues.values()):
+            self._routing.check_dead_letters(who, queue.vhost, queue.name, arguments)
 
     def _policies_changed(self, vhost: str) -> None:
         for queue in [each for each in self._queues.values() if each.vhost == vhost]:

@@ -1,0 +1,213 @@
+"""Secrets: whoever may read every topic reads no table, and a stolen disk tells no password."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from onelog.core.access import SELF, Principal
+from onelog.core.catalog.groups import GroupConfig
+from onelog.core.catalog.topics import TopicConfig
+from onelog.core.cursors.fetch import Cursor, Limits
+from onelog.core.users.passwords import prove
+from onelog.core.users.permissions import Rule
+from onelog.errors import NotPermittedError, OnelogError, SystemTopicError
+from onelog.message import NewMessage
+from onelog.message import message_id as offset_id
+from onelog.names import HALF_TOPIC, LIGHT_QUEUE_PREFIX, OP_HALF_TOPIC, TABLES_TOPIC, TIMER_TOPIC
+from onelog.server import BrokerServer
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
+from tests.gateways.http.live import SECONDS, url
+from tests.gateways.remoting.live import broker, client
+from tests.security.secrets import ADMIN, PORTS, people
+from tests.security.test_sweep_remoting import ask
+
+READER = ("rita", "reads-everything")
+"""May read every topic as any group, and nothing else."""
+WHO = Principal(READER[0], "remoting", "127.0.0.1:5000")
+INTERNAL = (TABLES_TOPIC, "onelog_sys_leases", HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC)
+
+
+def reader(server: BrokerServer) -> None:
+    """Make the user."""
+    users = server.broker.users
+    users.create_user(SELF, READER[0], prove(READER[1], signing=True))
+    rules = [Rule(("consume", "create"), kind) for kind in ("topic", "group", "queue")]
+    users.set_rules(SELF, READER[0], tuple(rules))
+
+
+@contextlib.asynccontextmanager
+async def house(folder: Path, **settings: str | int) -> AsyncIterator[BrokerServer]:
+    """A broker with users, one of whom reads everything."""
+    async with broker(folder, **{**PORTS, **settings}) as server:
+        people(server)
+        reader(server)
+        yield server
+
+
+def table_records(server: BrokerServer) -> list[int]:
+    """Where the records of the table of users are in the log."""
+    store = server.broker.store
+    found = [
+        store.place(TABLES_TOPIC, 0, offset)
+        for offset in range(store.min_offset(TABLES_TOPIC, 0), store.max_offset(TABLES_TOPIC, 0))
+    ]
+    return [int(each[0]) for each in found if each is not None]
+
+
+def message_id(server: BrokerServer, log_offset: int) -> str:
+    """The offset message id of a record."""
+    return offset_id(b"\x7f\0\0\1" + (10911).to_bytes(4, "big"), log_offset)
+
+
+# -- system records are not messages ---------------------------------------------------------------
+
+
+async def test_a_record_of_a_table_is_not_viewed_by_its_id(tmp_path: Path) -> None:
+    async with house(tmp_path) as server, client(server) as peer:
+        for at in table_records(server):
+            ext = {"offset": str(at), "topic": TABLES_TOPIC}
+            answer = await ask(peer, READER, RequestCode.VIEW_MESSAGE_BY_ID, ext, b"")
+            assert answer.code == ResponseCode.NO_PERMISSION
+            assert READER[1].encode() not in bytes(answer.body)
+
+
+async def test_not_even_an_administrator_views_a_record_of_a_table(tmp_path: Path) -> None:
+    async with house(tmp_path) as server, client(server) as peer:
+        ext = {"offset": str(table_records(server)[-1]), "topic": TABLES_TOPIC}
+        answer = await ask(peer, ADMIN, RequestCode.VIEW_MESSAGE_BY_ID, ext, b"")
+        assert answer.code == ResponseCode.NO_PERMISSION
+
+
+async def test_without_users_a_record_of_a_table_is_not_viewed_either(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as peer:
+        server.broker.admin.create_topic(SELF, TopicConfig("t", 1, 1))
+        at = table_records(server)[-1]
+        answer = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=at, topic=TABLES_TOPIC)
+        assert answer.code == ResponseCode.NO_PERMISSION
+
+
+async def test_sending_back_makes_no_message_of_a_record_of_a_table(tmp_path: Path) -> None:
+    async with house(tmp_path) as server, client(server) as peer:
+        server.broker.admin.update_group(SELF, GroupConfig("thieves"))
+        for at in table_records(server):
+            ext = {"group": "thieves", "offset": str(at), "delayLevel": "1", "originTopic": "t"}
+            answer = await ask(peer, READER, RequestCode.CONSUMER_SEND_MSG_BACK, ext, b"")
+            assert answer.code == ResponseCode.NO_PERMISSION
+        assert server.broker.max_offset(SELF, "%RETRY%thieves", 0) == 0
+
+
+async def test_no_client_is_told_to_consume_a_record_of_a_table(tmp_path: Path) -> None:
+    async with house(tmp_path) as server, client(server) as peer:
+        ext = {
+            "consumerGroup": "thieves", "clientId": "c", "brokerName": "b",
+            "msgId": message_id(server, table_records(server)[-1]),
+        }  # fmt: skip
+        answer = await ask(peer, READER, RequestCode.CONSUME_MESSAGE_DIRECTLY, ext, b"")
+        assert answer.code != ResponseCode.SUCCESS
+        assert READER[1].encode() not in bytes(answer.body)
+
+
+async def test_rest_shows_no_record_of_a_table(tmp_path: Path) -> None:
+    async with (
+        house(tmp_path) as server,
+        httpx.AsyncClient(base_url=url(server), auth=READER, timeout=SECONDS) as web,
+    ):
+        for at in table_records(server):
+            answer = await web.get(f"/v1/messages/{message_id(server, at)}")
+            assert answer.status_code == 403
+        for way in ("messages", "peek", "follow"):
+            answer = await web.get(f"/v1/topics/{TABLES_TOPIC}/{way}")
+            assert answer.status_code in (403, 404), way
+        answer = await web.post(f"/v1/topics/{TABLES_TOPIC}/groups/thieves/consume", json={})
+        assert answer.status_code in (403, 404)
+
+
+@pytest.mark.parametrize("topic", INTERNAL)
+async def test_an_internal_topic_is_not_pulled(tmp_path: Path, topic: str) -> None:
+    async with house(tmp_path) as server, client(server) as peer:
+        for code in (RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE):
+            ext = {
+                "consumerGroup": "thieves", "topic": topic, "queueId": "0", "queueOffset": "0",
+                "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "subVersion": "0",
+                "suspendTimeoutMillis": "0", "subscription": "*", "expressionType": "TAG",
+                "invisibleTime": "60000", "pollTime": "0", "bornTime": "0", "initMode": "0",
+                "exp": "*", "expType": "TAG", "order": "false",
+            }  # fmt: skip
+            answer = await ask(peer, READER, code, ext, b"")
+            assert answer.code in (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST)
+
+
+@pytest.mark.parametrize("topic", INTERNAL)
+async def test_no_way_into_the_core_reads_an_internal_topic(tmp_path: Path, topic: str) -> None:
+    async with house(tmp_path) as server:
+        core, found = server.broker, asyncio.get_running_loop().create_future()
+        with pytest.raises(OnelogError):
+            core.fetch(
+                WHO, [Cursor(None, topic, 0, 0)], Limits(1, 1_000, 1_000), 0,
+                lambda *answer: found.set_result(answer[1]),
+            )  # fmt: skip
+        for ask_for in (
+            lambda: core.find_by_key(WHO, topic, "k", 0, 1 << 50, 10),
+            lambda: core.subscription(WHO, "thieves", topic),
+            lambda: core.outflows.add(WHO, topic, "k"),
+            lambda: core.settled(WHO, topic, 0, 0, 1),
+        ):
+            with pytest.raises(OnelogError):
+                ask_for()
+
+
+@pytest.mark.parametrize("topic", INTERNAL)
+async def test_a_queue_named_like_an_internal_topic_is_a_queue_of_its_own(
+    tmp_path: Path, topic: str
+) -> None:
+    async with house(tmp_path) as server:
+        queue = server.broker.workqueues.declare(WHO, "/", topic, durable=True)
+        assert queue.topic != topic
+        assert queue.ready == 0
+
+
+async def test_nobody_makes_a_topic_among_the_brokers_own(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server:
+        for name in ("onelog_sys_new", "onelog_sys_routed", TABLES_TOPIC):
+            with pytest.raises(SystemTopicError):
+                server.broker.admin.create_topic(WHO, TopicConfig(name, 1, 1))
+
+
+async def test_a_message_names_no_table_as_a_further_queue(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as peer:
+        core = server.broker
+        core.admin.create_topic(SELF, TopicConfig("t", 1, 1))
+        core.admin.create_topic(SELF, TopicConfig("payroll", 1, 1))
+        before = core.store.max_offset(TABLES_TOPIC, 0)
+        names = f"{LIGHT_QUEUE_PREFIX}t,{TABLES_TOPIC},payroll,{HALF_TOPIC}"
+        await peer.send("t", b"x", {"INNER_MULTI_DISPATCH": names})
+        assert core.store.max_offset(TABLES_TOPIC, 0) == before
+        assert core.store.max_offset("payroll", 0) == 0
+        assert core.store.max_offset(HALF_TOPIC, 0) == 0
+
+
+async def test_who_may_see_everything_still_sees_what_waits(tmp_path: Path) -> None:
+    async with house(tmp_path) as server:
+        core, who = server.broker, Principal(ADMIN[0], "remoting", "127.0.0.1:1")
+        assert core.access.may(who, "consume", ("topic", TIMER_TOPIC))
+        assert not core.access.may(who, "consume", ("topic", TABLES_TOPIC))
+        with pytest.raises(NotPermittedError):
+            core.access.check(WHO, "consume", ("topic", TIMER_TOPIC))
+
+
+async def test_a_half_message_is_not_viewed_by_its_id(tmp_path: Path) -> None:
+    async with house(tmp_path) as server, client(server) as peer:
+        core, stored = server.broker, asyncio.Event()
+        core.admin.create_topic(SELF, TopicConfig("payroll", 1, 1))
+        core.writer.put(NewMessage(HALF_TOPIC, 0, b"secret salary"), lambda *_: stored.set(), None)
+        await stored.wait()
+        at = core.store.place(HALF_TOPIC, 0, 0)
+        assert at is not None
+        ext = {"offset": str(at[0]), "topic": HALF_TOPIC}
+        answer = await ask(peer, READER, RequestCode.VIEW_MESSAGE_BY_ID, ext, b"")
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert b"salary" not in bytes(answer.body)
