@@ -2,8 +2,14 @@
 
 A `Session` is the protocol's side of it: it is called with the bytes that arrive, as a plain call,
 and answers with `write` and `send`. What all sessions of a loop write in one tick leaves at its
-end, with one write per connection (`Outbox`). After `BUSY_SECONDS` of such calls, one after the
-other, what else arrives waits for the next tick: timers get their turn under any flood.
+end, with one write per connection (`Outbox`).
+
+Work for peers is bounded by time. After `BUSY_SECONDS` of a tick, what else arrives waits. A
+session with several requests at hand asks between them whether its `turn_is_over`, and leaves the
+rest for its next turn; it is not read from until then. Turns are taken in order, at the end of each
+tick, and the more connections wait for theirs, the shorter they are. So the loop looks at its
+sockets and timers again after some milliseconds, whatever peers send, and who asks little does not
+wait for those who ask much.
 
 Invariants: a peer that does not read is not read from either (`congested`), and is cut off when
 more than `write_bytes_max` wait for it; what waits here, either way, is told to the listeners'
@@ -35,6 +41,8 @@ does for any number of small ones."""
 FLUSHED_AT_ONCE = 100
 """Connections that are flushed before the clock is looked at."""
 BUSY_SECONDS = 0.005
+TURN_SECONDS_MIN = 0.0005
+"""What a connection with work left has at least, however many others wait for their turn."""
 ROUNDS = 2
 """Of calls at the end of a tick: those that were asked for (an append), and those that they ask for
 in turn (queues deliver what was appended). What these ask for waits for the next tick."""
@@ -61,7 +69,8 @@ class Session(Protocol):
     """What a protocol does with one connection. Its constructor is given the `Connection`."""
 
     def data_received(self, data: bytes) -> None:
-        """Bytes arrived. A `WireError` from here closes the connection."""
+        """Bytes arrived; none, if it is its turn to go on with those before. A `WireError` from
+        here closes the connection."""
 
     def writable(self) -> None:
         """The peer reads again, after the connection was `congested`."""
@@ -95,7 +104,7 @@ class FramedSession(ABC):
         """Handle the frames that are whole, as far as the connection lets it."""
 
     def data_received(self, data: bytes) -> None:
-        """Bytes arrived."""
+        """Bytes arrived, or it is its turn again."""
         self._reader.feed(data)
         self._handle_read()
         unread = self._reader.unread_bytes
@@ -128,7 +137,7 @@ _NONE_YET = _Gone()
 
 
 class Outbox:
-    """What is done at the end of each tick of the loop: late reads, calls, and then all writes.
+    """What is done at the end of each tick of the loop: turns, calls, and then all writes.
 
     All of that in one turn of the loop: were each a turn of its own, what arrives meanwhile would
     be read, and handled, before the answers to what came first are written.
@@ -138,7 +147,11 @@ class Outbox:
         self._loop = loop
         self._is_due = False
         self._busy_since = 0.0
+        self.turn_ends = 0.0
+        """Until when whoever works now may go on."""
         self._late: deque[tuple[Connection, bytes]] = deque()
+        """Whose turn it is next, and what has arrived for them since; nothing, if they have more
+        to do of what had arrived before."""
         self._late_bytes = 0
         self._calls: list[Callable[[], None]] = []
         self._waiting: list[Connection] = []
@@ -152,9 +165,11 @@ class Outbox:
         return busy_seconds > BUSY_SECONDS and self._late_bytes < LATE_BYTES_MAX
 
     def put_off(self, connection: "Connection", data: bytes) -> None:
-        """Have this connection handle these bytes in the next tick."""
+        """Have this connection handle these bytes in its next turn."""
         self._late.append((connection, data))
         self._late_bytes += len(data)
+        if not self._is_due:
+            self._expect()
 
     def soon(self, call: Callable[[], None]) -> None:
         """Have something done at the end of the tick, before all is written."""
@@ -174,13 +189,16 @@ class Outbox:
 
     def _expect(self) -> None:
         self._is_due = True
-        self._busy_since = monotonic()
+        self._busy_since = now = monotonic()
+        self.turn_ends = now + BUSY_SECONDS
         self._loop.call_soon(self._end_tick)
 
     def _end_tick(self) -> None:
         try:
             if self._late:
-                self._handle_late()
+                self._take_turns()
+            if self._calls:
+                self.turn_ends = monotonic() + BUSY_SECONDS
             for _ in range(ROUNDS):
                 if not self._calls:
                     break
@@ -199,14 +217,18 @@ class Outbox:
             if self._late or self._calls or self._waiting:
                 self._expect()
 
-    def _handle_late(self) -> None:
+    def _take_turns(self) -> None:
+        """Give a turn to those who wait for it; who then has more to do is the last in line."""
         late, began = self._late, monotonic()
-        while late:
+        seconds, now = max(BUSY_SECONDS / len(late), TURN_SECONDS_MIN), began
+        for _ in range(len(late)):
             connection, data = late[0]
-            connection.guard(connection.handle_late, data)
+            self.turn_ends = now + seconds
+            connection.guard(connection.take_turn, data)
             late.popleft()
             self._late_bytes -= len(data)
-            if monotonic() - began >= BUSY_SECONDS:
+            now = monotonic()
+            if now - began >= BUSY_SECONDS:
                 break
 
     def flush(self) -> None:
@@ -286,7 +308,7 @@ class Connection(asyncio.Protocol):
         """After that time in which nothing moved it is closed; never, if that is 0."""
         self.closing = False
         self._late = 0
-        """How many times bytes came in that wait for the next tick."""
+        """How many turns it waits for; it is not read from before the last of them."""
         self.unread = None if limits.capacity is None else limits.capacity.unread
         """Whom a session tells that bytes wait for the rest of their frame."""
         self.origin: tuple[str, int] | None = None
@@ -375,6 +397,27 @@ class Connection(asyncio.Protocol):
     def read_on(self) -> None:
         """Read again, after `hold`."""
         self.hold(False)
+
+    def turn_is_over(self) -> bool:
+        """Whether others are to have their turn; to be asked between requests.
+
+        If it is, `data_received` is called with nothing when this connection has its next one, and
+        nothing more is read from it before.
+        """
+        if monotonic() < self._outbox.turn_ends:
+            return False
+        self.wait_for_turn()
+        return True
+
+    def wait_for_turn(self) -> None:
+        """Leave the rest for the next turn."""
+        if not self._late and not self.closing:
+            self._put_off(b"")
+
+    def _put_off(self, data: bytes) -> None:
+        self._late += 1
+        self._set_reading(False)
+        self._outbox.put_off(self, data)
 
     def rest(self, is_too_early: Callable[[], bool]) -> None:
         """Read nothing for a moment: of who sends much, in small pieces, more at a time comes then.
@@ -498,16 +541,13 @@ class Connection(asyncio.Protocol):
         self._active = True
         if self.closing:
             return
-        outbox = self._outbox
-        if self._late or outbox.is_over():
-            self._late += 1
-            self._set_reading(False)
-            outbox.put_off(self, data)
+        if self._late or self._outbox.is_over():
+            self._put_off(data)
             return
         self.guard(self._session.data_received, data)
 
-    def handle_late(self, data: bytes) -> None:
-        """These bytes arrived before."""
+    def take_turn(self, data: bytes) -> None:
+        """Go on with what arrived before, and with these bytes."""
         self._late -= 1
         if not self.closing:
             self.guard(self._session.data_received, data)
@@ -538,6 +578,7 @@ class Connection(asyncio.Protocol):
         self._keep_unsent(0)
         if self.closing:
             return
+        self._outbox.is_over()  # Its turn begins, if nobody else's has.
         self.guard(self._session.writable)
         self._read_on()  # Unless what the session had put off has congested the connection again.
 

@@ -7,7 +7,7 @@ its flag.
 
 Invariants: requests are handled in the order they came; every `request` ends in exactly one call
 of its callback, with the answer or with the reason why there is none; while the peer is behind
-with reading, its further requests stay unread.
+with reading, or has had its turn, its further requests stay unread.
 """
 
 import asyncio
@@ -200,7 +200,7 @@ class RemotingSession(FramedSession):
                 # A bug of ours; the peer's other requests should not suffer from it.
                 log.exception("request %d of %s failed", command.code, connection)
                 self.reply(command, ResponseCode.SYSTEM_ERROR, remark=type(error).__name__)
-            if connection.congested or connection.closing:
+            if connection.congested or connection.closing or connection.turn_is_over():
                 return
 
     def _take_answer(self, command: Command) -> None:

@@ -1,13 +1,15 @@
 """Frames in, calls out: whole, in any pieces, and garbage."""
 
 import struct
+from typing import Any
 
+import pytest
 from hpack import Decoder, Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.errors import WireError
-from onelog.wire.grpc.http2 import FRAMES_MAX, PREFACE, ServerConnection, Stream
+from onelog.wire.grpc.http2 import PREFACE, ServerConnection, Stream
 
 
 def frame(kind: int, flags: int, number: int, payload: bytes = b"") -> bytes:
@@ -23,7 +25,14 @@ class Echo:
         self.heard: list[tuple[int, bytes]] = []
         self.ends: list[int] = []
         self.out = bytearray()
-        self.connection = ServerConnection(self._write, self)
+        self.asked = 0
+        self.turn = 1 << 30
+        """How often it is asked until its turn is over."""
+        self.connection = ServerConnection(self._write, self, self._turn_is_over)
+
+    def _turn_is_over(self) -> bool:
+        self.asked += 1
+        return self.asked % self.turn == 0
 
     def _write(self, data: bytes) -> None:
         self.out += data
@@ -127,13 +136,56 @@ def test_a_lost_connection_ends_its_calls() -> None:
     assert echo.ends == [1]
 
 
-def test_of_very_many_frames_some_are_read_at_a_time() -> None:
+def test_of_very_many_frames_as_many_are_read_as_there_is_time_for() -> None:
     echo = Echo()
+    echo.turn = 100
     echo.connection.feed(conversation([b"x"] * 600))
     turns = 1
-    while echo.connection.has_more:
-        assert len(echo.heard) <= turns * FRAMES_MAX
+    while len(echo.answers()) < 600:
+        assert len(echo.heard) <= turns * echo.turn
         echo.connection.feed(b"")
         turns += 1
-    assert turns > 2
-    assert len(echo.answers()) == 600
+    assert turns > 10
+
+
+def test_of_very_many_messages_in_one_frame_as_many_are_read_as_there_is_time_for() -> None:
+    echo = Echo()
+    echo.turn = 100
+    opening = PREFACE + frame(4, 0, 0) + frame(1, 4, 1, Encoder().encode([(":path", "/x")]))
+    echo.connection.feed(opening + frame(0, 1, 1, bytes(5) * 3_000) + frame(6, 0, 0, bytes(8)))
+    turns = 1
+    while not echo.ends:
+        assert len(echo.heard) <= turns * echo.turn
+        assert not echo.out.endswith(bytes(8)), "a later frame was read before"
+        echo.connection.feed(b"")
+        turns += 1
+    assert turns > 20
+    assert len(echo.heard) == 3_000
+    echo.connection.feed(b"")
+    assert echo.out.endswith(bytes(8))
+
+
+def test_a_window_that_is_told_many_times_in_one_frame_counts_once() -> None:
+    class Counted(dict[int, Stream]):
+        looks = 0
+
+        def values(self) -> Any:
+            self.looks += 1
+            return super().values()
+
+    echo = Echo()
+    echo.connection.streams = streams = Counted()
+    echo.connection.feed(
+        PREFACE + frame(4, 0, 0) + frame(1, 4, 1, Encoder().encode([(":path", "/x")]))
+    )
+    told = b"".join(struct.pack(">HI", 4, size % 2 * 50_000 + 1) for size in range(2_000))
+    echo.connection.feed(frame(4, 0, 0, told))
+    assert streams.looks == 1
+    assert streams[1].window == 50_001
+
+
+def test_headers_that_go_on_with_nothing_end_the_connection() -> None:
+    echo = Echo()
+    echo.connection.feed(PREFACE + frame(4, 0, 0) + frame(1, 0, 1))
+    with pytest.raises(WireError, match="go on with nothing"):
+        echo.connection.feed(frame(9, 0, 1))

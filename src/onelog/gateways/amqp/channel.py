@@ -157,6 +157,10 @@ class Channel:
             self.handle(left.popleft())
             if self._keep_waiting(left):
                 break
+            if left and self.session.connection.turn_is_over():
+                self.waiting = left
+                self.session.resuming.append(self)
+                break
         self.session.flush_acknowledgements()
 
     def _keep_waiting(self, left: deque[Event]) -> bool:

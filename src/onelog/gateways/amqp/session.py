@@ -173,6 +173,8 @@ class AmqpSession(FramedSession):
         self._silent_since_ms = self.since_ms
         self._has_published = False
         self._is_told_blocked = False
+        self.resuming: list[Channel] = []
+        """Those that go on in the next turn with what had to wait."""
         self._came = self._paced_ms = 0
         self._is_fast = False
         connection.reads_on = True
@@ -232,6 +234,9 @@ class AmqpSession(FramedSession):
     def _handle_read(self) -> None:
         if self.connection.held or (self.state == State.GREETING and not self._greet()):
             return
+        resuming, self.resuming = self.resuming, []
+        for channel in resuming:
+            channel.resume()
         channels = self.channels
         reader = self._reader
         published = scattered = 0
@@ -256,7 +261,8 @@ class AmqpSession(FramedSession):
                         channel.handle(event)
                 else:
                     self._handle(event)
-                if self.connection.closing or self.connection.held:
+                connection = self.connection
+                if connection.closing or connection.held or connection.turn_is_over():
                     break
         except FaultError as fault:
             self.fail(fault.code, str(fault), 0, deaf=True)

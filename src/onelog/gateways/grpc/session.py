@@ -202,13 +202,12 @@ class GrpcSession(FramedSession):
     def __init__(self, connection: Connection, gateway: Gateway) -> None:
         super().__init__(connection)
         self.gateway = gateway
-        self._reader = self._http = ServerConnection(connection.write, self)
+        self._reader = self._http = ServerConnection(connection.write, self, self._is_over)
         host, port = connection.remote
         place = "grpc", connection.remote_address
         certified = gateway.broker.logins.certified(connection.certificate, *place)
         self.who = self._signed = certified or Principal("", *place)
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
-        self._is_put_off = False
         self._late: set[Stream] = set()
         """Calls that were there at the last sweep, and were not whole."""
         self.clients: set[GrpcClient] = set()
@@ -216,17 +215,16 @@ class GrpcSession(FramedSession):
         gateway.sessions.add(self)
 
     def _handle_read(self) -> None:
-        """The reader tells of calls as it reads; after many of them others have their turn."""
-        if self._http.has_more and not self._is_put_off:
-            self._is_put_off = True
-            self.connection.hold()
-            self.gateway.later(0, self._go_on)
+        """The reader has told of calls as it was fed."""
 
-    def _go_on(self) -> None:
-        self._is_put_off = False
-        if not self.connection.closing:
-            self.connection.read_on()
-            self.connection.guard(self.data_received, b"")
+    def _is_over(self) -> bool:
+        connection = self.connection
+        return connection.congested or connection.closing or connection.turn_is_over()
+
+    def writable(self) -> None:
+        """The peer reads again: go on with what was left unread."""
+        self._http.feed(b"")
+        super().writable()
 
     def opened(self, stream: Stream) -> None:
         """A call begins."""

@@ -12,6 +12,8 @@ from typing import Any
 from onelog.net.connection import Buffer, Connection
 
 HEADER_BYTES_MAX = 64 << 10
+FED_BYTES = 4 << 10
+"""What uvicorn gets at once: in so little, there are not many requests."""
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-length: 0\r\nconnection: close\r\n\r\n"
@@ -58,7 +60,7 @@ class HttpTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         """Read again."""
-        self._connection.hold(False)
+        self._session.read_on()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """From now on this one is told: the connection has become a WebSocket."""
@@ -66,15 +68,17 @@ class HttpTransport(asyncio.Transport):
 
 
 class HttpSession:
-    """Hands bytes to and fro. Those that come before the server is imported wait."""
+    """Hands bytes to and fro. They wait until the server is imported, and while a request that came
+    before is answered: uvicorn would read all that follow, and keep them."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.protocol: Any = None
-        self._early: list[bytes] = []
+        self._early = b""
         self._is_behind = False
         self._cycle: object = None
-        self._header_bytes = 0
+        self._header_bytes = self._body_bytes = 0
+        """Of a request that has not come whole."""
 
     def start(self, make_protocol: Callable[[], Any]) -> None:
         """Begin to serve."""
@@ -82,21 +86,42 @@ class HttpSession:
             return
         self.protocol = make_protocol()
         self.protocol.connection_made(HttpTransport(self.connection, self))
-        early, self._early = self._early, []
-        for data in early:
-            self.data_received(data)
+        self.read_on()
+
+    def read_on(self) -> None:
+        """Go on with what had to wait, in the next turn, and read what comes."""
+        if self._early:
+            self.connection.wait_for_turn()
         self.connection.hold(False)
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
+        if self._early:
+            data, self._early = self._early + data, b""
         if self.protocol is None:
-            self._early.append(data)
+            self._early = data
             self.connection.hold(True)
             return
-        before = self.protocol
-        before.data_received(data)
-        if self.protocol is before and not self.connection.closing:
-            self._watch(len(data))
+        at = 0
+        while at < len(data):
+            if self._is_answering() or (at and self.connection.turn_is_over()):
+                self._early = data[at:]
+                break
+            before, piece = self.protocol, data[at : at + FED_BYTES]
+            before.data_received(piece)
+            if self.connection.closing:
+                return
+            at += len(piece)
+            if self.protocol is before:
+                self._watch(len(piece))
+        self._keep()
+
+    def _is_answering(self) -> bool:
+        """Whether a request waits for the answer to one before; that reads on when it is sent."""
+        is_answering = bool(getattr(self.protocol, "pipeline", False))
+        if is_answering:
+            self.protocol.flow.pause_reading()
+        return is_answering
 
     def _watch(self, size: int) -> None:
         """Look after requests that have not come whole."""
@@ -110,9 +135,13 @@ class HttpSession:
                 self.connection.write(_TOO_LARGE)
                 self.connection.close()
                 return
+        self._body_bytes = len(cycle.body) + 1 if is_body else 0
+
+    def _keep(self) -> None:
         unread = self.connection.unread
         if unread is not None:
-            unread.keep(self.connection, len(cycle.body) + 1 if is_body else self._header_bytes)
+            size = len(self._early) + (self._body_bytes or self._header_bytes)
+            unread.keep(self.connection, size, bool(self._early))
 
     def fall_behind(self) -> None:
         """The peer does not read as fast as it is written to."""

@@ -6,7 +6,7 @@ A client may send many requests before it reads an answer: each has a place in a
 leave from its head.
 
 Invariants: answers leave in the order in which their requests came; while the peer is behind with
-reading, answers wait here, and its further requests stay unread.
+reading, or has had its turn, answers wait here, and its further requests stay unread.
 """
 
 import logging
@@ -175,6 +175,8 @@ class KafkaSession(FramedSession):
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived; the rest of a large request is read to where it stays."""
+        if not data:
+            self._send_ready()
         super().data_received(data)
         if self._unread:
             self.connection.read_to(self._reader.room, self._filled)
@@ -208,11 +210,17 @@ class KafkaSession(FramedSession):
 
     def _handle_read(self) -> None:
         connection = self.connection
-        if len(self._pending) < PENDING_MAX and not connection.congested:
-            for frame in self._reader.frames():
-                self._handle(frame)
-                if len(self._pending) >= PENDING_MAX or connection.congested or connection.closing:
-                    break
+        if len(self._pending) >= PENDING_MAX or connection.congested or connection.closing:
+            return
+        for frame in self._reader.frames():
+            self._handle(frame)
+            if (
+                len(self._pending) >= PENDING_MAX
+                or connection.congested
+                or connection.closing
+                or connection.turn_is_over()
+            ):
+                break
 
     def _handle(self, frame: memoryview) -> None:
         header = read_header(frame)
@@ -263,6 +271,8 @@ class KafkaSession(FramedSession):
                 connection.send(
                     encode_answer(request.key, request.version, request.number, request.answer)
                 )
+                if connection.closing or (pending and connection.turn_is_over()):
+                    break
         if was_full and len(pending) < PENDING_MAX:
             self._handle_read()
 

@@ -15,7 +15,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from onelog.core.access import Principal
@@ -48,8 +47,6 @@ END_MS_MAX = 2_000
 ANSWERS_MAX = 10_000
 """Messages of a client that may wait for the disk; more stay unread."""
 SPANS_MAX = 1_000
-TURN_SECONDS = 0.005
-"""How long a connection's packets are handled before others have their turn."""
 KNOWN_MAX = 1_000
 """Topics, and properties, that a connection remembers to be right."""
 SUBSCRIPTIONS_MAX = 10_000
@@ -80,7 +77,7 @@ class MqttSession(FramedSession):
         self._seen_ms = clients.now_ms()
         self._is_alive = False
         self._is_late = False
-        """Whether what arrives waits: for its turn, or until it is known who the client is."""
+        """Whether what arrives waits until it is known who the client is."""
         self._is_held = False
         self._answers: deque[_Answer] = deque()
         self._received: set[int] = set()
@@ -119,13 +116,12 @@ class MqttSession(FramedSession):
             self._refuse(error)
 
     def _handle_some(self) -> None:
-        """Handle packets for a few milliseconds; the rest waits for the next tick."""
+        """Handle packets until the turn is over; the rest waits for the next one."""
         reader, connection = self._reader, self.connection
         late = self._clients.broker.routing.late
-        ends = monotonic() + TURN_SECONDS
         while len(self._answers) < ANSWERS_MAX and not connection.congested:
             if late:
-                self._put_off()  # So many get what was published that it takes its time.
+                connection.wait_for_turn()  # So many get what was published: it takes its time.
                 return
             spans = reader.spans(SPANS_MAX)
             if not spans:
@@ -146,38 +142,21 @@ class MqttSession(FramedSession):
                     self._is_held = True
                     connection.hold()
                     return
-                if late or monotonic() > ends:
+                if late or connection.turn_is_over():
                     reader.give_back(end)
-                    self._put_off()
+                    connection.wait_for_turn()
+                    self._client_goes_on()
                     return
-            if self._client is not None:
-                self._client.go_on()
+            self._client_goes_on()
 
-    def _put_off(self) -> None:
-        """Go on in the next tick; nothing more is read until then."""
+    def _client_goes_on(self) -> None:
         if self._client is not None:
             self._client.go_on()
-        self._is_late = True
-        self.connection.hold()
-        self._clients.later(self._next_turn)
-
-    def _next_turn(self) -> None:
-        self._is_late = False
-        if self.connection.closing:
-            return
-        try:
-            super().writable()
-        except Exception:
-            log.exception("%s is closed: its session failed", self.connection)
-            self.connection.abort()
-        if not self._is_late:
-            self.connection.read_on()
 
     def writable(self) -> None:
         """The peer reads again."""
         super().writable()
-        if self._client is not None:
-            self._client.go_on()
+        self._client_goes_on()
 
     def connection_lost(self) -> None:
         """The connection is gone, without a goodbye."""
@@ -313,7 +292,8 @@ class MqttSession(FramedSession):
             self.connection.abort()
         if self._is_held:
             self._is_held = False
-            self._next_turn()
+            self.connection.wait_for_turn()
+            self.connection.read_on()
 
     def _turn_away(self, reason: Reason) -> None:
         self.connection.write(packets.encode_connack(self._level, False, reason, {}))
@@ -471,7 +451,7 @@ class MqttSession(FramedSession):
             answers.popleft()
             self.connection.write(data)
         if was_full and len(answers) < ANSWERS_MAX:
-            self._clients.later(self.writable)
+            self.connection.wait_for_turn()
 
     def _looked_at(self, properties: bytes) -> tuple[bytes, int]:
         """The properties of a message as they are kept, and its topic's alias or 0."""

@@ -153,6 +153,8 @@ class StompSession(FramedSession):
                 if self.pending >= PENDING_MAX or self._is_logging_in:
                     connection.hold(True)
                     break
+                if connection.turn_is_over():
+                    break
         except WireError as error:
             self.fail(error)
 
@@ -213,9 +215,7 @@ class StompSession(FramedSession):
         if self._leaves is not None:
             self._leave()
         elif self.connection.held and self.pending < PENDING_MAX // 2:
-            self.connection.hold(False)
-            self._handle_read()
-            self._keep(self._reader.unread_bytes, True)
+            self._go_on()
 
     def disconnect(self, receipt: str | None) -> None:
         """Close when all that came before is done."""
@@ -278,8 +278,12 @@ class StompSession(FramedSession):
             ],
         )
         if self.connection.held:
-            self.connection.hold(False)
-            self._handle_read()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Handle what came while the connection was held."""
+        self.connection.wait_for_turn()
+        self.connection.hold(False)
 
     def _agree_on_heartbeats(self, wanted: str) -> str:
         """What this side promises and expects, as the client asks for it."""

@@ -60,6 +60,10 @@ _HEARTBEAT_EVENT: Event = (0, 0, (), None, None)
 """What a heart-beat is read as: method 0 of channel 0."""
 
 
+PARTS_AT_ONCE = 256
+"""Of contents, that are read before something is handed out."""
+
+
 class _Content:
     """A content of which something is still to come."""
 
@@ -158,7 +162,11 @@ class EventReader:
         return self._data
 
     def events(self) -> Iterator[Event]:
-        """What is whole by now. May be left at any point and called again."""
+        """What is whole by now. May be left at any point and called again.
+
+        A content may come in very many parts: heart-beats among them are where to leave it.
+        """
+        parts = 0
         while self._filled >= self._wanted:
             data = self._joined() if self._pieces else self._data
             at = self._at
@@ -204,8 +212,12 @@ class EventReader:
             event, self._at = self._frame(data, at, kind, channel, end)
             self._filled -= self._at - at
             self._wanted = FRAME_OVERHEAD
-            if event is not None:
-                yield event
+            if event is None:
+                parts += 1
+                if parts % PARTS_AT_ONCE:
+                    continue
+                event = _HEARTBEAT_EVENT
+            yield event
         if not self._filled:  # Who is silent now need not keep what was read last.
             self._data, self._at = b"", 0
 

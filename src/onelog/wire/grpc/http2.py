@@ -8,7 +8,9 @@ answered by HEADERS, DATA, and HEADERS again, the trailers, with `grpc-status`. 
 before anything was sent is answered by trailers only. Both sides send DATA only as far as the other
 has opened its windows, of the stream and of the connection.
 
-Nothing of a call is decided here: `Calls` hears what arrives. Invariants: a stream is in `streams`
+Nothing of a call is decided here: `Calls` hears what arrives. Between frames, and between messages
+of a frame, it is asked whether others are to have their turn; then the rest stays unread until
+`feed` is called again. Invariants: a stream is in `streams`
 until both sides have ended it, or one has reset it; `ended` is told once for each stream, also
 for one that was refused before `opened` could be told; a peer that breaks the rules gets a GOAWAY,
 and `WireError` is raised.
@@ -30,8 +32,6 @@ MESSAGE_BYTES_MAX = 16 << 20
 UNREAD_BYTES_MAX = 64 << 20
 """Of all messages of a connection that have not come to their end."""
 BLOCK_BYTES_MAX = 64 << 10
-FRAMES_MAX = 500
-"""Frames that are read at a time."""
 RESETS_MAX = 1_000
 """Calls that a peer may take back beyond those it lets come to their end."""
 _FRAME_BYTES = 16_384
@@ -50,6 +50,8 @@ _LENGTH = struct.Struct(">I")
 _SETTING = struct.Struct(">HI")
 _PREFIX = struct.Struct(">BI")
 
+Payload = bytes | memoryview
+
 _STARTED = b"\x88\x0f\x10\x10application/grpc"
 _FINE = literal(b"grpc-status", b"0")
 _WHOLE = struct.Struct(f">HBBBI{len(_STARTED)}sHBBBI")
@@ -57,7 +59,7 @@ _WHOLE = struct.Struct(f">HBBBI{len(_STARTED)}sHBBBI")
 _FINISH = struct.Struct(f">HBBBI{len(_FINE)}s")
 
 
-def _frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+def _frame(kind: int, flags: int, stream_id: int, payload: Payload = b"") -> bytes:
     size = len(payload)
     return _HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
 
@@ -114,7 +116,7 @@ class Stream:
         """Whether everything was said that is to be said."""
         self.trailers: bytes | None = None
         self._sent = False
-        self.blocked: deque[bytes] | None = None
+        self.blocked: deque[bytes | memoryview] | None = None
         """What waits for the peer to open its windows."""
 
     def send(self, message: bytes) -> None:
@@ -196,9 +198,17 @@ class Calls(Protocol):
 class ServerConnection:
     """One connection."""
 
-    def __init__(self, write: Callable[[bytes], None], calls: Calls) -> None:
+    def __init__(
+        self,
+        write: Callable[[bytes], None],
+        calls: Calls,
+        turn_is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.write = write
         self._calls = calls
+        self._turn_is_over = turn_is_over
+        self._cutting: Stream | None = None
+        """Whose last frame has more messages."""
         self._decoder = HeaderDecoder()
         self._unread = b""
         self._greeted = False
@@ -217,8 +227,6 @@ class ServerConnection:
         self._waiting: dict[int, Stream] = {}
         """Streams with something to send that the windows do not let through."""
         self._is_leaving = False
-        self.has_more = False
-        """Whether frames are left to read, because there were so many; `feed` goes on."""
 
     @property
     def unread_bytes(self) -> int:
@@ -231,7 +239,7 @@ class ServerConnection:
         """Bytes arrived, or others had their turn."""
         if self._unread:
             data, self._unread = self._unread + data, b""
-        at, end, left = 0, len(data), FRAMES_MAX
+        at, end = 0, len(data)
         if not self._greeted:
             if not data.startswith(PREFACE[:end]):
                 raise WireError("it does not speak HTTP/2 (or not without asking HTTP/1 first)")
@@ -240,8 +248,10 @@ class ServerConnection:
                 return
             self._greeted, at = True, len(PREFACE)
             self.write(_GREETING)
-        while left and end - at >= 9:
-            left -= 1
+        if self._cutting is not None:
+            stream, self._cutting = self._cutting, None
+            self._cut(stream)
+        while end - at >= 9 and self._cutting is None:
             high, low, kind, flags, number = _HEAD.unpack_from(data, at)
             size = high << 8 | low
             if size > _FRAME_BYTES:
@@ -259,9 +269,10 @@ class ServerConnection:
                 self._headers(number, flags, data[begin:at])
             else:
                 self._other(kind, flags, number, data[begin:at])
+            if self._turn_is_over():
+                break
         if at < end:
             self._unread = data[at:]
-        self.has_more = not left and at < end
 
     def _fail(self, code: int, why: str) -> None:
         self.write(_frame(GOAWAY, 0, 0, _LENGTH.pack(self._last) + _LENGTH.pack(code)))
@@ -289,19 +300,22 @@ class ServerConnection:
             return
         if len(payload) % 6:
             self._fail(_SIZE, "settings of another size")
+        before = self.window_start
         for name, value in _SETTING.iter_unpack(payload):
             if name == 4:
                 if value > _WINDOW_MAX:
                     self._fail(_FLOW, "a window that is too large")
-                change, self.window_start = value - self.window_start, value
-                for stream in self.streams.values():
-                    stream.window += change
+                self.window_start = value
             elif name == 5:
                 if not _FRAME_BYTES <= value < 1 << 24:
                     self._fail(_PROTOCOL, f"frames of {value} bytes")
                 self.frame_bytes = min(value, 1 << 20)
         self.write(_frame(SETTINGS, _ACK, 0))
-        self._send_blocked()
+        # Of a window that is told many times, the last one counts: there may be many streams.
+        if change := self.window_start - before:
+            for stream in self.streams.values():
+                stream.window += change
+            self._send_blocked()
 
     def _window_update(self, number: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -311,6 +325,7 @@ class ServerConnection:
             self.window += more
             if self.window > _WINDOW_MAX or not more:
                 self._fail(_FLOW, "a window that is too large, or no larger")
+            self._send_blocked()
         else:
             stream = self.streams.get(number)
             if stream is None:
@@ -318,9 +333,8 @@ class ServerConnection:
             stream.window += more
             if stream.window > _WINDOW_MAX or not more:
                 self.reset(stream, _FLOW)
-                return
-        if self._waiting:
-            self._send_blocked()
+            elif stream.blocked:
+                self._send_blocked_of(stream)
 
     def _headers(self, number: int, flags: int, payload: bytes) -> None:
         padding = 0
@@ -345,6 +359,8 @@ class ServerConnection:
         block += payload
         if len(block) > BLOCK_BYTES_MAX:
             self._fail(_CALM, f"headers of more than {BLOCK_BYTES_MAX} bytes")
+        if not payload and not flags & _END_HEADERS:
+            self._fail(_CALM, "headers that go on with nothing")
         if flags & _END_HEADERS:
             self._block = None
             self._open(number, first_flags, bytes(block))
@@ -414,18 +430,20 @@ class ServerConnection:
                 self._calls.half_closed(stream)
                 return
         else:
-            self._add(stream, payload)
+            # It is not just one message.
+            if stream.unread is None:
+                stream.unread = bytearray()
+            stream.unread += payload
+            self._held += size
+            self._cut(stream)
+            return
         if is_last:
             self._close_half(stream)
 
-    def _add(self, stream: Stream, payload: bytes) -> None:
-        """Data that is not just one message."""
-        if stream.unread is None:
-            stream.unread = bytearray()
+    def _cut(self, stream: Stream) -> None:
+        """Hand out the messages that are whole."""
         unread = stream.unread
-        unread += payload
-        self._held += len(payload)
-        while len(unread) >= 5 and not stream.is_done and stream.trailers is None:
+        while unread and len(unread) >= 5 and not stream.is_done and stream.trailers is None:
             compressed, size = _PREFIX.unpack_from(unread)
             if size > MESSAGE_BYTES_MAX:
                 stream.finish(
@@ -441,10 +459,15 @@ class ServerConnection:
                 self._compressed(stream, message)
             else:
                 self._calls.received(stream, message)
+            if len(unread) >= 5 and self._turn_is_over():
+                self._cutting = stream
+                return
         if stream.is_done or stream.trailers is not None:
             self._let_go(stream)
         if self._held > UNREAD_BYTES_MAX:
             self._fail(_CALM, f"{self._held} bytes of messages that do not end")
+        if not stream.is_open and stream.number in self.streams:
+            self._close_half(stream)
 
     def _let_go(self, stream: Stream) -> None:
         if stream.unread:
@@ -497,7 +520,7 @@ class ServerConnection:
         else:
             self._write_some(stream, data)
 
-    def _write_some(self, stream: Stream, data: bytes) -> bool:
+    def _write_some(self, stream: Stream, data: bytes | memoryview) -> bool:
         """True if all of it was sent; the rest waits at the head of what is blocked."""
         at, end = 0, len(data)
         while at < end:
@@ -505,7 +528,8 @@ class ServerConnection:
             if size <= 0:
                 if stream.blocked is None:
                     stream.blocked = deque()
-                stream.blocked.appendleft(data[at:])
+                # A view: the window may be opened by a byte at a time.
+                stream.blocked.appendleft(memoryview(data)[at:])
                 self._waiting[stream.number] = stream
                 return False
             self.window -= size
@@ -515,16 +539,18 @@ class ServerConnection:
         return True
 
     def _send_blocked(self) -> None:
-        for number, stream in list(self._waiting.items()):
-            while stream.blocked:
-                if not self._write_some(stream, stream.blocked.popleft()):
-                    break
-            else:
-                del self._waiting[number]
-                if stream.trailers is not None:
-                    self.write_end(stream)
+        for stream in list(self._waiting.values()):
             if self.window <= 0:
                 break
+            self._send_blocked_of(stream)
+
+    def _send_blocked_of(self, stream: Stream) -> None:
+        while stream.blocked:
+            if not self._write_some(stream, stream.blocked.popleft()):
+                return
+        del self._waiting[stream.number]
+        if stream.trailers is not None:
+            self.write_end(stream)
 
     def write_end(self, stream: Stream) -> None:
         """Everything else was sent: send the trailers."""
