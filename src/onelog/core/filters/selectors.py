@@ -182,12 +182,13 @@ class _Parser:
             escape = self._text()
             if len(escape) != 1:
                 raise self._expected("one character after ESCAPE")
-        compare = re.compile(_like_pattern(pattern, escape), re.DOTALL).fullmatch
-        self._count(10)  # It goes through all of a text.
+        # It goes through all of a text; for `_`, that far from each of its places.
+        self._count(10 + (len(pattern) if "_" in pattern and "%" in pattern else 0))
+        compare = _like(pattern, escape)
 
         def is_like(headers: Headers) -> bool | None:
             value = left(headers)
-            return compare(value) is not None if isinstance(value, str) else None
+            return compare(value) if isinstance(value, str) else None
 
         return is_like
 
@@ -257,7 +258,8 @@ class _Parser:
         self._terms += terms
         if self._terms > TERMS_MAX:
             raise FilterSyntaxError(
-                f"the selector has more than {TERMS_MAX} conditions (LIKE counts for 10)"
+                f"the selector has more than {TERMS_MAX} conditions (LIKE counts for 10; with % "
+                "and _ for as many more as it has characters)"
             )
 
     def _expected(self, expected: str) -> FilterSyntaxError:
@@ -365,16 +367,37 @@ def _reckon(left: _Evaluate, operation: Callable[[Any, Any], Any], right: _Evalu
     return reckoned
 
 
-def _like_pattern(pattern: str, escape: str) -> str:
-    """`%` is any text, `_` any character, and what follows the escape is itself."""
-    parts = []
+def _like(pattern: str, escape: str) -> Callable[[str], bool]:
+    """`%` is any text, `_` any character, and what follows the escape is itself.
+
+    What is between two `%` is looked for from left to right, and where it is found first is as good
+    as any later place: nothing is tried twice.
+    """
+    runs: list[list[str]] = [[]]
     is_escaped = False
     for each in pattern:
         if is_escaped or each not in ("%", "_", escape):
-            parts.append(re.escape(each))
+            runs[-1].append(re.escape(each))
             is_escaped = False
         elif each == escape:
             is_escaped = True
+        elif each == "%":
+            runs.append([])
         else:
-            parts.append(".*?" if each == "%" else ".")
-    return "".join(parts)
+            runs[-1].append(".")
+    first, *others = (re.compile("".join(run), re.DOTALL) for run in runs)
+    if not others:
+        return lambda text: first.fullmatch(text) is not None
+    last, last_size = others.pop(), len(runs[-1])
+    middle = [run for run in others if run.pattern]
+
+    def is_like(text: str) -> bool:
+        found = first.match(text)
+        for run in middle:
+            if found is None:
+                return False
+            found = run.search(text, found.end())
+        tail = len(text) - last_size
+        return found is not None and found.end() <= tail and last.match(text, tail) is not None
+
+    return is_like

@@ -113,6 +113,12 @@ def _tokens(expression: str) -> list[_Token]:
             kind = text.upper()
         if kind != "blank":
             tokens.append(_Token(kind, text, at))
+        if text == "0" and expression[at + 1 : at + 2].isdigit():
+            # Else a run of zeros would be gone through to its end for each of them.
+            raise FilterSyntaxError(
+                f"at character {at + 2}: expected an operator or the end, "
+                f"found {expression[at + 1]}"
+            )
         if len(tokens) > WORDS_MAX:
             raise FilterSyntaxError(f"at character {at + 1}: more than {WORDS_MAX} words and signs")
         at = found.end()

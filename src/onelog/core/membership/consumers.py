@@ -15,18 +15,20 @@ Invariant: a partition is given to a member only when nobody else has it, or is 
 """
 
 import enum
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from onelog.clock import Clock
 from onelog.core.durable.deadlines import Deadlines, Schedule
+from onelog.core.filters.patterns import Pattern, compile_pattern
 from onelog.core.membership.assignors import ASSIGNORS, Partition
 from onelog.errors import (
     FencedInstanceError,
     FencedMemberEpochError,
+    FilterSyntaxError,
     GroupFullError,
     GroupNotEmptyError,
     IllegalGenerationError,
@@ -42,7 +44,6 @@ JOIN_EPOCH, LEAVE_EPOCH, AWAY_EPOCH = 0, -1, -2
 """Epochs in heartbeats that mean something else: join, leave, leave for a while (static)."""
 SESSION_MS = 45_000
 MEMBERS_MAX = 1_000
-_REGEX_MAX = 1_000
 
 
 class MemberState(enum.Enum):
@@ -292,8 +293,9 @@ class ConsumerGroups:
     def _wanted(self, member: ConsumerMember, topics: Mapping[str, int]) -> list[str]:
         found = {topic for topic in member.topics if topic in topics}
         if member.regex:
-            pattern = _compiled(member.regex)
-            found.update(topic for topic in topics if pattern.fullmatch(topic))
+            with suppress(InvalidRegexError):  # An older version took it: it names nothing now.
+                pattern = _compiled(member.regex)
+                found.update(topic for topic in topics if pattern.is_all_of(topic))
         return sorted(found)
 
     def _look_at_topics(self, group: ConsumerGroup) -> bool:
@@ -509,13 +511,11 @@ def _free(
     )
 
 
-def _compiled(regex: str) -> re.Pattern[str]:
-    if len(regex) > _REGEX_MAX:
-        raise InvalidRegexError(f"a regular expression has at most {_REGEX_MAX} characters")
+def _compiled(regex: str) -> Pattern:
     try:
-        return re.compile(regex)
-    except re.error as error:
-        raise InvalidRegexError(f"{regex!r} is no regular expression: {error}") from None
+        return compile_pattern(regex)
+    except FilterSyntaxError as error:
+        raise InvalidRegexError(str(error)) from None
 
 
 def _unknown(beat: Beat) -> UnknownMemberError:

@@ -3,19 +3,25 @@
 A key is words with a separator between them. In a pattern one sign stands for any word, and another
 for any number of words, none included.
 
-Patterns are kept word by word in a tree. A key is matched by all places of the tree that its words
-lead to, side by side, so that no pattern makes it try twice: the work is at most the words times
-the places that are reached. What a key matched is remembered until patterns change.
+Patterns are kept word by word in a tree, which a key goes down by all ways that its words lead to,
+side by side. Patterns that could be at very many places at once are not in the tree: those with
+any number of words before their end, and long ones. They are rows of bits, one bit for each of
+their places, and a word of the key moves all of them in a few operations on one large number. So
+the work for a key is its words times a bound that does not depend on what they are. What a key
+matched is remembered until patterns change.
 
 Invariant: `match` answers each value once, in the order in which its first pattern was added.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from typing import Generic, TypeVar
 
 _Value = TypeVar("_Value")
 CACHED_MAX = 20_000
 """Keys whose matches are remembered."""
+TREE_WORDS_MAX = 16
+"""Of a pattern in the tree."""
+_MASKS_BYTES_MAX = 8 << 20
 
 
 class _Node(Generic[_Value]):
@@ -35,12 +41,93 @@ class _Node(Generic[_Value]):
         return not (self.words or self.any_word or self.any_number or self.values)
 
 
+class _Rows(Generic[_Value]):
+    """Patterns side by side: bit n of a number stands for place n of all their places.
+
+    Before each word of a pattern is a place, and one behind the last. A place moves on to the next
+    one with a word that fits; a place before any number of words stays, and is the next one, too.
+    """
+
+    def __init__(self) -> None:
+        self.patterns: dict[tuple[str, ...], dict[_Value, int]] = {}
+        self._ends: dict[int, tuple[str, ...]] = {}
+        self._at: dict[str, list[int]] = {}
+        """The places before each word,"""
+        self._masks: dict[str, int] = {}
+        """and the same as bits, for words that were asked for."""
+        self._masks_bytes = 0
+        self._size = 0
+        self._starts = self._many = self._one = self._finals = 0
+        self._is_stale = False
+
+    def change(self) -> None:
+        """Patterns came or went."""
+        self._is_stale = True
+
+    def _lay_out(self, one: str, many: str) -> None:
+        """Give each word of each pattern its place."""
+        self._is_stale = False
+        self._at, self._masks, self._masks_bytes, self._ends = {}, {}, 0, {}
+        starts: list[int] = []
+        place = 0
+        for words in self.patterns:
+            starts.append(place)
+            for word in words:
+                self._at.setdefault(word, []).append(place)
+                place += 1
+            self._ends[place] = words
+            place += 1
+        self._size = place // 8 + 1
+        self._starts, self._finals = self._bits(starts), self._bits(self._ends)
+        self._one = self._bits(self._at.pop(one, ()))
+        self._many = self._bits(self._at.pop(many, ()))
+
+    def _bits(self, places: Iterable[int]) -> int:
+        row = bytearray(self._size)
+        for place in places:
+            row[place >> 3] |= 1 << (place & 7)
+        return int.from_bytes(row, "little")
+
+    def _mask(self, word: str) -> int:
+        mask = self._masks.get(word)
+        if mask is None:
+            at = self._at.get(word)
+            mask = self._one if at is None else self._one | self._bits(at)
+            if at is not None:
+                if self._masks_bytes > _MASKS_BYTES_MAX:
+                    self._masks, self._masks_bytes = {}, 0
+                self._masks[word] = mask
+                self._masks_bytes += self._size
+        return mask
+
+    def find(self, words: Sequence[str], one: str, many: str) -> list[dict[_Value, int]]:
+        """The values of the patterns that a key matches, and their order."""
+        if self._is_stale:
+            self._lay_out(one, many)
+        stays = self._many
+        places = self._starts
+        places |= (places & stays) << 1
+        for word in words:
+            places = (places & self._mask(word)) << 1 | places & stays
+            places |= (places & stays) << 1
+            if not places:
+                return []
+        found: list[dict[_Value, int]] = []
+        places &= self._finals
+        while places:
+            place = places.bit_length() - 1
+            found.append(self.patterns[self._ends[place]])
+            places ^= 1 << place
+        return found
+
+
 class TopicTrie(Generic[_Value]):
     """Values by pattern. A value may have many patterns, and a pattern many values."""
 
     def __init__(self, separator: str = ".", one: str = "*", many: str = "#") -> None:
         self._separator, self._one, self._many = separator, one, many
         self._root: _Node[_Value] = _Node()
+        self._rows: _Rows[_Value] = _Rows()
         self._cached: dict[str, tuple[_Value, ...]] = {}
         self._added = 0
         self._count = 0
@@ -50,22 +137,36 @@ class TopicTrie(Generic[_Value]):
 
     def add(self, pattern: str, value: _Value) -> bool:
         """Add a value under a pattern; False if it is there already."""
-        node = self._root
-        for word in self._words(pattern):
-            node = self._step(node, word)
-        if value in node.values:
+        words = self._words(pattern)
+        if self._is_wide(words):
+            if words not in self._rows.patterns:
+                self._rows.change()
+            values = self._rows.patterns.setdefault(words, {})
+        else:
+            node = self._root
+            for word in words:
+                node = self._step(node, word)
+            values = node.values
+        if value in values:
             return False
         self._added += 1
         self._count += 1
-        node.values[value] = self._added
+        values[value] = self._added
         self._cached.clear()
         return True
 
+    def _is_wide(self, words: tuple[str, ...]) -> bool:
+        """Whether a pattern can be at more than a few places at once."""
+        return len(words) > TREE_WORDS_MAX or self._many in words[:-1]
+
     def remove(self, pattern: str, value: _Value) -> bool:
         """Take a value away from a pattern; False if it is not there."""
+        words = self._words(pattern)
+        if self._is_wide(words):
+            return self._remove_wide(words, value)
         path: list[tuple[_Node[_Value], str]] = []
         node = self._root
-        for word in self._words(pattern):
+        for word in words:
             path.append((node, word))
             following = self._follow(node, word)
             if following is None:
@@ -85,6 +186,17 @@ class TopicTrie(Generic[_Value]):
                 del node.words[word]
         return True
 
+    def _remove_wide(self, words: tuple[str, ...], value: _Value) -> bool:
+        values = self._rows.patterns.get(words, {})
+        if values.pop(value, None) is None:
+            return False
+        if not values:
+            del self._rows.patterns[words]
+            self._rows.change()
+        self._count -= 1
+        self._cached.clear()
+        return True
+
     def match(self, key: str) -> tuple[_Value, ...]:
         """The values of all patterns that a key matches."""
         found = self._cached.get(key)
@@ -95,21 +207,26 @@ class TopicTrie(Generic[_Value]):
         return found
 
     def _find(self, key: str) -> tuple[_Value, ...]:
-        places: dict[_Node[_Value], bool] = {}
-        self._enter(self._root, places)
-        for word in key.split(self._separator):
-            reached: dict[_Node[_Value], bool] = {}
-            for node, stays in places.items():
-                if stays:
-                    reached[node] = True
+        words = key.split(self._separator)
+        matching = self._rows.find(words, self._one, self._many) if self._rows.patterns else []
+        places = [self._root]
+        for word in words:
+            reached: list[_Node[_Value]] = []
+            for node in places:
+                if node.any_number is not None:  # Which is the end of its patterns.
+                    matching.append(node.any_number.values)
                 if (following := node.words.get(word)) is not None:
-                    self._enter(following, reached)
+                    reached.append(following)
                 if (following := node.any_word) is not None:
-                    self._enter(following, reached)
+                    reached.append(following)
             places = reached
             if not places:
-                return ()
-        matching = [node.values for node in places if node.values]
+                break
+        for node in places:
+            if node.values:
+                matching.append(node.values)
+            if node.any_number is not None:
+                matching.append(node.any_number.values)
         if len(matching) == 1:
             return tuple(matching[0])
         first: dict[_Value, int] = {}
@@ -118,23 +235,13 @@ class TopicTrie(Generic[_Value]):
                 first[value] = min(order, first.get(value, order))
         return tuple(sorted(first, key=first.__getitem__))
 
-    @staticmethod
-    def _enter(node: "_Node[_Value]", places: "dict[_Node[_Value], bool]") -> None:
-        """Be at a place, and at the one behind it for any number of words: none is enough.
-
-        There one stays, whatever word comes next.
-        """
-        places.setdefault(node, False)
-        if node.any_number is not None:
-            places[node.any_number] = True
-
-    def _words(self, pattern: str) -> Iterator[str]:
+    def _words(self, pattern: str) -> tuple[str, ...]:
         """The words of a pattern; any number twice is the same as once."""
-        before = ""
+        words: list[str] = []
         for word in pattern.split(self._separator):
-            if word != self._many or before != word:
-                yield word
-            before = word
+            if word != self._many or words[-1:] != [word]:
+                words.append(word)
+        return tuple(words)
 
     def _step(self, node: "_Node[_Value]", word: str) -> "_Node[_Value]":
         following = self._follow(node, word)

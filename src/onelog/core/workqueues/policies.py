@@ -12,16 +12,16 @@ Invariant: a queue's terms are those of its arguments and its policies, from whe
 """
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from onelog.core.access import Access, Principal
 from onelog.core.durable.tables import Tables, in_parts
+from onelog.core.filters.patterns import Pattern, compile_pattern
 from onelog.core.workqueues.arguments import Terms, terms_of
 from onelog.core.workqueues.queue import WorkQueue
-from onelog.errors import PreconditionFailedError, QueueNotFoundError
+from onelog.errors import FilterSyntaxError, PreconditionFailedError, QueueNotFoundError
 from onelog.names import join_key, split_key
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Policies:
         self._check_use = check_use
         self._tables = tables
         self._changed = changed
-        self._known: dict[str, tuple[Policy, re.Pattern[str]]] = {}
+        self._known: dict[str, tuple[Policy, Pattern | None]] = {}
 
     def apply(self, key: str, value: Any) -> None:
         """Make one change."""
@@ -88,7 +88,7 @@ class Policies:
         else:
             _, vhost, name = split_key(key, 3)
             policy = Policy(vhost, name, **value)
-            self._known[key] = policy, re.compile(policy.pattern)
+            self._known[key] = policy, _compiled(policy)
 
     def parts(self) -> Iterator[dict[str, Any]]:
         """Every policy."""
@@ -130,7 +130,7 @@ class Policies:
 
     # -- what they mean ------------------------------------------------------------------------
 
-    def _of(self, kind: Kind) -> Iterator[tuple[Policy, re.Pattern[str]]]:
+    def _of(self, kind: Kind) -> Iterator[tuple[Policy, Pattern | None]]:
         start = join_key(kind, "")
         return (each for key, each in self._known.items() if key.startswith(start))
 
@@ -150,7 +150,8 @@ class Policies:
             for policy, pattern in self._of(kind)
             if policy.vhost == queue.vhost
             and queue.kind in _APPLY_TO.get(policy.apply_to, ())
-            and pattern.search(queue.name)
+            and pattern is not None
+            and pattern.is_in(queue.name)
         ]
         return max(fitting, key=lambda each: each.priority, default=None)
 
@@ -186,6 +187,18 @@ def _as_json(policy: Policy) -> dict[str, Any]:
     return {key: each for key, each in asdict(policy).items() if key not in ("vhost", "name")}
 
 
+def _compiled(policy: Policy) -> Pattern | None:
+    """None if an older version took a pattern that this one does not serve."""
+    try:
+        return compile_pattern(policy.pattern)
+    except FilterSyntaxError as error:
+        log.error(
+            "policy %r of vhost %r counts for no queue until it is put again: %s",
+            policy.name, policy.vhost, error,
+        )  # fmt: skip
+        return None
+
+
 def _check(kind: Kind, policy: Policy) -> None:
     """`PreconditionFailedError`, in RabbitMQ's words, if a policy makes no sense."""
     if not policy.definition:
@@ -202,8 +215,8 @@ def _check(kind: Kind, policy: Policy) -> None:
             f"Validation failed: {unknown} are not recognised policy settings"
         )
     try:
-        re.compile(policy.pattern)
-    except re.error as error:
+        compile_pattern(policy.pattern)
+    except FilterSyntaxError as error:
         raise PreconditionFailedError(
             f"Validation failed: pattern should be a regular expression: {error}"
         ) from None
