@@ -331,6 +331,10 @@ class DataLossError(OnelogError):
     """Messages that a reader was to read are gone: deleted, or of a topic that was made again."""
 
 
+class TransactionOpenError(OnelogError):
+    """Messages that a reader was to read are there, and not decided: their transaction is open."""
+
+
 class JavaNotFoundError(OnelogError):
     """No Java that Spark runs on was found; the message says where it was looked for."""
 

@@ -394,6 +394,18 @@ class Broker(Looking):
             begin = max(begin, left.end)  # What was compacted is of no transaction.
         return stable, producers.aborted_between(topic, queue_id, begin, end)
 
+    def stable_ends(self, who: Principal, topic: str) -> dict[int, int]:
+        """Of each queue with a transaction that has not ended, where the first one begins."""
+        if self._guarded:
+            self.access.check(who, "describe", ("topic", topic))
+        found = {}
+        for queue_id in range(self.topics.require(topic).queues):
+            end = int(self.store.max_offset(topic, queue_id))
+            stable = self.batch_producers.stable_end(topic, queue_id, end)
+            if stable < end:
+                found[queue_id] = stable
+        return found
+
     def may_follow(
         self, who: Principal, group: str, topic: str, queue_id: int, offset: int
     ) -> bool:

@@ -29,6 +29,7 @@ from onelog.errors import (
     PeerClosedError,
     PeerTimeoutError,
     TopicNotFoundError,
+    TransactionOpenError,
     WireError,
 )
 from onelog.message import Buffer
@@ -38,7 +39,7 @@ from onelog.spark.read.offsets import Extent, QueueRange, Snapshot, lose, queue_
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.fields import BULK_BYTES, TOPIC_CREATED_MS
+from onelog.wire.remoting.fields import BULK_BYTES, STABLE_ENDS, TOPIC_CREATED_MS
 from onelog.wire.remoting.stats import QueueEntries, TopicStatsTable
 
 PULL_BYTES = 2 << 20
@@ -106,11 +107,15 @@ class Brokers:
             found = await at_once(lambda place: self._extents(*place), places)
             extents: dict[Queue, Extent] = {}
             incarnations: dict[tuple[str, str], int] = {}
-            for (route, broker), (held, created_ms) in zip(places, found, strict=True):
-                extents.update(held)
+            written: dict[Queue, int] = {}
+            for (route, broker), (held, stable, created_ms) in zip(places, found, strict=True):
+                for queue, (start, end) in held.items():
+                    extents[queue] = Extent(start, max(start, min(end, stable.get(queue, end))))
+                    if extents[queue].end < end:
+                        written[queue] = end
                 if created_ms:
                     incarnations[route.topic, broker] = created_ms
-            return Snapshot(extents, incarnations)
+            return Snapshot(extents, incarnations, written=written)
 
         return self._ask(ask)
 
@@ -197,7 +202,10 @@ class Brokers:
                 return None
             raise
 
-    async def _extents(self, route: Route, broker: str) -> tuple[dict[Queue, Extent], int]:
+    async def _extents(
+        self, route: Route, broker: str
+    ) -> tuple[dict[Queue, Extent], dict[Queue, int], int]:
+        """What queues hold, where transactions are open in them, and when the topic was made."""
         code = RequestCode.GET_TOPIC_STATS_INFO
         answer = await self.instance.ask_reader(route, broker, code, {"topic": route.topic})
         readable = {queue.queue_id for queue in route.read_queues if queue.broker == broker}
@@ -208,7 +216,9 @@ class Brokers:
             for queue, found in TopicStatsTable.decode_answer(answer.body).offset_table.items()
             if queue.queue_id in readable
         }
-        return held, fields.number(answer.ext, TOPIC_CREATED_MS, 0)
+        told = [each.split("=") for each in answer.ext.get(STABLE_ENDS, "").split(",") if each]
+        stable = {Queue(route.topic, broker, int(queue_id)): int(end) for queue_id, end in told}
+        return held, stable, fields.number(answer.ext, TOPIC_CREATED_MS, 0)
 
     def _ask(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return patiently(self.link, ask, _UNREACHABLE)
@@ -305,6 +315,7 @@ class _Reading:
     def run(self) -> Iterator[Buffer]:
         """Everything."""
         offset, end = self._wanted.start, self._wanted.end
+        undecided: Patience | None = None
         self._ask(offset)
         while offset < end:
             answer = self._answer(offset)
@@ -312,7 +323,12 @@ class _Reading:
                 return
             following = fields.number(answer.ext, "nextBeginOffset")
             found = answer.code == ResponseCode.SUCCESS
-            if not found:
+            if not found and self._is_undecided(answer, offset, following):
+                undecided = undecided or Patience(self._brokers.link)
+                if not undecided.wait():
+                    raise self._open_transaction(answer, offset)
+                following = offset
+            elif not found:
                 following = self._pass_over(answer, offset, following)
             elif following <= offset:
                 raise WireError(f"after offset {offset} the broker wants to go on at {following}")
@@ -320,6 +336,7 @@ class _Reading:
                 self._ask(following)
             if found:
                 yield answer.body
+            undecided = None if following > offset else undecided
             offset = following
 
     def _ask(self, offset: int) -> None:
@@ -347,6 +364,24 @@ class _Reading:
                     return None
             background.run(self._brokers.instance.routes.refresh_quietly(self._wanted.queue.topic))
             self._ask(offset)
+
+    def _is_undecided(self, answer: Command, offset: int, following: int) -> bool:
+        """Whether the broker has the next message, and does not give it yet."""
+        ext = answer.ext
+        return (
+            answer.code != ResponseCode.PULL_RETRY_IMMEDIATELY
+            and answer.remark != _OFFSET_RESET
+            and following == offset
+            and fields.number(ext, "minOffset", 0) <= offset < fields.number(ext, "maxOffset", 0)
+        )
+
+    def _open_transaction(self, answer: Command, offset: int) -> TransactionOpenError:
+        queue, ends = self._wanted.queue, self._wanted.end
+        return TransactionOpenError(
+            f"offset {offset} of queue {queue_name(queue)} of {queue.topic}, which was to be read "
+            f"up to {ends}, is in a transaction that has not ended: nothing is lost. Run the query "
+            "again when its producer has committed or aborted it"
+        )
 
     def _pass_over(self, answer: Command, offset: int, following: int) -> int:
         """Where to go on after an answer without messages; raises if some are missing."""

@@ -83,7 +83,7 @@ def seen(world: World, begin: int | None = None, *, committed: bool = True) -> l
         assert result.min_offset == store.min_offset(TOPIC, 0)
         if result.status is not FetchStatus.FOUND:
             assert result.status in (
-                FetchStatus.MESSAGE_WAS_REMOVING,
+                FetchStatus.NO_MATCHED_MESSAGE,
                 FetchStatus.OFFSET_OVERFLOW_ONE,
             )
             if result.next_offset <= offset:

@@ -111,10 +111,14 @@ def moved_records(view: memoryview) -> tuple[memoryview, int]:
     return memoryview(data).toreadonly(), messages
 
 
-def nothing_left(store: MessageStore, place: Place, next_offset: int) -> Fetched:
-    """The answer where all messages up to the queue's end are gone."""
+def nothing_left(
+    store: MessageStore, place: Place, next_offset: int, *, lost: bool = False
+) -> Fetched:
+    """The answer where there is no message before an offset: the gap that compaction leaves; or,
+    if they are `lost`, those that are damaged."""
     start, end = store.min_offset(*place), store.max_offset(*place)
-    return Fetched(FetchStatus.MESSAGE_WAS_REMOVING, [], next_offset, start, end)
+    status = FetchStatus.MESSAGE_WAS_REMOVING if lost else FetchStatus.NO_MATCHED_MESSAGE
+    return Fetched(status, [], next_offset, start, end)
 
 
 AllRemains = Mapping[Place, Remains]

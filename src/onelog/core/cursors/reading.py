@@ -230,7 +230,8 @@ class QueueReader:
         if found.status is FetchStatus.FOUND:
             return as_of_queue(found, left, store, place)
         if found.status is FetchStatus.MESSAGE_WAS_REMOVING:  # Damage.
-            return nothing_left(store, place, left.next_offset(store, found.next_offset))
+            at = left.next_offset(store, found.next_offset)
+            return nothing_left(store, place, at, lost=True)
         return found._replace(next_offset=offset)
 
     def _converted(

@@ -34,6 +34,8 @@ _NOTHING = (
     FetchStatus.NO_MESSAGE_IN_QUEUE,
 )  # fmt: skip
 _EMPTY = (FetchStatus.NO_MATCHED_LOGIC_QUEUE, FetchStatus.NO_MESSAGE_IN_QUEUE)
+_GAPS = (FetchStatus.MESSAGE_WAS_REMOVING, FetchStatus.NO_MATCHED_MESSAGE)
+"""What is not there any more, by damage or compaction, and never will be."""
 
 
 class _Fetching(NamedTuple):
@@ -242,7 +244,7 @@ def _read(
             magic = 1 if version >= _TIME_VERSION else 0
             pieces = [message_sets.from_batches(pieces, cursor.offset, magic)]
         answer["records"] = pieces
-    elif status is FetchStatus.MESSAGE_WAS_REMOVING:
+    elif status in _GAPS:
         answer["records"] = [batches.gap(cursor.offset, result.next_offset)]
     elif status not in _NOTHING or (status in _EMPTY and cursor.offset):
         return ErrorCode.OFFSET_OUT_OF_RANGE

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from onelog.client.message import Queue
-from onelog.errors import ConfigError, DataLossError
+from onelog.errors import ConfigError, DataLossError, TransactionOpenError
 from onelog.spark.read.boundaries import EARLIEST_OFFSET, LATEST_OFFSET, Boundary, Kind
 from onelog.store.outcomes import Aborted
 
@@ -28,7 +28,10 @@ Json = dict[str, dict[str, dict[str, int]]]
 
 
 class Extent(NamedTuple):
-    """What a queue holds: the offsets from `start` up to, not including, `end`."""
+    """What a queue holds for readers: the offsets from `start` up to, not including, `end`.
+
+    A transaction of Kafka's that is open, and all behind it, is not for readers yet.
+    """
 
     start: int
     end: int
@@ -56,6 +59,8 @@ class Snapshot:
     incarnations: Incarnations = field(default_factory=dict)
     aborted: Mapping[Queue, Sequence[Aborted]] = field(default_factory=dict)
     """Transactions whose messages are to be left out; brokers leave them out themselves."""
+    written: Mapping[Queue, int] = field(default_factory=dict)
+    """Of queues whose extent ends before a transaction that is open: where they end with it."""
 
     @property
     def ends(self) -> "Offsets":
@@ -160,7 +165,7 @@ def resolve(
             queue: min(max(times[queue], extent.start), extent.end)
             for queue, extent in extents.items()
         }
-    return _within(option, found, extents, fail_on_data_loss)
+    return _within(option, found, snapshot, fail_on_data_loss)
 
 
 def _explicit(
@@ -205,14 +210,26 @@ def find_queue(option: str, topic: str, name: str, queues: Iterable[Queue]) -> Q
 
 
 def _within(
-    option: str, found: dict[Queue, int], extents: Mapping[Queue, Extent], fail: bool
+    option: str, found: dict[Queue, int], snapshot: Snapshot, fail: bool
 ) -> dict[Queue, int]:
-    """The same offsets; those outside of their queues are errors, or moved into them."""
+    """The same offsets; those outside of their queues are errors, or moved into them.
+
+    One that is behind an open transaction is there: a query may begin with it, but not end there.
+    """
+    extents, written = snapshot.extents, snapshot.written
+    ends = {queue: written.get(queue, extents[queue].end) for queue in found}
     outside = {
         queue: offset
         for queue, offset in found.items()
-        if not extents[queue].start <= offset <= extents[queue].end
+        if not extents[queue].start <= offset <= ends[queue]
     }
+    for queue, offset in sorted(found.items()):
+        if option == "endingOffsets" and extents[queue].end < offset <= ends[queue]:
+            raise TransactionOpenError(
+                f"option {option}: offset {offset} of queue {queue_name(queue)} of {queue.topic} "
+                f"lies behind a transaction that is open; up to {extents[queue].end} all is "
+                "decided. Give that offset, or run the query when the transaction has ended"
+            )
     if outside and fail:
         queue, offset = min(outside.items())
         start, end = extents[queue]
@@ -223,7 +240,7 @@ def _within(
             "failOnDataLoss=false to take the nearest one"
         )
     return {
-        queue: min(max(offset, extents[queue].start), extents[queue].end)
+        queue: min(max(offset, extents[queue].start), ends[queue])
         for queue, offset in found.items()
     }
 
@@ -256,7 +273,7 @@ def losses(offsets: Offsets, snapshot: Snapshot) -> list[Loss]:
                 f"{name} begins at {extent.start} now: {position} to {extent.start - 1} are deleted"
             )
             found.append(Loss(queue, reason, extent.start))
-        elif position > extent.end:
+        elif position > snapshot.written.get(queue, extent.end):
             reason = (
                 f"{name} ends at {extent.end}, and the query was at {position}: the topic was made "
                 "again, or its broker lost what it had not written to disk"

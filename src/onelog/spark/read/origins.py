@@ -49,7 +49,10 @@ def origin_of(options: ReadOptions) -> "ClusterOrigin | StoreOrigin":
 
 
 class ClusterOrigin(Origin):
-    """Topics on brokers."""
+    """Topics on brokers.
+
+    A queue ends before its first transaction that is not decided.
+    """
 
     def __init__(self, brokers: Brokers, subscription: Subscription) -> None:
         self._brokers = brokers
@@ -66,7 +69,9 @@ class ClusterOrigin(Origin):
                 "start its broker"
             ) from None
         return Snapshot(
-            _assigned(self._subscription, found.extents, missing_ok), found.incarnations
+            _assigned(self._subscription, found.extents, missing_ok),
+            found.incarnations,
+            written=found.written,
         )
 
     def _topics(self, missing_ok: bool) -> Sequence[str]:
@@ -118,19 +123,22 @@ class StoreOrigin(Origin):
             topics = list(wanted.topics or wanted.queues or ())
             self._check(topics, queues, missing_ok)
         outcomes = outcomes_in(reader, topics)
-        extents = {}
+        extents, written = {}, {}
         for topic in topics:
             for queue_id in queues.get(topic, ()):
                 start, end = reader.min_offset(topic, queue_id), reader.max_offset(topic, queue_id)
                 if (known := outcomes.get((topic, queue_id))) is not None:
-                    end = QueueOffset(max(start, known.stable_end(end)))
+                    stable = QueueOffset(max(start, known.stable_end(end)))
+                    if stable < end:
+                        written[Queue(topic, "", queue_id)] = end
+                    end = stable
                 extents[Queue(topic, "", queue_id)] = Extent(start, end)
         aborted = {
             Queue(topic, "", queue_id): known.aborted
             for (topic, queue_id), known in outcomes.items()
             if known.aborted
         }
-        return Snapshot(_assigned(wanted, extents, missing_ok), aborted=aborted)
+        return Snapshot(_assigned(wanted, extents, missing_ok), aborted=aborted, written=written)
 
     def _check(self, topics: Sequence[str], known: Iterable[str], missing_ok: bool) -> None:
         missing = [topic for topic in topics if topic not in known]

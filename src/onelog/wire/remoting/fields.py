@@ -37,6 +37,9 @@ then taken at its word, too. The broker has limits of its own (`broker.pull_bulk
 TOPIC_CREATED_MS = "onelogTopicCreatedMs"
 """In the answer to GET_TOPIC_STATS_INFO: when the topic came into being. A topic that was deleted
 and made again has another time, however far its new queues have grown."""
+STABLE_ENDS = "onelogStableEnds"
+"""In the same answer, of each queue with an open transaction of Kafka's: where the first begins, as
+`0=120,3=98`. Readers of committed messages, and that is everybody who pulls, stop there."""
 BOUNDED_BY_THEIR_READERS = frozenset(("i", "properties", "note"))
 """Properties are refused as a message's part, in RocketMQ's words; `note` is OneLog's own."""
 

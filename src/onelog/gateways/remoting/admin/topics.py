@@ -29,7 +29,7 @@ from onelog.rocketmq.tables import topic_body, topic_from_body, version_body
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.fields import TOPIC_CREATED_MS
+from onelog.wire.remoting.fields import STABLE_ENDS, TOPIC_CREATED_MS
 from onelog.wire.remoting.groups import GroupList
 from onelog.wire.remoting.registration import DataVersion, TopicConfigList, TopicTable
 from onelog.wire.remoting.registration import TopicConfig as TopicBody
@@ -157,10 +157,22 @@ def groups_of_topic(session: BrokerSession, command: Command) -> Answer:
 # -- what is in them -----------------------------------------------------------------------------
 
 
-@by_worker
-def topic_stats(session: BrokerSession, command: Command) -> Answer:
+def topic_stats(session: BrokerSession, command: Command) -> None:
     """GET_TOPIC_STATS_INFO: every queue, the empty ones too."""
     broker, topic = session.broker, fields.text(command.ext, "topic")
+
+    def with_stable_ends(answer: Answer) -> Answer:
+        # After the worker has looked: what is decided now was decided, or not there, then.
+        ends = broker.stable_ends(session.principal, topic)
+        if ends:
+            answer.ext[STABLE_ENDS] = ",".join(f"{queue}={end}" for queue, end in ends.items())
+        return answer
+
+    session.look_up(command, partial(_topic_stats, session, topic), with_stable_ends)
+
+
+def _topic_stats(session: BrokerSession, topic: str) -> Answer:
+    broker = session.broker
     config = broker.topic(session.principal, topic)
     stats = broker.admin.topic_stats(session.principal, topic)
     table = TopicStatsTable(
