@@ -137,10 +137,10 @@ class Policies:
     @staticmethod
     def matching(policy: Policy, queues: Iterable[WorkQueue]) -> list[WorkQueue]:
         """Those of some queues that a policy is for."""
-        pattern, kinds = re.compile(policy.pattern), _APPLY_TO.get(policy.apply_to, ())
+        pattern, kinds = compile_pattern(policy.pattern), _APPLY_TO.get(policy.apply_to, ())
         return [
             each for each in queues
-            if each.vhost == policy.vhost and each.kind in kinds and pattern.search(each.name)
+            if each.vhost == policy.vhost and each.kind in kinds and pattern.is_in(each.name)
         ]  # fmt: skip
 
     def of_queue(self, kind: Kind, queue: WorkQueue) -> Policy | None:

@@ -234,13 +234,13 @@ class AmqpSession(FramedSession):
     def _handle_read(self) -> None:
         if self.connection.held or (self.state == State.GREETING and not self._greet()):
             return
-        resuming, self.resuming = self.resuming, []
-        for channel in resuming:
-            channel.resume()
         channels = self.channels
         reader = self._reader
         published = scattered = 0
         try:
+            resuming, self.resuming = self.resuming, []
+            for resumed in resuming:
+                resumed.resume()
             for event in reader.events():
                 number = event[0]
                 channel = channels.get(number)
