@@ -99,7 +99,7 @@ TABLES: dict[str, dict[str, str]] = {
             WRITE_TXN_MARKERS
         """,
         "consume group": """
-            HEARTBEAT JOIN_GROUP LEAVE_GROUP SYNC_GROUP
+            ALTER_SHARE_GROUP_OFFSETS HEARTBEAT JOIN_GROUP LEAVE_GROUP SYNC_GROUP
         """,
         "consume group, describe topic": """
             OFFSET_COMMIT
@@ -121,8 +121,8 @@ TABLES: dict[str, dict[str, str]] = {
             DESCRIBE_TRANSACTIONS LIST_TRANSACTIONS
         """,
         "describe group": """
-            ALTER_SHARE_GROUP_OFFSETS DELETE_GROUPS DELETE_SHARE_GROUP_OFFSETS
-            DESCRIBE_SHARE_GROUP_OFFSETS OFFSET_DELETE SHARE_FETCH
+            DELETE_GROUPS DELETE_SHARE_GROUP_OFFSETS DESCRIBE_SHARE_GROUP_OFFSETS OFFSET_DELETE
+            SHARE_FETCH
         """,
         "describe topic": """
             ADD_PARTITIONS_TO_TXN ALTER_CONFIGS ALTER_PARTITION_REASSIGNMENTS
