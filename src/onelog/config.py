@@ -506,6 +506,11 @@ class SecurityConfig:
         "", "the user as whom brokers of one Kafka cluster log in to each other; empty: nobody, or "
         "whom their certificate names", pattern=r"\S*", example="brokers", live=True,
     )  # fmt: skip
+    key_path: str = setting(
+        "", "file with the key that secrets are encrypted with, and that followers show: the same "
+        "on all nodes of a set; empty: `config/onelog.key` in the store, made if it is missing",
+        pattern=r"[^\0]*", example="/etc/onelog/onelog.key",
+    )  # fmt: skip
     remote_admin: bool = setting(
         False, "let other machines delete, reset and reconfigure, too", live=True
     )

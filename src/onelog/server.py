@@ -22,6 +22,7 @@ from onelog.config import SETTINGS, Config, Loaded, load, value_of
 from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.core.durable.tables import exhausted
+from onelog.core.users.keys import KEY_FILE, Keys
 from onelog.errors import ConfigError, ListenError, OnelogError
 from onelog.gateways import Changed, Gateway, House, MakeSession, Standing
 from onelog.jobs import Job
@@ -105,6 +106,11 @@ class Stranger:
         """Nothing hung on it."""
 
 
+def _keys(named: str, folder: Path) -> Keys:
+    """The key of a broker: in the file that is named, or in its store."""
+    return Keys(Path(named).expanduser() if named else folder / "config" / KEY_FILE)
+
+
 def void(*_: object) -> None:
     """Take what nobody needs."""
 
@@ -167,14 +173,16 @@ class BrokerServer:
                 Path(config.store_path).expanduser(), self.config.store, gated=is_gated
             )
         )
+        self._keys = _keys(self.config.security.key_path, self.store.folder)
         place = (
             self.config, self.store, self._schedule, self._post, self._offload,
-            self._capacity, self.tls,
+            self._capacity, self.tls, self._keys,
         )  # fmt: skip
         self.role: FixedRole | ElectedRole = (
             ElectedRole(*place, self._rebuild) if is_elected else FixedRole(*place, is_slave)
         )
         try:
+            await asyncio.to_thread(self._keys.load)
             if not is_elected:
                 exhausted(self._build())
                 self._opened.set()
@@ -244,6 +252,7 @@ class BrokerServer:
             store_host=store_host,
             replication=self.config.replication,
             replicas=self.role.leader,
+            keys=self._keys,
         )
         self.broker.logins.configure(self.config.security)
         self.broker.users.on_change.append(self._users_changed)

@@ -2,6 +2,7 @@
 lock."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,18 +13,25 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from onelog.config import Value
 from onelog.core.access import SELF, Principal
 from onelog.core.catalog.topics import TopicConfig
+from onelog.core.users.keys import Keys
 from onelog.core.users.passwords import prove
 from onelog.core.users.permissions import Rule
 from onelog.core.workqueues.policies import Policy
 from onelog.errors import NotPermittedError
 from onelog.message import NewMessage
+from onelog.names import TABLES_TOPIC
+from onelog.replication import node
 from onelog.server import BrokerServer
+from onelog.wire.replication import default_ha
+from tests.client.watching import eventually
 from tests.gateways.http.live import SECONDS, url
 from tests.gateways.remoting.live import broker
 from tests.gateways.stomp.live import Bare
-from tests.security.secrets import PORTS, people
+from tests.ports import free_port
+from tests.security.secrets import ADMIN, PORTS, people
 from tests.security.test_sweep_queues import entered
 
 EVE = ("eve", "listens")
@@ -301,3 +309,105 @@ async def test_no_policy_leads_dead_letters_into_a_topics_queue(tmp_path: Path) 
             server.broker.workqueues.policies.put(
                 WHO, "policy", Policy("/", "p", "^mine", definition)
             )
+
+
+# -- the followers' port ---------------------------------------------------------------------------
+
+ALL = default_ha.encode_report(0)
+"""What a follower says that has nothing yet."""
+
+
+@asynccontextmanager
+async def master(folder: Path, key: Path | None = None) -> AsyncIterator[BrokerServer]:
+    """A master with a port for followers."""
+    settings: dict[str, Value] = {"broker__port": free_port(), "replication__replicas": 2}
+    if key is not None:
+        settings["security__key_path"] = str(key)
+    async with broker(folder, **settings) as server:
+        server.broker.admin.create_topic(SELF, TopicConfig("payroll", 1, 1))
+        yield server
+
+
+async def heard(server: BrokerServer, *said: bytes, seconds: float = 5) -> bytes:
+    """What the followers' port answers first; empty if it closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.config.broker.port + 1)
+    try:
+        for each in said:
+            writer.write(each)
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(seconds):
+            return await reader.read(1 << 16)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def test_nobody_on_this_machine_follows_without_the_key_once_there_are_users(
+    tmp_path: Path,
+) -> None:
+    async with master(tmp_path) as server:
+        assert TABLES_TOPIC.encode() in await heard(server, ALL)
+        people(server)
+        assert await heard(server, ALL) == b""
+
+
+async def test_who_followed_before_there_were_users_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "LOOK_SECONDS", 0.05)
+    async with master(tmp_path) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.config.broker.port + 1)
+        writer.write(ALL)
+        assert await reader.read(1 << 16)
+        people(server)
+        async with asyncio.timeout(5):
+            while await reader.read(1 << 16):
+                pass
+        writer.close()
+
+
+async def test_who_only_begins_a_proof_does_not_stay_at_the_followers_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "PROOF_SECONDS", 0.05)
+    async with master(tmp_path) as server:
+        people(server)
+        assert await heard(server, node.PROVES) == b""
+
+
+async def test_no_proof_but_that_of_the_key_opens_the_followers_port(tmp_path: Path) -> None:
+    ours = Keys(tmp_path / "key")
+    now_ms = time.time_ns() // 1_000_000
+    async with master(tmp_path, ours.path) as server:
+        people(server)
+        right = ours.proof(now_ms)
+        wrong = (
+            Keys(tmp_path / "other").proof(now_ms),
+            ours.proof(now_ms - 600_000), ours.proof(now_ms + 600_000),
+            bytes(56), right[:-1] + bytes([right[-1] ^ 1]), right[:16] + bytes(8) + right[24:],
+        )  # fmt: skip
+        for proof in wrong:
+            assert await heard(server, node.PROVES + proof + ALL) == b""
+        assert await heard(server, node.PROVES + ALL * 7 + ALL) == b""
+        said = node.PROVES + right + ALL
+        assert TABLES_TOPIC.encode() in await heard(server, said)
+        assert TABLES_TOPIC.encode() in await heard(
+            server, *(said[at : at + 9] for at in range(0, len(said), 9))
+        )
+
+
+async def test_a_slave_with_the_key_follows_a_master_with_users(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    async with master(tmp_path, key) as server:
+        people(server)
+        place = f"127.0.0.1:{server.config.broker.port + 1}"
+        settings: dict[str, Value] = {
+            "broker__broker_id": 1, "replication__replicas": 2, "replication__master": place,
+        }  # fmt: skip
+        async with broker(tmp_path / "slave", **settings, security__key_path=str(key)) as slave:
+            await eventually(
+                lambda: slave.store.confirmed == server.store.log_end, "the slave has it all"
+            )
+            # And it knows what its users sign with, as it may become the master.
+            assert slave.broker.logins.signing_secret(Principal(*ADMIN)) == ADMIN[1]

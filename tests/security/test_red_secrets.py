@@ -6,18 +6,28 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from onelog.core.access import SELF, Principal
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits
+from onelog.core.users.keys import KEY_FILE, Keys
 from onelog.core.users.passwords import prove
 from onelog.core.users.permissions import Rule
-from onelog.errors import NotPermittedError, OnelogError, SystemTopicError
+from onelog.core.users.users import Role, User
+from onelog.errors import ConfigError, NotPermittedError, OnelogError, SystemTopicError
 from onelog.message import NewMessage
 from onelog.message import message_id as offset_id
-from onelog.names import HALF_TOPIC, LIGHT_QUEUE_PREFIX, OP_HALF_TOPIC, TABLES_TOPIC, TIMER_TOPIC
+from onelog.names import (
+    HALF_TOPIC,
+    LIGHT_QUEUE_PREFIX,
+    OP_HALF_TOPIC,
+    TABLES_FILE,
+    TABLES_TOPIC,
+    TIMER_TOPIC,
+)
 from onelog.server import BrokerServer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from tests.gateways.http.live import SECONDS, url
@@ -211,3 +221,123 @@ async def test_a_half_message_is_not_viewed_by_its_id(tmp_path: Path) -> None:
         answer = await ask(peer, READER, RequestCode.VIEW_MESSAGE_BY_ID, ext, b"")
         assert answer.code == ResponseCode.NO_PERMISSION
         assert b"salary" not in bytes(answer.body)
+
+
+# -- secrets on the disk ---------------------------------------------------------------------------
+
+
+def bytes_of(folder: Path) -> bytes:
+    """All that a thief of the disk reads, but for the key."""
+    return b"".join(
+        each.read_bytes() for each in folder.rglob("*") if each.is_file() and each.name != KEY_FILE
+    )
+
+
+async def test_no_file_of_a_store_has_a_password_in_it(tmp_path: Path) -> None:
+    async with house(tmp_path) as server:
+        users = server.broker.users
+        users.change_user(SELF, READER[0], proofs=prove("another-password", signing=True))
+        users.put_role(SELF, Role("temporary"))
+        users.change_user(SELF, READER[0], roles=("temporary",))
+        users.delete_role(SELF, "temporary")
+        server.broker.tables.snapshot(wait=True)
+    found = await asyncio.to_thread(bytes_of, tmp_path)
+    assert READER[0].encode() in found
+    assert READER[1].encode() not in found
+    assert b"another-password" not in found
+
+
+async def test_a_signature_is_right_after_a_restart(tmp_path: Path) -> None:
+    async with house(tmp_path):
+        pass
+    async with broker(tmp_path, **PORTS) as server, client(server) as peer:
+        assert (await ask(peer, ADMIN, RequestCode.AUTH_LIST_USER, {}, b"")).code == 0
+        wrong = await ask(peer, (ADMIN[0], "wrong"), RequestCode.AUTH_LIST_USER, {}, b"")
+        assert wrong.code == ResponseCode.NO_PERMISSION
+
+
+def clear(server: BrokerServer, name: str, password: str) -> None:
+    """Make a user as versions did that stored secrets in clear."""
+    user = User(name, prove(password, signing=True), ("admin",))
+    server.broker.tables.write([("users", name, msgspec.to_builtins(user))])
+
+
+async def test_clear_secrets_of_an_earlier_version_are_encrypted_at_the_next_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with broker(tmp_path, **PORTS) as server:
+        clear(server, "old", "clear-password")
+        core = server.broker
+        core.tables.snapshot(wait=True)
+        end = core.log_end
+    async with broker(tmp_path, **PORTS) as server, client(server) as peer:
+        answer = await ask(peer, ("old", "clear-password"), RequestCode.AUTH_LIST_USER, {}, b"")
+        assert answer.code == 0
+        later = bytes(server.broker.store.read_raw(end, server.broker.log_end - end))
+    assert "secrets of 1 users are encrypted" in caplog.text
+    assert b'"old"' in later
+    assert b"clear-password" not in later
+    assert b"clear-password" not in (tmp_path / "store" / "config" / TABLES_FILE).read_bytes()
+
+
+async def test_with_a_newer_key_first_all_secrets_are_encrypted_with_that(tmp_path: Path) -> None:
+    async with house(tmp_path):
+        pass
+    path = tmp_path / "store" / "config" / KEY_FILE
+    old = path.read_text()
+    path.write_text("ab" * 32 + "\n" + old)
+    async with broker(tmp_path, **PORTS):
+        pass
+    path.write_text("ab" * 32 + "\n")
+    async with broker(tmp_path, **PORTS) as server, client(server) as peer:
+        assert (await ask(peer, ADMIN, RequestCode.AUTH_LIST_USER, {}, b"")).code == 0
+
+
+async def test_without_the_key_nobody_signs_and_the_log_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with house(tmp_path):
+        pass
+    path = tmp_path / "store" / "config" / KEY_FILE
+    kept = path.read_text()
+    path.unlink()
+    async with broker(tmp_path, **PORTS) as server, client(server) as peer:
+        answer = await ask(peer, ADMIN, RequestCode.AUTH_LIST_USER, {}, b"")
+        assert answer.code == ResponseCode.NO_PERMISSION
+        empty = await ask(peer, (ADMIN[0], ""), RequestCode.AUTH_LIST_USER, {}, b"")
+        assert empty.code == ResponseCode.NO_PERMISSION
+        assert "encrypted with another key" in caplog.text
+    path.write_text(kept)
+    async with broker(tmp_path, **PORTS) as server, client(server) as peer:
+        assert (await ask(peer, ADMIN, RequestCode.AUTH_LIST_USER, {}, b"")).code == 0
+
+
+def test_a_sealed_secret_is_not_another_users(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "key")
+    sealed = keys.seal("ann", "password")
+    assert keys.open("ann", sealed) == "password"
+    assert keys.open("bob", sealed) == ""
+    assert keys.open("ann", sealed[:-8] + "AAAAAAA=") == ""
+    assert keys.open("ann", "garbage") == ""
+    assert Keys(tmp_path / "other").open("ann", sealed) == ""
+
+
+@pytest.mark.parametrize("text", ["", "short", "zz" * 32, "ab" * 31])
+def test_what_is_no_key_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "key"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="key is no key"):
+        Keys(path).load()
+
+
+async def test_the_salt_of_a_user_that_is_none_survives_a_restart(tmp_path: Path) -> None:
+    salts: list[bytes] = []
+    for _ in range(2):
+        async with broker(tmp_path, **PORTS) as server:
+            if not salts:
+                people(server)
+            first = server.broker.logins.scram("SCRAM-SHA-256", "kafka", "127.0.0.1:1")
+            fields = first.first(b"n,,n=nobody-at-all,r=abc").split(b",")
+            salts.append(fields[1])
+            assert len(fields[1]) == len(b"s=") + 24
+    assert salts[0] == salts[1]

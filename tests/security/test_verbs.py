@@ -426,7 +426,8 @@ async def test_only_machines_that_are_named_may_follow(tmp_path: Path) -> None:
 
         named = {"replication__followers": "10.0.0.6;10.1.0.0/16,fd00::/8"}
         for here in ("127.0.0.1", "10.0.0.5", "::1"):
-            assert told(here) == []
+            assert told(here)[1:] == ["closed"]  # There are users: this machine is many of them.
+            assert told(here, replication__followers=here) == []
         for other in ("10.0.0.6", "10.1.2.3", "::ffff:10.1.2.3", "fd00::7"):
             refused = f"{other} wants to follow, and may not: name its machine in replication."
             said, done = told(other)
@@ -440,6 +441,7 @@ async def test_only_machines_that_are_named_may_follow(tmp_path: Path) -> None:
         server.broker.users.users.known.clear()
         server.broker.users._forget()
         assert told("10.0.0.7", security__anonymous=True) == []
+        assert told("127.0.0.1") == []
     with pytest.raises(ConfigError, match=r"replication\.followers"):
         Followers(load(overrides={"replication.followers": "10.0.0.999"}).config, lambda: None)
 

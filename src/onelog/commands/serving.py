@@ -322,8 +322,13 @@ async def supervise_set(
     loaded: Loaded, data: Path, count: int, extra: list[str], began: float
 ) -> None:
     """Run a name server in this process, and an etcd and the nodes of one broker in others."""
+    from onelog.core.users.keys import KEY_FILE, Keys
     from onelog.replication.administration import ReplicaSet
 
+    if not loaded.config.security.key_path:
+        keys = Keys((data / KEY_FILE).absolute())
+        await asyncio.to_thread(keys.load)
+        extra = [*extra, "--set", f"security.key_path={keys.path}"]
     broker, name = loaded.config.broker, "broker-a"
     etcd = loaded.config.replication.etcd
     own = None if etcd else _etcd(data, broker.port + ETCD_PORT_STEP)

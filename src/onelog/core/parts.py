@@ -73,6 +73,7 @@ from onelog.core.transactions.producers import BatchProducers
 from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.core.transactions.transactional_ids import TransactionalIds
 from onelog.core.users.audit import Audit
+from onelog.core.users.keys import KEY_FILE, Keys
 from onelog.core.users.logins import Logins
 from onelog.core.users.users import Users
 from onelog.core.workqueues.keeping import Keeping
@@ -140,11 +141,12 @@ class Parts:
         seconds: Callable[[], float] = time.perf_counter,
         replication: ReplicationConfig | None = None,
         replicas: Replicas | None = None,
+        keys: Keys | None = None,
     ) -> None:
         """`call_soon` ends a tick, `post` comes back from a thread, `offload` runs slow work.
 
         `seconds` is a clock that never goes back, for what lasts less than a millisecond.
-        `replicas` are those of a master that has some.
+        `replicas` are those of a master that has some; `keys` are in the store if none are given.
         """
         self.config = config
         self.replication = replication or ReplicationConfig()
@@ -166,9 +168,10 @@ class Parts:
         self._guarded = not self.access.is_open
         self._senders = self.access.senders
         self._wire_writing(call_soon, post, offload, replicas)
-        self.users.use(self.tables)
+        self.keys = keys or Keys(store.folder / "config" / KEY_FILE)
+        self.users.use(self.tables, self.keys)
         self.audit = self.access.audit = Audit(store.folder / "audit", clock, offload)
-        self.logins = Logins(self.users, clock, self._schedule, offload, post)
+        self.logins = Logins(self.users, clock, self._schedule, offload, post, self.keys)
         self._wire_catalog()
         self.members = Members(clock, config.client_expiry_ms)
         self.offsets = Offsets(self.tables, store, memory_bytes or machine_memory_bytes())
@@ -462,6 +465,8 @@ class Parts:
             predecessor = None  # What it left was taken over long ago.
         if predecessor is not None:
             self.tables.write(predecessor.tables(self.store.folder / "config"))
+            self.tables.snapshot(wait=True)
+        if self.users.encrypt_secrets():
             self.tables.snapshot(wait=True)
         self.staged.open()  # These two first: they may have to complete what a crash cut off.
         self.prepared_batches.open()

@@ -19,6 +19,7 @@ from onelog.config import Config
 from onelog.core.broker import Broker
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Post
+from onelog.core.users.keys import Keys
 from onelog.errors import OnelogError, StoreError
 from onelog.net.bulk import BulkListener
 from onelog.net.capacity import Capacity
@@ -28,7 +29,7 @@ from onelog.replication.epochs import Epochs
 from onelog.replication.etcd import Etcd, parse_endpoints, prefix_of
 from onelog.replication.fixed import followers_port
 from onelog.replication.leader import Leader, Offload
-from onelog.replication.node import MasterLine, listen_for_followers
+from onelog.replication.node import MasterLine, listen_for_followers, shared
 from onelog.replication.replica import Replica
 from onelog.store.message_store import MessageStore
 
@@ -56,11 +57,13 @@ class ElectedRole:
         offload: Offload,
         capacity: Capacity,
         tls: Tls,
+        keys: Keys,
         rebuild: Rebuild,
     ) -> None:
         self.config = config
         self._capacity = capacity
         self._tls = tls
+        self._keys = keys
         self._rebuild = rebuild
         self.broker: Broker | None = None
         """The core, while there is one."""
@@ -69,7 +72,9 @@ class ElectedRole:
         self.built = Role()
         """The role of that core."""
         self._clock = MonotonicClock()
-        self._line = MasterLine(lambda link, address: self.replica.dialed(link, address), tls)
+        self._line = MasterLine(
+            lambda link, address: self.replica.dialed(link, address), tls, shared(config, keys)
+        )
         self._listener: BulkListener | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._boot = _Boot(store)
@@ -131,7 +136,7 @@ class ElectedRole:
         config = self.config
         self._listener = await listen_for_followers(
             config, followers_port(config), self.replica.accepted, lambda: self.broker,
-            self._clock, self._capacity, self._tls,
+            self._clock, self._capacity, self._tls, self._keys,
         )  # fmt: skip
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -16,6 +16,7 @@ from onelog.config import Config
 from onelog.core.broker import Broker
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Post
+from onelog.core.users.keys import Keys
 from onelog.errors import OnelogError, StoreError
 from onelog.jobs import Job
 from onelog.net.bulk import BulkListener
@@ -25,7 +26,7 @@ from onelog.replication.epochs import Epochs
 from onelog.replication.follower import Follower, MasterName
 from onelog.replication.leader import Leader, Offload
 from onelog.replication.link import Link, Session
-from onelog.replication.node import MasterLine, listen_for_followers, parsed
+from onelog.replication.node import MasterLine, listen_for_followers, parsed, shared
 from onelog.rocketmq.master_files import copy_files
 from onelog.store.message_store import MessageStore
 
@@ -54,6 +55,7 @@ class FixedRole:
     _offload: Offload
     _capacity: Capacity
     _tls: Tls
+    _keys: Keys
     is_slave: bool
 
     def __post_init__(self) -> None:
@@ -65,7 +67,7 @@ class FixedRole:
         """The address of a slave's master, if name servers have told it."""
         self._clock = MonotonicClock()
         self._listener: BulkListener | None = None
-        self._line = MasterLine(self._master_connected, self._tls)
+        self._line = MasterLine(self._master_connected, self._tls, shared(self.config, self._keys))
         self._master_name = MasterName(
             self._clock,
             self.config.replication.lag_ms,
@@ -127,7 +129,7 @@ class FixedRole:
         if self.leader is not None:
             self._listener = await listen_for_followers(
                 config, followers_port(config), self._follower_connected, lambda: self.broker,
-                self._clock, self._capacity, self._tls,
+                self._clock, self._capacity, self._tls, self._keys,
             )  # fmt: skip
             self._tasks.append(loop.create_task(self._tick_forever(self.leader.tick)))
         if self.follower is not None:

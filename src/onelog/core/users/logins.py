@@ -15,6 +15,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from onelog.clock import Clock
@@ -22,6 +23,7 @@ from onelog.config import SecurityConfig
 from onelog.core.access import Principal
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Post
+from onelog.core.users.keys import Keys
 from onelog.core.users.passwords import (
     DIGESTS,
     ITERATIONS,
@@ -59,6 +61,7 @@ class Logins:
     _schedule: Schedule
     _offload: Callable[[Callable[[], None]], None]
     _post: Post
+    _keys: Keys
     tokens: Tokens = field(default_factory=lambda: Tokens(SecurityConfig()))
     failed: int = 0
     """How many could not log in."""
@@ -248,13 +251,18 @@ class Logins:
         """Begin the exchange of RFC 5802."""
         return ScramExchange(self, mechanism, protocol, address)
 
+    @cached_property
+    def _nobodys(self) -> bytes:
+        """What the salts of users come from that are none: a salt that changes would tell that."""
+        return self._keys.derived("salts of nobody")
+
     def scram_keys(self, name: str, mechanism: str) -> tuple[ScramKeys, bool]:
         """Those of a user; and for who is none, always the same wrong ones."""
         user = self._user(name)
         keys = user.proofs.scram.get(mechanism) if user else None
         if keys is not None:
             return keys, True
-        salt = hmac.digest(self._key, name.encode(errors="replace"), "sha256")
+        salt = hmac.digest(self._nobodys, name.encode(errors="replace"), "sha256")
         return scram_keys(mechanism, salt, salt[:16], ITERATIONS), False
 
 

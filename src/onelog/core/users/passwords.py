@@ -3,7 +3,8 @@
 scrypt          for all who send the password itself
 SCRAM           the two keys of RFC 5802, for those who only prove that they know it
 signing secret  the password as it is; only where somebody asked for it: RocketMQ's clients sign
-                with it, and who checks a signature needs what it was made with
+                with it, and who checks a signature needs what it was made with. In memory only:
+                what is stored is encrypted (`keys`)
 """
 
 import base64
@@ -49,6 +50,8 @@ class Proofs:
     scram: dict[str, ScramKeys] = field(default_factory=dict)
     secret: str = ""
     """The password, of those who sign; else empty."""
+    sealed: str = field(default="", compare=False)
+    """The same, encrypted: what is stored."""
 
 
 def text64(data: bytes) -> str:

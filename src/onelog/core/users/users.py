@@ -1,6 +1,7 @@
 """Users and roles, and what they may do: the broker's `Access` once there is a user.
 
-    tables   "users": {name: User}, "roles": {name: Role}
+    tables   "users": {name: User}, "roles": {name: Role}; of the secrets that users sign with, only
+             the encrypted ones (`keys`)
 
 While there is no user, everybody may do everything (servers let only their own machine in then, see
 `Logins`). From the first user on, whoever has not logged in may do nothing, unless the setting
@@ -21,6 +22,7 @@ import msgspec
 from onelog.core.access import SELF, Access, Action, Kind, Principal, Resource
 from onelog.core.durable.tables import Change, Tables, in_parts
 from onelog.core.users.audit import Audit, Entry
+from onelog.core.users.keys import Keys
 from onelog.core.users.passwords import Proofs
 from onelog.core.users.permissions import (
     ANY,
@@ -70,10 +72,19 @@ class Role:
 class _Table:
     """One table of named things."""
 
-    def __init__(self, name: str, kind: type[Any], changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        kind: type[Any],
+        changed: Callable[[], None],
+        opened: Callable[[Any], Any] = lambda value: value,
+        closed: Callable[[Any], Any] = msgspec.to_builtins,
+    ) -> None:
+        """`closed` is what is stored of a thing, `opened` what that is in memory."""
         self.name = name
         self._kind = kind
         self._changed = changed
+        self._opened, self._closed = opened, closed
         self.known: dict[str, Any] = {}
 
     def apply(self, key: str, value: Any) -> None:
@@ -81,13 +92,13 @@ class _Table:
         if value is None:
             self.known.pop(key, None)
         else:
-            self.known[key] = msgspec.convert(value, self._kind)
+            self.known[key] = self._opened(msgspec.convert(value, self._kind))
         self._changed()
 
     def parts(self) -> Iterator[dict[str, Any]]:
         """All of them."""
         for part in in_parts(self.known):
-            yield {name: msgspec.to_builtins(each) for name, each in part}
+            yield {name: self._closed(each) for name, each in part}
 
 
 class Users(Access):
@@ -102,15 +113,16 @@ class Users(Access):
         """Whether who has not logged in may do something once there are users."""
         self.on_change: list[Callable[[], None]] = []
         self._tables: Tables | None = None
-        self.users = _Table("users", User, self._forget)
+        self._keys: Keys | None = None
+        self.users = _Table("users", User, self._forget, self._opened, _stored)
         self.roles = _Table("roles", Role, self._forget)
         self._answers: dict[tuple[str, str, Action, Resource], bool] = {}
         self.refused = 0
         """How often somebody was not allowed something."""
 
-    def use(self, tables: Tables) -> None:
-        """Keep users in these tables."""
-        self._tables = tables
+    def use(self, tables: Tables, keys: Keys) -> None:
+        """Keep users in these tables, and their secrets under these keys."""
+        self._tables, self._keys = tables, keys
         tables.add(self.users)
         tables.add(self.roles)
 
@@ -219,7 +231,52 @@ class Users(Access):
             self.audit.note(who, "alter", said, "done")
 
     def _put_user(self, who: Principal, user: User, said: str) -> None:
-        self._write(who, [(self.users.name, user.name, msgspec.to_builtins(user))], said)
+        self._write(who, [self._change(user)], said)
+
+    def _change(self, user: User) -> Change:
+        """What is to be recorded of a user, whose secret is encrypted first."""
+        proofs = user.proofs
+        if proofs.secret and not proofs.sealed:
+            assert self._keys is not None
+            sealed = self._keys.seal(user.name, proofs.secret)
+            user = replace(user, proofs=replace(proofs, sealed=sealed))
+        return self.users.name, user.name, _stored(user)
+
+    def _opened(self, user: User) -> User:
+        """A stored user with the secret that he signs with."""
+        proofs = user.proofs
+        if proofs.secret or not proofs.sealed:
+            return user
+        assert self._keys is not None
+        secret = self._keys.open(user.name, proofs.sealed)
+        if not secret:
+            log.error(
+                "user %r cannot sign in here: the secret was encrypted with another key than that "
+                "in %s; copy the file from where the user was made, or set the password anew",
+                user.name, self._keys.path,
+            )  # fmt: skip
+        return replace(user, proofs=replace(proofs, secret=secret))
+
+    def encrypt_secrets(self) -> bool:
+        """Encrypt the secrets that an earlier version, or an older key, has left; are there any?
+
+        Records that were written before stay in the log until its retention deletes them.
+        """
+        assert self._tables is not None
+        assert self._keys is not None
+        changes: list[Change] = []
+        for user in self.users.known.values():
+            proofs = user.proofs
+            if proofs.secret and not (proofs.sealed and self._keys.is_current(proofs.sealed)):
+                changes.append(self._change(replace(user, proofs=replace(proofs, sealed=""))))
+        if changes:
+            self._tables.write(changes)
+            log.warning(
+                "the secrets of %d users are encrypted with the key in %s from now on; old records "
+                "of them are in the log until its retention deletes these files",
+                len(changes), self._keys.path,
+            )  # fmt: skip
+        return bool(changes)
 
     def user(self, who: Principal, name: str) -> User:
         """A user; `UserNotFoundError` if there is none."""
@@ -323,7 +380,7 @@ class Users(Access):
         for user in self.users.known.values():
             if name in user.roles:
                 left = replace(user, roles=tuple(each for each in user.roles if each != name))
-                changes.append((self.users.name, user.name, msgspec.to_builtins(left)))
+                changes.append(self._change(left))
         self._write(who, changes, f"role {name} deleted")
 
     def set_rules(self, who: Principal, holder: str, rules: tuple[Rule, ...]) -> None:
@@ -349,6 +406,13 @@ class Users(Access):
         if role is None:
             raise RoleNotFoundError(f"there is no role {name!r}")
         return role.rules
+
+
+def _stored(user: User) -> Any:
+    """What is stored of a user: the secret only as it is encrypted, if it is."""
+    if user.proofs.sealed:
+        user = replace(user, proofs=replace(user.proofs, secret=""))
+    return msgspec.to_builtins(user)
 
 
 def _check_rules(rules: tuple[Rule, ...]) -> None:
