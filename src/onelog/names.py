@@ -43,6 +43,11 @@ TABLES_FILE = "onelog-tables.json"
 """Where a broker writes down what it must remember, and the snapshot of that in `config`."""
 COMPACTED_TOPIC = OWN_PREFIX + "compacted"
 """Where the messages are that are left of compacted queues."""
+OFFSETS_TOPIC = "__consumer_offsets"
+VIEW_TOPICS = frozenset((OFFSETS_TOPIC, "__transaction_state", "__share_group_state"))
+"""Topics in which Kafka keeps what is in the tables here. Its clients read them as views; nobody
+can make them, or write there."""
+VIEW_PARTITIONS = 50
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TO_ESCAPE = re.compile(r"[~@]")

@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -257,3 +258,44 @@ async def test_share_groups_consume_are_described_moved_and_deleted(tmp_path: Pa
         assert " orders " not in found
         await tools(groups, "--delete", "--group", "sharers")
         assert "sharers" not in await tools(groups, "--list")
+
+
+def all_json(text: str) -> list[dict[str, Any]]:
+    """Objects, one behind the other."""
+    found, at = [], text.find("{")
+    while at >= 0:
+        each, end = json.JSONDecoder().raw_decode(text, at)
+        found.append(each)
+        at = text.find("{", end)
+    return found
+
+
+async def test_positions_and_groups_are_read_by_kafkas_own_formatters(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server:
+        tools = Tools(server, tmp_path)
+        await tools.produce("orders", "one\ntwo\nthree\n")
+        assert await tools.consume("orders", "readers", 3) == ["one", "two", "three"]
+
+        async def internal(formatter: str) -> list[dict[str, Any]]:
+            found = await tools(
+                f"{TOOLS}.consumer.ConsoleConsumer", "--topic", "__consumer_offsets",
+                "--from-beginning", "--timeout-ms", "5000", "--formatter",
+                f"{TOOLS}.consumer.{formatter}",
+            )  # fmt: skip
+            return all_json(found)
+
+        told = [each for each in await internal("OffsetsMessageFormatter")
+                if each["key"]["data"]["group"] == "readers"]  # fmt: skip
+        (position,) = told
+        assert position["key"] == {
+            "type": 1, "data": {"group": "readers", "topic": "orders", "partition": 0},
+        }  # fmt: skip
+        assert position["value"]["data"]["offset"] == 3
+        groups = [each for each in await internal("GroupMetadataMessageFormatter")
+                  if each["key"]["data"]["group"] == "readers"]  # fmt: skip
+        (group,) = groups
+        assert group["value"]["data"]["protocolType"] == "consumer"
+        assert group["value"]["data"]["members"] == []
+        topics = f"{TOOLS}.TopicCommand"
+        assert "__consumer_offsets" in await tools(topics, "--list")
+        assert "__consumer_offsets" not in await tools(topics, "--list", "--exclude-internal")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from onelog.core.access import Principal
 from onelog.core.catalog.topics import TopicConfig
-from onelog.core.cursors.fetch import Cursor, Limits, OnFetched
+from onelog.core.cursors.fetch import Cursor, Limits, OnFetched, ViewReader
 from onelog.core.cursors.forms import named_by
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.waiting import OnEnd, Wait
@@ -74,6 +74,14 @@ class Broker(Looking):
     def forget_groups_after(self, retention_ms: int) -> None:
         """How long positions of Kafka groups without members are kept."""
         self.coordinator.uses.retention_ms = retention_ms
+
+    def serve_view(self, topic: str, read: ViewReader) -> None:
+        """Have fetches from a topic that nobody has answered by its gateway."""
+        self.fetches.views[topic] = read
+
+    def tell_arrival(self, topic: str, queue_id: int) -> None:
+        """There is something new in a view."""
+        self.waiting.arrived(topic, queue_id)
 
     def writes_refused(self) -> str:
         """Why nothing can be published for now; empty if it can."""

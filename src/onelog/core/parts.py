@@ -26,7 +26,7 @@ from onelog.core.compaction.compactor import Compaction
 from onelog.core.cursors.fetch import Fetches
 from onelog.core.cursors.forms import MarkedTopics
 from onelog.core.cursors.looks import Looks
-from onelog.core.cursors.offsets import MoveListener, Offsets, machine_memory_bytes
+from onelog.core.cursors.offsets import ChangeListener, MoveListener, Offsets, machine_memory_bytes
 from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.starts import QueueStarts
 from onelog.core.cursors.warming import Warming
@@ -48,7 +48,7 @@ from onelog.core.leases.leases import Leases
 from onelog.core.leases.lending import Lending
 from onelog.core.leases.sharing import Sharing
 from onelog.core.membership.assignment import RequestModes
-from onelog.core.membership.coordinator import Coordinator
+from onelog.core.membership.coordinator import Coordinator, SettledListener
 from onelog.core.membership.locks import Locks
 from onelog.core.membership.members import Members, MembersListener
 from onelog.core.publish import Publisher
@@ -110,6 +110,10 @@ class Hooks(NamedTuple):
     """With the name of a consumer group; the same."""
     group_moved: list[MoveListener]
     """With a group, a topic, and where somebody has put the group in its queues."""
+    group_committed: list[ChangeListener]
+    """With a group, a topic, and where the group is now, when that was recorded."""
+    group_settled: list[SettledListener]
+    """With a group of Kafka's kinds that was recorded, and whether it is a classic one."""
     members_changed: list[MembersListener]
     """With a group and its members when one came or left, or topics came or went."""
     channel_expired: list[Callable[[Hashable], None]]
@@ -283,7 +287,8 @@ class Parts:
         )  # fmt: skip
         self.hooks = Hooks(
             self.topics.on_change, self.groups.on_change, self.offsets.on_move,
-            self.members.on_group_change, [], self.checkback.asks, self.writer.stored,
+            self.offsets.on_change, self.coordinator.on_settled, self.members.on_group_change, [],
+            self.checkback.asks, self.writer.stored,
         )  # fmt: skip
 
     def _wire_fetches(

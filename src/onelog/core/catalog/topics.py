@@ -33,6 +33,7 @@ from onelog.names import (
     SCHEDULE_TOPIC,
     TABLES_TOPIC,
     TIMER_TOPIC,
+    VIEW_TOPICS,
     check_name,
 )
 
@@ -133,7 +134,7 @@ class Topics(Settings[TopicConfig]):
         super().__init__(tables, versions, naming, naming.system_topics(config))
         self.auto_create = config.auto_create_topics
         self.system_names = naming.reserved_topics.union(self._system)
-        self.unsendable = OWN_TOPICS | WAITING_TOPICS | naming.unsendable_topics
+        self.unsendable = OWN_TOPICS | WAITING_TOPICS | VIEW_TOPICS | naming.unsendable_topics
         """Topics that clients may not send to."""
 
     def reconfigure(self, config: BrokerConfig) -> None:
@@ -206,6 +207,8 @@ class Topics(Settings[TopicConfig]):
             )
 
     def _put(self, config: TopicConfig) -> None:
+        if config.name in VIEW_TOPICS:
+            raise SystemTopicError(f"topic {config.name} is Kafka's own: nobody can make it here")
         known = self._known.get(config.name)
         created_ms = config.created_ms
         if not created_ms:

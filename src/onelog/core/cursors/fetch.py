@@ -11,7 +11,7 @@ fetched there, or the error that kept it from being; never, if the owner goes be
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -72,6 +72,9 @@ class Limits(NamedTuple):
 
 
 Result = Fetched | OnelogError
+ViewReader = Callable[[int, int, int], Fetched]
+"""Reads a view from a queue, at an offset, at most so many bytes; with 0 it is only asked for the
+queue's bounds."""
 OnFetched = Callable[[Any, Sequence[Result]], None]
 """Called with the token of a fetch and its results."""
 
@@ -107,6 +110,8 @@ class Fetches:
     settings: Callable[[], BrokerConfig]
     follows: bool = False
     """Whether this broker follows another one, which may have what it lacks."""
+    views: dict[str, ViewReader] = field(default_factory=dict)
+    """Topics without messages: who reads there is answered by somebody else."""
 
     def fetch(
         self,
@@ -211,6 +216,8 @@ class Fetches:
                 self.stats.got(group, topic, result.messages, result.size)
 
     def _full(self, cursor: Cursor) -> Fetched:
+        if cursor.topic in self.views:
+            return self.views[cursor.topic](cursor.queue_id, cursor.offset, 0)
         start = self.store.min_offset(cursor.topic, cursor.queue_id)
         end = self.store.max_offset(cursor.topic, cursor.queue_id)
         return Fetched(FetchStatus.FULL, [], cursor.offset, start, end)
@@ -220,6 +227,8 @@ class Fetches:
     ) -> Fetched:
         """What is at one cursor, if its reader may have it."""
         group, topic, queue_id, offset, subscription, committed = cursor
+        if limits[5] and topic in self.views:
+            return self.views[topic](queue_id, offset, bytes_max)
         if group is not None and not self.groups.require(group).consume_enable:
             raise GroupPermissionError(f"subscription group no permission, {group}")
         settings = self.topics.require(topic)

@@ -20,13 +20,15 @@ import msgspec
 from onelog.core.durable.tables import PART_ENTRIES, Change, Tables, in_parts
 from onelog.errors import MessageError
 from onelog.message import QUEUE_ID_MAX
-from onelog.names import join_key, split_key
+from onelog.names import VIEW_TOPICS, join_key, split_key
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
 Cursor = tuple[str, str]
 """A group and a topic."""
+ChangeListener = Callable[[str, str, Mapping[int, int] | None], None]
+"""Called with a group, a topic, and where the group is from now on; None if that is forgotten."""
 MoveListener = Callable[[str, str, Mapping[int, int]], None]
 """Called with a group, a topic and where the group is now."""
 
@@ -56,17 +58,22 @@ class Offsets:
         """What of that is being recorded, part by part."""
         self._resets: dict[Cursor, dict[int, int]] = {}
         self._pulled: dict[Cursor, dict[int, int]] = {}
+        self.on_change: list[ChangeListener] = []
+        """Called when positions were recorded."""
         self.on_move: list[MoveListener] = []
         """Called with a group, a topic and the new positions, after somebody corrected them."""
 
     def apply(self, key: str, value: Any) -> None:
         """Make one change."""
         topic, group = split_key(key)
+        changed: dict[int, int] | None = None
         if value is None:
             self._positions.pop((group, topic), None)
         else:
             changed = msgspec.convert(value, dict[int, int], str_keys=True)
             self._positions.setdefault((group, topic), {}).update(changed)
+        for listener in self.on_change:
+            listener(group, topic, changed)
 
     def parts(self) -> Iterator[dict[str, Any]]:
         """Every cursor, committed a moment ago or long recorded; some at a time."""
@@ -84,7 +91,7 @@ class Offsets:
             ends = {
                 queue_id: int(self._store.max_offset(topic, queue_id))
                 for queue_id in queues
-                if queue_id < REMOTE_QUEUES
+                if queue_id < REMOTE_QUEUES and topic not in VIEW_TOPICS
             }
             beyond = {each: end for each, end in ends.items() if queues[each] > end}
             if beyond:
@@ -231,6 +238,10 @@ class Offsets:
         for group, topic in list(self._positions):
             found.setdefault(group, []).append(topic)
         return found
+
+    def in_parts(self) -> Iterator[list[tuple[Cursor, dict[int, int]]]]:
+        """Every position; some at a time."""
+        return in_parts(self._positions)
 
     def all(self) -> dict[Cursor, dict[int, int]]:
         """Every position."""

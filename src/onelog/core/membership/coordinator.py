@@ -80,6 +80,8 @@ class Listed(NamedTuple):
     state: str
 
 
+SettledListener = Callable[[str, bool], None]
+"""Called with a group that has settled, or is gone, and whether it is a classic one now."""
 Positions = Mapping[str, Mapping[int, Position]]
 """By topic and queue."""
 
@@ -122,6 +124,7 @@ class Coordinator:
         self.shares = ShareGroups(clock, schedule, new_id, self._partitions, self._shares_changed)
         self._mixed = MixedGroups(self._classic, self._consumers, new_id)
         self._kept: dict[str, dict[str, Any]] = {}
+        self.on_settled: list[SettledListener] = []
         self._counts: dict[str, int] | None = None
         self.is_pending: Callable[[str, str, int], bool]
         """Whether an open transaction will move a group in a queue of a topic."""
@@ -151,6 +154,9 @@ class Coordinator:
             if value["kind"] == before.get("kind") and "members" in before:
                 value = {"members": before["members"], **value}
             self._kept[name] = value
+        if not of_member:
+            for listener in self.on_settled:
+                listener(name, value is not None and value["kind"] == CLASSIC)
 
     def parts(self) -> Iterator[dict[str, Any]]:
         """Every group; some at a time."""
@@ -448,6 +454,35 @@ class Coordinator:
         self._offsets.forget(group, topic, queue_id)
 
     # -- asking --------------------------------------------------------------------------------
+
+    def committed_parts(self, who: Principal) -> Iterator[list[tuple[str, str, list[int]]]]:
+        """All groups, topics, and queues in which the group has a position; some at a time."""
+        self.access.check(who, "describe", ("broker", self._broker_name))
+        for part in self._offsets.in_parts():
+            yield [
+                (group, topic, list(queues))
+                for (group, topic), queues in part
+                if not self._groups.is_system(group)
+            ]
+
+    def committed(self, who: Principal, group: str, topic: str, queue_id: int) -> Position | None:
+        """Where a group is, for who only looks: nothing follows from it."""
+        self.access.check(who, "describe", ("group", group))
+        self.guard(group)
+        offset = self._offsets.get(group, topic, queue_id)
+        return (
+            offset if offset is None else Position(offset, self.notes.get(group, topic, queue_id))
+        )
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any group of Kafka's clients is known."""
+        return bool(self._kept) or self.uses.any
+
+    def classic_names(self, who: Principal) -> list[str]:
+        """The classic groups."""
+        self.access.check(who, "describe", ("broker", self._broker_name))
+        return list(self._classic.groups)
 
     def classic_group(self, who: Principal, group: str) -> ClassicGroup | None:
         """A classic group; None if there is none."""

@@ -52,6 +52,11 @@ class GroupUses:
         """Every group; some at a time."""
         return map(dict, in_parts(self._uses))
 
+    @property
+    def any(self) -> bool:
+        """Whether a Kafka client ever used a group."""
+        return bool(self._uses)
+
     def known(self, group: str) -> None:
         """The group is Kafka's; if nothing is known of its use, that is now."""
         if group not in self._uses:

@@ -14,9 +14,11 @@ from onelog.errors import OnelogError
 from onelog.gateways.kafka import batches, message_sets
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch_sessions import NO_SESSION, FetchSession, Place, Wanted
-from onelog.gateways.kafka.names import NO_ID, require_topic
+from onelog.gateways.kafka.names import NO_ID, require_readable
 from onelog.gateways.kafka.session import LEADER_EPOCH, Handler, KafkaSession, Request, leader_of
+from onelog.names import VIEW_TOPICS
 from onelog.record.forms.kafka import Codec
+from onelog.store.outcomes import Aborted
 from onelog.store.reader import Fetched, FetchStatus
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
@@ -138,7 +140,7 @@ def _name(session: KafkaSession, key: str | bytes) -> TopicConfig | ErrorCode:
     if name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     try:
-        return require_topic(session.broker, session.principal, name)
+        return require_readable(session.broker, session.principal, name)
     except OnelogError as error:
         return error_code(error)
 
@@ -208,9 +210,11 @@ def _partition(
     session, request = fetching.session, fetching.request
     if isinstance(result, OnelogError):
         return _refused(partition, error_code(result))
-    stable, aborted = session.broker.settled(
-        session.principal, cursor.topic, cursor.queue_id, cursor.offset, result.next_offset
-    )
+    stable, aborted = result.max_offset, list[Aborted]()
+    if cursor.topic not in VIEW_TOPICS:
+        stable, aborted = session.broker.settled(
+            session.principal, cursor.topic, cursor.queue_id, cursor.offset, result.next_offset
+        )
     is_committed = request.fields.get("isolation_level") == _READ_COMMITTED
     answer: Fields = {
         "partition_index": partition,
@@ -235,9 +239,12 @@ def _read(
     """Put the batches into an answer; or what is wrong."""
     status = result.status
     if status is FetchStatus.FOUND:
-        pieces, codecs = batches.pieces_of(
-            cursor.topic, cursor.queue_id, cursor.offset, result.slices, place_in, budget
-        )
+        pieces: list[bytes | memoryview] = list(result.slices)
+        codecs = 0
+        if cursor.topic not in VIEW_TOPICS:
+            pieces, codecs = batches.pieces_of(
+                cursor.topic, cursor.queue_id, cursor.offset, result.slices, place_in, budget
+            )
         if codecs & _ZSTD_BIT and version < _ZSTD_FETCH_VERSION:
             return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
         if version < _BATCH_VERSION:

@@ -4,8 +4,9 @@ from onelog.core.cursors.times import Dated
 from onelog.errors import OnelogError
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch import epoch_error
-from onelog.gateways.kafka.names import require_topic
+from onelog.gateways.kafka.names import require_readable
 from onelog.gateways.kafka.session import LEADER_EPOCH, Handler, KafkaSession, Request, agreed
+from onelog.names import OFFSETS_TOPIC, VIEW_TOPICS
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
@@ -21,19 +22,17 @@ def list_offsets(session: KafkaSession, request: Request) -> Fields | None:
     is_committed = fields.get("isolation_level") == _READ_COMMITTED
     times = [each["timestamp"] for topic in fields["topics"] for each in topic["partitions"]]
 
+    def listed(topic: Fields) -> Fields:
+        name = topic["name"]
+        partitions = [_listed(session, name, each, is_committed) for each in topic["partitions"]]
+        return {"name": name, "partitions": partitions}
+
+    # What is a view changes in the loop, and is looked at there.
+    views = [listed(each) for each in fields["topics"] if each["name"] in VIEW_TOPICS]
+
     def find() -> Fields:
-        return {
-            "topics": [
-                {
-                    "name": topic["name"],
-                    "partitions": [
-                        _listed(session, topic["name"], each, is_committed)
-                        for each in topic["partitions"]
-                    ],
-                }
-                for topic in fields["topics"]
-            ]
-        }
+        others = [listed(each) for each in fields["topics"] if each["name"] not in VIEW_TOPICS]
+        return {"topics": others + views}
 
     if all(each < 0 and each != MAX_TIMESTAMP for each in times):
         return find()
@@ -62,6 +61,8 @@ def _place(
 ) -> Dated:
     broker, who = session.broker, session.principal
     queue_id = queue_of(session, topic, partition)
+    if topic in VIEW_TOPICS:
+        return _place_in_view(session, topic, queue_id, time_ms)
     if time_ms in (EARLIEST, EARLIEST_LOCAL):
         return Dated(broker.min_offset(who, topic, queue_id), -1)
     if time_ms == LATEST:
@@ -75,9 +76,19 @@ def _place(
     return broker.first_message_since(who, topic, queue_id, time_ms) or _NOWHERE
 
 
+def _place_in_view(session: KafkaSession, topic: str, queue_id: int, time_ms: int) -> Dated:
+    view = session.gateway.offsets_topic
+    begin, end = view.bounds(queue_id) if topic == OFFSETS_TOPIC else (0, 0)
+    if time_ms in (EARLIEST, EARLIEST_LOCAL, LATEST):
+        return Dated(end if time_ms == LATEST else begin, -1)
+    if topic != OFFSETS_TOPIC or time_ms < MAX_TIMESTAMP:
+        return _NOWHERE
+    return view.dated(queue_id, None if time_ms == MAX_TIMESTAMP else time_ms) or _NOWHERE
+
+
 def queue_of(session: KafkaSession, topic: str, partition: int) -> int:
     """The queue of a partition that this broker has."""
-    config = require_topic(session.broker, session.principal, topic)
+    config = require_readable(session.broker, session.principal, topic)
     return session.gateway.cluster.queue(config, partition)
 
 
@@ -91,11 +102,12 @@ def offset_for_leader_epoch(session: KafkaSession, request: Request) -> Fields:
             answer: Fields = {"partition": each["partition"], "error_code": 0}
             refused = epoch_error(each.get("current_leader_epoch", -1))
             try:
-                queue_id = queue_of(session, name, each["partition"])
+                queue_of(session, name, each["partition"])
                 if refused is not None:
                     answer["error_code"] = refused
                 elif each["leader_epoch"] == LEADER_EPOCH:
-                    end = session.broker.max_offset(session.principal, name, queue_id)
+                    latest = {"partition_index": each["partition"], "timestamp": LATEST}
+                    end = _listed(session, name, latest, False)["offset"]
                     answer |= {"leader_epoch": LEADER_EPOCH, "end_offset": end}
             except OnelogError as error:
                 answer["error_code"] = error_code(error)

@@ -9,8 +9,9 @@ import re
 
 from onelog.core.access import SELF, Principal
 from onelog.core.broker import Broker
-from onelog.core.catalog.topics import TopicConfig
-from onelog.errors import InvalidTopicError, TopicNotFoundError
+from onelog.core.catalog.topics import CLEANUP_POLICY, COMPACT, PERM_READ, TopicConfig
+from onelog.errors import InvalidTopicError, SystemTopicError, TopicNotFoundError
+from onelog.names import OFFSETS_TOPIC, VIEW_PARTITIONS, VIEW_TOPICS
 
 NAME_CHARS_MAX = 249
 NO_ID = bytes(16)
@@ -56,24 +57,58 @@ class TopicIds:
         """The topic with this id, if there is one."""
         if self._names is None:
             _, configs = self._broker.admin.topics(SELF)
-            self._names = {topic_id(config): config.name for config in configs}
+            known = (*configs, *INTERNAL_TOPICS.values())
+            self._names = {topic_id(config): config.name for config in known}
         return self._names.get(id_)
 
 
+INTERNAL_TOPICS = {
+    name: TopicConfig(
+        name, VIEW_PARTITIONS, VIEW_PARTITIONS, PERM_READ,
+        attributes={CLEANUP_POLICY: COMPACT, "segment.bytes": str(100 << 20)},
+    )
+    for name in VIEW_TOPICS
+}  # fmt: skip
+"""Kafka's own, which are views here (see `groups.offsets_topic`)."""
+
+
 def visible_topics(broker: Broker, who: Principal) -> list[TopicConfig]:
-    """The topics that Kafka's clients are told of."""
+    """The topics that Kafka's clients are told of, and can change."""
     _, configs = broker.admin.topics(who)
     return [each for each in configs if is_visible(broker, each.name)]
 
 
+def listed_topics(broker: Broker, who: Principal) -> list[TopicConfig]:
+    """The same, and of Kafka's own that of groups, once there is a group."""
+    found = visible_topics(broker, who)
+    if broker.coordinator.is_used and broker.access.may(who, "describe", ("topic", OFFSETS_TOPIC)):
+        found.append(INTERNAL_TOPICS[OFFSETS_TOPIC])
+    return found
+
+
 def is_visible(broker: Broker, name: str) -> bool:
     """Whether a topic is one for users, and has a name that Kafka allows."""
-    return is_legal_topic(name) and not broker.admin.is_system_topic(name)
+    return (
+        is_legal_topic(name) and name not in VIEW_TOPICS and not broker.admin.is_system_topic(name)
+    )
 
 
 def require_topic(broker: Broker, who: Principal, name: str) -> TopicConfig:
-    """A topic's settings; those of the broker's own topics are not for Kafka's clients."""
+    """A topic's settings; those of the broker's own topics are not for Kafka's clients.
+
+    `SystemTopicError` for Kafka's own, which are only read.
+    """
     config = broker.find_topic(who, name)
+    if name in VIEW_TOPICS:
+        raise SystemTopicError(f"topic {name} is Kafka's own: it can only be read")
     if config is None or not is_visible(broker, name):
         raise TopicNotFoundError(f"there is no topic {name[:60]!r}")
     return config
+
+
+def require_readable(broker: Broker, who: Principal, name: str) -> TopicConfig:
+    """The settings of a topic that may be one of Kafka's own."""
+    if name in VIEW_TOPICS:
+        broker.access.check(who, "describe", ("topic", name))
+        return INTERNAL_TOPICS[name]
+    return require_topic(broker, who, name)

@@ -28,6 +28,7 @@ from onelog.gateways.kafka.cluster.spread import Spread
 from onelog.gateways.kafka.cluster.view import Cluster, Node
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch_sessions import FetchSessions
+from onelog.gateways.kafka.groups.offsets_topic import OffsetsTopic
 from onelog.gateways.kafka.names import TopicIds
 from onelog.gateways.kafka.share_sessions import ShareSessions
 from onelog.message import encode_host
@@ -98,6 +99,7 @@ class Gateway:
         if not self.cluster.is_alone:
             self.agreement = Agreement(house, self.cluster, self._here())
             self.spread = Spread(self.agreement, house.broker)
+        self.offsets_topic = OffsetsTopic(self.broker, self.cluster, self.clock)
         self.fetch_sessions = FetchSessions(house.random)
         self.share_sessions = ShareSessions(self._member_gone)
 

@@ -25,7 +25,7 @@ from onelog.gateways.kafka.groups.group_settings import (
     alter_group,
     shown_group_configs,
 )
-from onelog.gateways.kafka.names import require_topic, visible_topics
+from onelog.gateways.kafka.names import require_readable, require_topic, visible_topics
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request, agreed
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
@@ -64,7 +64,7 @@ def _shown(session: KafkaSession, resource: Fields) -> list[Shown]:
     kind, name = resource["resource_type"], resource["resource_name"]
     loaded = session.gateway.house.loaded.config
     if kind == TOPIC:
-        return shown_configs(require_topic(session.broker, session.principal, name), loaded)
+        return shown_configs(require_readable(session.broker, session.principal, name), loaded)
     if kind == BROKER:
         node_id = session.gateway.cluster.node_id
         if name not in ("", str(node_id)):

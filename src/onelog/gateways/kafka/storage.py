@@ -3,7 +3,7 @@
 from onelog.errors import OnelogError
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.list_offsets import queue_of
-from onelog.gateways.kafka.names import visible_topics
+from onelog.gateways.kafka.names import require_topic, visible_topics
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
@@ -24,6 +24,7 @@ def delete_records(session: KafkaSession, request: Request) -> Fields:
             answer: Fields = {"partition_index": partition, "low_watermark": -1, "error_code": 0}
             try:
                 session.require_administrator()
+                require_topic(broker, who, name)
                 queue_id = queue_of(session, name, partition)
                 start = broker.delete_before(who, name, queue_id, each["offset"])
                 answer["low_watermark"] = start

@@ -18,12 +18,14 @@ from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.names import (
     NO_ID,
     check_topic,
+    listed_topics,
+    require_readable,
     require_topic,
     topic_id,
-    visible_topics,
 )
 from onelog.gateways.kafka.session import LEADER_EPOCH, Handler, KafkaSession, Request, agreed
 from onelog.message import QUEUE_ID_MAX
+from onelog.names import VIEW_TOPICS
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
@@ -46,9 +48,7 @@ def metadata(session: KafkaSession, request: Request) -> Fields:
     fields, version = request.fields, request.version
     cluster, wanted = session.gateway.cluster, fields["topics"]
     if wanted is None or (version == 0 and not wanted):
-        topics = [
-            _told(cluster, each) for each in visible_topics(session.broker, session.principal)
-        ]
+        topics = [_told(cluster, each) for each in listed_topics(session.broker, session.principal)]
     else:
         may_create = fields.get("allow_auto_topic_creation", True)
         topics = [_topic(session, each, may_create) for each in wanted]
@@ -92,7 +92,7 @@ def _found_or_made(session: KafkaSession, name: str, may_create: bool) -> TopicC
     broker, who = session.broker, session.principal
     check_topic(name)
     try:
-        return require_topic(broker, who, name)
+        return require_readable(broker, who, name)
     except TopicNotFoundError:
         if not may_create or not broker.config.auto_create_topics:
             raise
@@ -107,7 +107,7 @@ def _told(cluster: Cluster, config: TopicConfig) -> Fields:
         "error_code": 0,
         "name": config.name,
         "topic_id": topic_id(config),
-        "is_internal": False,
+        "is_internal": config.name in VIEW_TOPICS,
         "partitions": [
             {**leaders[node], "partition_index": each}
             for each, node in enumerate(cluster.leaders(config))
@@ -132,7 +132,7 @@ def describe_topic_partitions(session: KafkaSession, request: Request) -> Fields
     """DESCRIBE_TOPIC_PARTITIONS: the same in pages, by name and partition."""
     fields, cursor = request.fields, request.fields["cursor"]
     names = sorted({each["name"] for each in fields["topics"]}) or sorted(
-        each.name for each in visible_topics(session.broker, session.principal)
+        each.name for each in listed_topics(session.broker, session.principal)
     )
     room = max(1, min(fields["response_partition_limit"], _PAGE_PARTITIONS_MAX))
     told: list[Fields] = []
@@ -265,7 +265,7 @@ def _create(
     broker, who, name = session.broker, session.principal, wanted["name"]
     session.require_administrator()
     check_topic(name)
-    if broker.find_topic(who, name) is not None:
+    if broker.find_topic(who, name) is not None or name in VIEW_TOPICS:
         return _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
     count, copies, placed = (
         wanted["num_partitions"], wanted["replication_factor"], wanted["assignments"],

@@ -16,6 +16,7 @@ from onelog.core.catalog.placements import Placed, Placement
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.offsets import REMOTE_QUEUES
 from onelog.errors import NotCoordinatorError, NotLeaderError, TopicNotFoundError
+from onelog.names import VIEW_PARTITIONS, VIEW_TOPICS
 from onelog.wire.kafka.schema import Fields
 
 SLOTS = 64
@@ -23,6 +24,9 @@ SLOTS = 64
 TOPIC_KEY, NODE_KEY, COORDINATOR_KEY = "topic/", "node/", "coordinator/"
 GROUP_KEY = "group/"
 """What keys of the register begin with; behind it is a topic, a node's number, a slot, a group."""
+
+
+_ALL_OF_VIEWS = list(range(VIEW_PARTITIONS))
 
 
 class Node(NamedTuple):
@@ -112,7 +116,7 @@ class Cluster:
 
     def partitions(self, topic: TopicConfig) -> int:
         """How many partitions a topic has."""
-        if self.is_alone:
+        if self.is_alone or topic.name in VIEW_TOPICS:
             return topic.queues
         placed = self.placed.get(topic.name)
         return 0 if placed is None else len(placed.nodes)
@@ -121,6 +125,9 @@ class Cluster:
         """The broker of each partition, be it there or not."""
         if self.is_alone:
             return [self.node_id] * topic.queues
+        if topic.name in VIEW_TOPICS:
+            nodes = sorted(self.nodes) or [self.node_id]
+            return [nodes[each % len(nodes)] for each in range(VIEW_PARTITIONS)]
         placed = self.placed.get(topic.name)
         return [] if placed is None else placed.nodes
 
@@ -135,9 +142,10 @@ class Cluster:
 
     def place(self, topic: TopicConfig, partition: int) -> int:
         """The same; a partition that another broker has is one behind all queues of this one."""
-        if self.is_alone:
+        if self.is_alone or topic.name in VIEW_TOPICS:
             if 0 <= partition < topic.queues:
-                return partition
+                is_here = self.leaders(topic)[partition] == self.node_id
+                return partition if is_here else REMOTE_QUEUES + partition
         else:
             placed = self.placed.get(topic.name)
             if placed is not None and 0 <= partition < len(placed.nodes):
@@ -147,7 +155,7 @@ class Cluster:
 
     def partition(self, topic: str, place: int) -> int | None:
         """The inverse of `place`; None if no partition is there."""
-        if self.is_alone:
+        if self.is_alone or (topic in VIEW_TOPICS and place < VIEW_PARTITIONS):
             return place
         if place >= REMOTE_QUEUES:
             return place - REMOTE_QUEUES
@@ -159,6 +167,13 @@ class Cluster:
         """Who has a partition; -1 if that one is away."""
         node = self.leaders(topic)[partition]
         return node if node in self.live else -1
+
+    def view_partitions(self) -> list[int]:
+        """The partitions of Kafka's own topics that this broker has."""
+        if self.is_alone:
+            return _ALL_OF_VIEWS
+        first = sorted(self.nodes).index(self.node_id) if self.node_id in self.nodes else 0
+        return list(range(first, VIEW_PARTITIONS, max(1, len(self.nodes))))
 
     def endpoints(self) -> list[Fields]:
         """Where brokers are, and where one of them may be later."""

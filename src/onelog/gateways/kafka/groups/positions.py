@@ -8,7 +8,7 @@ from onelog.core.membership.coordinator import Member, Position
 from onelog.errors import GroupNotFoundError, OnelogError, TopicNotFoundError
 from onelog.gateways.kafka.error_codes import error_code, error_code_in
 from onelog.gateways.kafka.groups.members import member_of
-from onelog.gateways.kafka.names import require_topic
+from onelog.gateways.kafka.names import require_readable
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
@@ -30,7 +30,7 @@ def taken(
             partition, text = each["partition_index"], each["committed_metadata"] or ""
             code = 0
             try:
-                config = require_topic(session.broker, session.principal, name)
+                config = require_readable(session.broker, session.principal, name)
                 place = session.gateway.cluster.place(config, partition)
                 if len(text.encode()) > METADATA_BYTES_MAX:
                     code = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -122,10 +122,9 @@ def _fetched(session: KafkaSession, wanted: Fields, fields: Fields) -> Fields:
 
 def _place(session: KafkaSession, topic: str, partition: int) -> int:
     """Where the position in a partition is kept; of one that is not there, where nothing is."""
-    config = session.broker.find_topic(session.principal, topic)
-    if config is not None:
-        with contextlib.suppress(TopicNotFoundError):
-            return session.gateway.cluster.place(config, partition)
+    with contextlib.suppress(TopicNotFoundError):
+        config = require_readable(session.broker, session.principal, topic)
+        return session.gateway.cluster.place(config, partition)
     return -1 - partition
 
 
@@ -162,7 +161,7 @@ def offset_delete(session: KafkaSession, request: Request) -> Fields:
             code = ErrorCode.NONE
             try:
                 place = session.gateway.cluster.place(
-                    require_topic(session.broker, who, name), each["partition_index"]
+                    require_readable(session.broker, who, name), each["partition_index"]
                 )
                 if read is None or name in read:
                     code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
