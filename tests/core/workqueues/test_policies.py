@@ -67,6 +67,62 @@ def test_a_policy_deletes_queues_that_nobody_uses(yard: Yard) -> None:
         yard.find()
 
 
+def _declare(yard: Yard, name: str, **arguments: Any) -> None:
+    yard.broker.routing.declare_exchange(SELF, "/", name, "fanout", arguments=arguments)
+
+
+def _bind(yard: Yard, exchange: str, queue: str) -> None:
+    yard.queue(queue)
+    yard.broker.routing.bind(SELF, "/", exchange, "queue", queue, "", {})
+
+
+@pytest.mark.parametrize("apply_to", ["all", "exchanges"])
+def test_a_policy_gives_exchanges_an_alternate(yard: Yard, apply_to: str) -> None:
+    _declare(yard, "shop")
+    _declare(yard, "unrouted")
+    _declare(yard, "other")
+    _bind(yard, "unrouted", "caught")
+    yard.put_all(b"before", exchange="shop")
+    policy = {"definition": {"alternate-exchange": "unrouted"}, "apply_to": apply_to}
+    put(yard, pattern="^(shop|later|amq.direct)$", **policy)
+    _declare(yard, "later")
+    for exchange in ("shop", "later", "other", "amq.direct"):
+        yard.put_all(exchange.encode(), exchange=exchange)
+    assert yard.drain("caught") == [b"shop", b"later", b"amq.direct"]
+    yard.restart()
+    yard.put_all(b"again", exchange="shop")
+    assert yard.drain("caught") == [b"again"]
+    yard.works.policies.delete(SELF, "policy", "/", "p")
+    yard.put_all(b"after", exchange="shop")
+    assert yard.drain("caught") == []
+
+
+def test_what_an_exchange_was_declared_with_stands_before_its_policy(yard: Yard) -> None:
+    _declare(yard, "mine")
+    _declare(yard, "its")
+    _declare(yard, "shop", **{"alternate-exchange": "mine"})
+    _bind(yard, "mine", "a")
+    _bind(yard, "its", "b")
+    put(yard, pattern="shop", definition={"alternate-exchange": "its"}, apply_to="exchanges")
+    yard.put_all(b"x", exchange="shop")
+    assert (yard.drain("a"), yard.drain("b")) == ([b"x"], [])
+    put(yard, name="q", pattern="mine", definition={"alternate-exchange": "its"}, apply_to="queues")
+    yard.broker.routing.unbind(SELF, "/", "mine", "queue", "a", "", {})
+    yard.put_all(b"y", exchange="shop")
+    assert (yard.drain("a"), yard.drain("b")) == ([], [])
+
+
+def test_alternates_of_policies_that_lead_in_a_circle_end(yard: Yard) -> None:
+    for name in ("a", "b"):
+        _declare(yard, name)
+    put(yard, name="a", pattern="^a$", definition={"alternate-exchange": "b"})
+    put(yard, name="b", pattern="^b$", definition={"alternate-exchange": "a"})
+    yard.put_all(b"x", exchange="a")
+    _bind(yard, "b", "q")
+    yard.put_all(b"y", exchange="a")
+    assert yard.drain() == [b"y"]
+
+
 def test_policies_are_there_after_a_restart(yard: Yard) -> None:
     yard.queue()
     put(yard, definition={"max-length": 2})
@@ -84,6 +140,8 @@ def test_policies_are_there_after_a_restart(yard: Yard) -> None:
         ("policy", {"definition": {"max-length": 1}, "pattern": "("}),
         ("policy", {"definition": {"max-length": 1}, "apply_to": "people"}),
         ("operator", {"definition": {"overflow": "drop-head"}}),
+        ("policy", {"definition": {"alternate-exchange": 7}}),
+        ("operator", {"definition": {"alternate-exchange": "x"}}),
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused(

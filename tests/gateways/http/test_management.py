@@ -94,7 +94,7 @@ async def test_rabbitmqadmin_declares_publishes_gets_purges_and_deletes(tmp_path
         (("permission", "vhost=/", "user=u", "configure=", "write=", "read="), "onelog permission"),
         (("vhost_limit", "vhost=/", "name=max-queues", "value=3"), "a policy"),
         (("parameter", "component=shovel", "name=s", "value={}"), "no plugins"),
-        (("policy", "name=p", "pattern=.*", "apply-to=exchanges",
+        (("policy", "name=p", "pattern=.*", "apply-to=people",
           'definition={"alternate-exchange": "a"}'), "apply-to should be"),
     ],
 )  # fmt: skip

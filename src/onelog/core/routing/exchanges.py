@@ -347,12 +347,14 @@ class Exchange:
     routes: dict[str, Route] = field(default_factory=dict)
     """What publishing looks at: where a key leads to, as long as nothing changes."""
     is_predeclared: bool = False
+    policy_alternate: str | None = None
+    """The alternate exchange that a policy gives it, where it was declared with none."""
 
     @property
     def alternate(self) -> str | None:
         """Where messages go that no binding wants."""
         found = self.arguments.get(ALTERNATE)
-        return found if isinstance(found, str) else None
+        return found if isinstance(found, str) else self.policy_alternate
 
     @property
     def delays(self) -> bool:

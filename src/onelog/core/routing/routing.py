@@ -51,6 +51,7 @@ class Routing:
         self.commit = publishing.commit
         self.abort = publishing.abort
         self.queue_changed = topology.queue_changed
+        self.policies_changed = topology.policies_changed
         self.owner_gone = publishing.owner_gone
         self.guard(not access.is_open)
 
@@ -71,6 +72,10 @@ class Routing:
         return self._access.may(who, "describe", (kind, known_as))
 
     # -- vhosts --------------------------------------------------------------------------------
+
+    def follow_policies(self, alternate: Callable[[Exchange], str | None]) -> None:
+        """Ask this what alternate exchange a policy gives an exchange."""
+        self._topology.policy_alternate = alternate
 
     def vhosts(self, who: Principal) -> list[Vhost]:
         """Those that they may know of."""

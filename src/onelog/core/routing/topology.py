@@ -99,6 +99,8 @@ class Topology:
         self._tables = tables
         self._random = random
         self._has_topic = has_topic
+        self.policy_alternate: Callable[[Exchange], str | None] = lambda exchange: None
+        """What policies say of an exchange."""
         self.vhosts: dict[str, Vhost] = {}
         self._add_vhost(DEFAULT_VHOST, {})
         self.tables = (
@@ -113,6 +115,7 @@ class Topology:
         made = Vhost(name, settings.get("description", ""), tuple(settings.get("tags", ())))
         made.exchanges = {each.name: each for each in predeclared(name, self._random)}
         self.vhosts[name] = made
+        self.policies_changed(name)
 
     def _apply_vhost(self, key: str, value: Any) -> None:
         if value is None:
@@ -155,6 +158,7 @@ class Topology:
                 made.bindings[binding.identity] = binding
                 made.matcher.add(binding)
         vhost.exchanges[name] = made
+        made.policy_alternate = self.policy_alternate(made)
         if made.alternate is not None:
             vhost.alternates.setdefault(made.alternate, set()).add(name)
         # Somebody may lead here already: an alternate exchange need not be there first.
@@ -413,6 +417,19 @@ class Topology:
         if queue is None:
             raise QueueNotFoundError(f"no queue '{name}' in vhost '{vhost.name}'")
         return queue.is_durable
+
+    def policies_changed(self, vhost_name: str) -> None:
+        """Policies may give exchanges of a vhost other alternate exchanges now."""
+        vhost = self.vhost(vhost_name)
+        for name, exchange in vhost.exchanges.items():
+            before = exchange.alternate
+            exchange.policy_alternate = self.policy_alternate(exchange)
+            after = exchange.alternate
+            if before != after:
+                vhost.alternates.get(before or "", set()).discard(name)
+                if after is not None:
+                    vhost.alternates.setdefault(after, set()).add(name)
+                self._forget_routes(vhost, ("exchange", name))
 
     # -- queues --------------------------------------------------------------------------------
 

@@ -1,14 +1,15 @@
-"""Policies: what queues have without having been declared with it, by their name.
+"""Policies: what queues and exchanges have without having been declared with it, by their name.
 
-A policy is for the queues of a vhost whose name a pattern is found in. Of those that fit, the one
-of the highest priority counts, and beside it the operator policy of the highest priority. What a
-queue was declared with stands before its policy, but of limits the lower one counts; operators can
-only lower limits.
+A policy is for the queues and exchanges of a vhost whose name a pattern is found in. Of those that
+fit, the one of the highest priority counts, and beside it the operator policy of the highest
+priority. What something was declared with stands before its policy, but of limits the lower one
+counts; operators can only lower limits. Of an exchange, policies say the alternate exchange.
 
     table "policies"   {kind@vhost@name: {"pattern", "definition", "priority", "apply_to"}}
                        kind is `policy` or `operator`; a definition names arguments without `x-`
 
-Invariant: a queue's terms are those of its arguments and its policies, from when either changes.
+Invariant: a queue's terms are those of its arguments and its policies, from when either changes,
+and so is an exchange's alternate exchange.
 """
 
 import logging
@@ -19,6 +20,7 @@ from typing import Any, Literal
 from onelog.core.access import Access, Principal
 from onelog.core.durable.tables import Tables, in_parts
 from onelog.core.filters.patterns import Pattern, compile_pattern
+from onelog.core.routing.exchanges import ALTERNATE, Exchange
 from onelog.core.workqueues.arguments import Terms, terms_of
 from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import FilterSyntaxError, PreconditionFailedError, QueueNotFoundError
@@ -30,26 +32,29 @@ Kind = Literal["policy", "operator"]
 POLICIES_MAX = 10_000
 _LIMITS = ("message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit",
            "consumer-timeout")  # fmt: skip
+_OF_EXCHANGES = (ALTERNATE,)
 _OTHERS = ("dead-letter-exchange", "dead-letter-routing-key", "overflow")
 _WITHOUT_MEANING = frozenset((
     "queue-mode", "queue-version", "queue-master-locator", "queue-leader-locator",
     "max-in-memory-length", "max-in-memory-bytes", "dead-letter-strategy", "initial-cluster-size",
-    "target-group-size", "ha-mode", "ha-params", "ha-sync-mode", "ha-sync-batch-size",
-    "ha-promote-on-shutdown", "ha-promote-on-failure",
+    "target-group-size", "max-age", "stream-max-segment-size-bytes", "ha-mode", "ha-params",
+    "ha-sync-mode", "ha-sync-batch-size", "ha-promote-on-shutdown", "ha-promote-on-failure",
 ))  # fmt: skip
 """What is about RabbitMQ's inside, or about replicas, which OneLog's whole log has."""
+_LIMITS_WITHOUT_MEANING = ("max-in-memory-length", "max-in-memory-bytes")
 _APPLY_TO = {
-    "all": ("classic", "quorum", "stream"),
+    "all": ("classic", "quorum", "stream", "exchange"),
     "queues": ("classic", "quorum", "stream"),
     "classic_queues": ("classic",),
     "quorum_queues": ("quorum",),
     "streams": ("stream",),
+    "exchanges": ("exchange",),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the queues have whose names the pattern is found in."""
+    """What the queues and exchanges have whose names the pattern is found in."""
 
     vhost: str
     name: str
@@ -145,13 +150,27 @@ class Policies:
 
     def of_queue(self, kind: Kind, queue: WorkQueue) -> Policy | None:
         """The policy that counts for a queue."""
+        return self._that_counts(kind, queue.vhost, queue.kind, queue.name)
+
+    def of_exchange(self, exchange: Exchange) -> Policy | None:
+        """The policy that counts for an exchange; the default one has none."""
+        if not self._known or not exchange.name:
+            return None
+        return self._that_counts("policy", exchange.vhost, "exchange", exchange.name)
+
+    def alternate(self, exchange: Exchange) -> str | None:
+        """The alternate exchange that a policy gives an exchange."""
+        policy = self.of_exchange(exchange)
+        return None if policy is None else policy.definition.get(ALTERNATE)
+
+    def _that_counts(self, kind: Kind, vhost: str, what: str, name: str) -> Policy | None:
         fitting = [
             policy
             for policy, pattern in self._of(kind)
-            if policy.vhost == queue.vhost
-            and queue.kind in _APPLY_TO.get(policy.apply_to, ())
+            if policy.vhost == vhost
+            and what in _APPLY_TO.get(policy.apply_to, ())
             and pattern is not None
-            and pattern.is_in(queue.name)
+            and pattern.is_in(name)
         ]
         return max(fitting, key=lambda each: each.priority, default=None)
 
@@ -208,11 +227,19 @@ def _check(kind: Kind, policy: Policy) -> None:
         raise PreconditionFailedError(
             f"Validation failed: apply-to should be one of {known}, actually was {policy.apply_to}"
         )
-    allowed = (*_LIMITS, *_OTHERS, *_WITHOUT_MEANING) if kind == "policy" else _LIMITS
+    allowed = (
+        (*_LIMITS, *_OTHERS, *_OF_EXCHANGES, *_WITHOUT_MEANING)
+        if kind == "policy"
+        else (*_LIMITS, *_LIMITS_WITHOUT_MEANING)
+    )
     unknown = [name for name in policy.definition if name not in allowed]
     if unknown:
         raise PreconditionFailedError(
             f"Validation failed: {unknown} are not recognised policy settings"
+        )
+    if not isinstance(policy.definition.get(ALTERNATE, ""), str):
+        raise PreconditionFailedError(
+            f"Validation failed: {policy.definition[ALTERNATE]!r} is not a valid {ALTERNATE}"
         )
     try:
         compile_pattern(policy.pattern)

@@ -125,11 +125,14 @@ class WorkQueues:
         """Called with a queue that is gone, and why."""
         self._topics.on_change.append(self._topic_changed)
         self._routing.on_vhost_deleted.append(self._vhost_deleted)
+        self._routing.follow_policies(self.policies.alternate)
 
     # -- life ----------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Everything is remembered: make the queues that are to be there."""
+        for vhost in self._routing.vhosts(SELF):
+            self._routing.policies_changed(vhost.name)
         for each in self.declared.all():
             terms = self._terms(each.vhost, each.name, each.arguments, True, False, False)
             queue = WorkQueue(
@@ -445,6 +448,7 @@ class WorkQueues:
             self._routing.check_dead_letters(who, queue.vhost, queue.name, arguments)
 
     def _policies_changed(self, vhost: str) -> None:
+        self._routing.policies_changed(vhost)
         for queue in [each for each in self._queues.values() if each.vhost == vhost]:
             terms = self.policies.terms(queue, queue.own_terms)
             if terms != queue.terms:

@@ -18,6 +18,7 @@ from onelog import __version__
 from onelog.core.access import Principal
 from onelog.core.routing.exchanges import Binding, Exchange
 from onelog.core.workqueues.consumers import Consumer
+from onelog.core.workqueues.policies import Policies
 from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import (
     InvalidRequestError,
@@ -25,7 +26,7 @@ from onelog.errors import (
     PreconditionFailedError,
     QueueNotFoundError,
 )
-from onelog.gateways import ChannelState, ClientState, House
+from onelog.gateways import RABBITMQ_VERSION, ChannelState, ClientState, House
 from onelog.gateways.http.policies import (
     delete_policy,
     get_policy,
@@ -49,8 +50,6 @@ from onelog.net.connection import Connection
 from onelog.record.forms import amqp
 from onelog.record.forms.amqp_fields import decode_properties, encode_properties
 
-RABBITMQ_VERSION = "3.13.0"
-"""What tools take this for; some look at it."""
 MESSAGES_MAX = 1_000
 PAGE_MAX = 500
 _DEFAULT = "amq.default"
@@ -121,8 +120,10 @@ class Call:
 # -- what things look like -------------------------------------------------------------------------
 
 
-def _exchange(each: Exchange) -> Body:
+def _exchange(each: Exchange, policies: Policies) -> Body:
+    policy = policies.of_exchange(each)
     return {
+        **({"policy": policy.name} if policy else {}),
         "name": each.name, "vhost": each.vhost, "type": each.kind, "durable": each.durable,
         "auto_delete": each.auto_delete, "internal": each.internal, "arguments": each.arguments,
         "user_who_performed_action": "",
@@ -365,13 +366,15 @@ def _named(name: str) -> str:
 async def list_exchanges(call: Call) -> list[Body]:
     """Exchanges of a vhost, or of all."""
     found = call.broker.routing.exchanges
-    return [_exchange(each) for vhost in call.vhosts for each in found(call.who, vhost)]
+    policies = call.broker.workqueues.policies
+    return [_exchange(each, policies) for vhost in call.vhosts for each in found(call.who, vhost)]
 
 
 async def get_exchange(call: Call) -> Body:
     """One exchange."""
     name = _named(call.path["name"])
-    return _exchange(call.broker.routing.exchange(call.who, call.vhost, name))
+    exchange = call.broker.routing.exchange(call.who, call.vhost, name)
+    return _exchange(exchange, call.broker.workqueues.policies)
 
 
 async def put_exchange(call: Call) -> None:
@@ -622,7 +625,11 @@ async def export(call: Call) -> Body:
             if each.durable and not each.exclusive
         ]
         made["exchanges"] += [
-            {**_exchange(each)}
+            {
+                key: value
+                for key, value in _exchange(each, queues.policies).items()
+                if key != "policy"
+            }
             for each in routing.exchanges(call.who, vhost)
             if each.durable and not each.is_predeclared
         ]
