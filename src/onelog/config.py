@@ -343,7 +343,7 @@ class AmqpConfig:
     )  # fmt: skip
     channel_max: int = setting(2_047, "channels of one connection", 1, 65_535, live=True)
     frame_bytes_max: int = setting(
-        131_072, "largest frame that clients are offered", 8_192, 1 << 24, live=True
+        131_072, "largest frame that clients are offered", 4_096, 1 << 24, live=True
     )
 
 

@@ -382,6 +382,7 @@ async def test_a_peer_that_never_reads_is_cut_off_with_one_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     connection, wire, _ = connected(Limits(write_bytes_max=1000))
+    wire.unsent = 0
     connection.pause_writing()
     wire.unsent = 1000
     connection.write(b"fits")
@@ -394,6 +395,19 @@ async def test_a_peer_that_never_reads_is_cut_off_with_one_line(
     assert wire.ended == ["aborted"]
     (record,) = caplog.records
     assert "does not read: cut off with 1001 bytes unsent" in record.getMessage()
+
+
+async def test_one_large_answer_does_not_cut_off_who_reads_it_slowly() -> None:
+    connection, wire, _ = connected(Limits(write_bytes_max=1000))
+    wire.unsent = 40_000
+    connection.pause_writing()
+    connection.write(b"a heart-beat")
+    connection.flush()
+    assert not wire.ended
+    wire.unsent = 41_001
+    connection.write(b"too many of them")
+    connection.flush()
+    assert wire.ended == ["aborted"]
 
 
 async def test_a_wire_error_closes_after_what_was_written_with_one_line(

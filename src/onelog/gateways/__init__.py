@@ -27,6 +27,10 @@ Changed = Callable[[ConfigError | None], None]
 """Called when settings were changed, or with the reason why not."""
 MakeSession = Callable[[Connection], Session]
 
+RABBITMQ_VERSION = "3.13.7"
+"""The version of RabbitMQ that its clients and tools are told, by every protocol: the last one that
+has a prefetch for a whole channel, frames of 4,096 bytes, and logins with a password only. Clients
+ask that of the version: from 4.0 on, they would do without the one, and expect others."""
 LOOKUPS_MAX = 1_000
 """Questions to the disk that may wait at a time."""
 

@@ -12,7 +12,8 @@ sockets and timers again after some milliseconds, whatever peers send, and who a
 wait for those who ask much.
 
 Invariants: a peer that does not read is not read from either (`congested`), and is cut off when
-more than `write_bytes_max` wait for it; what waits here, either way, is told to the listeners'
+more than `write_bytes_max` wait for it beside what has put it behind, which may be one large
+answer; what waits here, either way, is told to the listeners'
 `Capacity`; an error in a session closes its own connection and no other, with one line in the log.
 """
 
@@ -300,6 +301,8 @@ class Connection(asyncio.Protocol):
         self._idle_since_ms = -1
         self.congested = False
         """Whether the peer is behind with reading; nothing new is read from it meanwhile."""
+        self._behind_bytes = 0
+        """What waited for the peer when it fell behind."""
         self.held = False
         """Whether nothing is to be read from it, for a reason of its session's."""
         self.reads_on = False
@@ -480,11 +483,15 @@ class Connection(asyncio.Protocol):
             return
         if not self.congested:
             self._active = True
-        elif (waiting := self._transport.get_write_buffer_size()) > self._limits.write_bytes_max:
+        elif (waiting := self._transport.get_write_buffer_size()) > self._unsent_max:
             log.warning("%s does not read: cut off with %d bytes unsent", self, waiting)
             self.abort()
         else:
             self._keep_unsent(waiting)
+
+    @property
+    def _unsent_max(self) -> int:
+        return self._limits.write_bytes_max + self._behind_bytes
 
     def _find_gone(self, error: RuntimeError) -> None:
         """uvloop's word for a socket that it has closed, of which it may tell later, or never.
@@ -569,7 +576,8 @@ class Connection(asyncio.Protocol):
         if not self._transport.is_closing():
             if not self.reads_on:
                 self._set_reading(False)
-            self._keep_unsent(self._transport.get_write_buffer_size())
+            self._behind_bytes = self._transport.get_write_buffer_size()
+            self._keep_unsent(self._behind_bytes)
 
     def resume_writing(self) -> None:
         """The peer has caught up."""

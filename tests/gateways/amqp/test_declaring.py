@@ -6,6 +6,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, UnroutableError
 
+from onelog.record.forms.amqp_fields import Long
 from tests.gateways.amqp.live import (
     Raw,
     bodies,
@@ -47,6 +48,18 @@ def test_a_queue_is_declared_once_and_again_if_it_is_the_same(channel: BlockingC
     eventually(lambda: ready(channel, "declared") == 1)
     assert channel.queue_delete("declared").method.message_count == 1
     assert channel.queue_delete("declared").method.message_count == 0
+
+
+@pytest.mark.parametrize("argument", ["x-message-ttl", "x-expires", "x-max-length"])
+def test_10_and_10_0_are_not_the_same(url: str, argument: str) -> None:
+    with Raw(url) as raw:
+        raw.shake_hands().open(1)
+        declared = ("queue.declare", "tens", False, False, True, False, False)
+        for value in (10, Long(10)):
+            raw.say(1, *declared, {argument: value})
+            raw.hear_of("queue.declare-ok")
+        raw.say(1, *declared, {argument: 10.0})
+        assert raw.hear_of("channel.close")[0] == 406
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_pika_is_told_what_is_wrong(url: str) -> None:
         (2048, 131072, "negotiated channel_max = 2048 is higher than the maximum allowed value"),
         (0, 131072, "negotiated channel_max = 0 (no limit) is higher than the maximum"),
         (2047, 131073, "negotiated frame_max = 131073 is higher than the maximum allowed value"),
-        (2047, 2048, "negotiated frame_max = 2048 is lower than the minimum allowed value"),
+        (2047, 4095, "negotiated frame_max = 4095 is lower than the minimum allowed value"),
     ],
 )
 @ours_only
@@ -135,6 +135,25 @@ def test_nobody_gets_more_than_is_offered(
         code, found, _, _ = raw.hear_of("connection.close")
         assert code == 530
         assert text in found
+
+
+def test_a_client_may_agree_on_the_smallest_frames(url: str) -> None:
+    with Raw(url) as raw:
+        raw.shake_hands(frame_max=4_096).open(1)
+        raw.say(1, "queue.declare", "", False, False, True, False, False, {"x": "x" * 4_100})
+        assert raw.hear_of("connection.close")[0] == 501
+
+
+def test_frames_before_the_agreement_have_4096_bytes_at_most(url: str) -> None:
+    with Raw(url) as raw:
+        raw.hear_of("connection.start")
+        raw.say(0, "connection.start-ok", {"x": "x" * 3_900}, "PLAIN", b"\0guest\0guest", "en_US")
+        raw.hear_of("connection.tune")
+    with Raw(url) as raw:
+        raw.hear_of("connection.start")
+        raw.say(0, "connection.start-ok", {"x": "x" * 9_000}, "PLAIN", b"\0guest\0guest", "en_US")
+        _, method, arguments = raw.hear()  # RabbitMQ says nothing, and closes after a while.
+        assert (method, arguments[:1]) in (("connection.close", (501,)), ("", ()))
 
 
 def test_a_secret_may_be_updated(url: str) -> None:
@@ -397,6 +416,31 @@ def test_publishers_wait_while_the_disk_is_full(url: str, monkeypatch: pytest.Mo
         alarm[0] = ""
         eventually(lambda: connection.process_data_events(0.01) or told[1:] == ["unblocked"])
         assert got(publisher, queue)[2] == b"2"
+
+
+@ours_only
+def test_a_consumer_gets_messages_that_are_larger_than_what_may_wait_for_it() -> None:
+    settings = {
+        "broker__memory_queue_bytes_max": 24 << 20, "broker__write_buffer_bytes_max": 64 << 10,
+    }  # fmt: skip
+    with (
+        onelog.embedded(amqp=True, **settings) as mq,
+        connected(mq.amqp_url) as sending,
+        Raw(mq.amqp_url).shake_hands(heartbeat=1).open(1) as taking,
+    ):
+        publisher = sending.channel()
+        publisher.queue_declare("q")
+        blocked: list[object] = []
+        sending.add_on_connection_blocked_callback(lambda *_: blocked.append("blocked"))
+        sending.add_on_connection_unblocked_callback(lambda *_: blocked.append("unblocked"))
+        send(publisher, "q", *[bytes(5 << 20)] * 4)
+        eventually(lambda: sending.process_data_events(0.01) or blocked == ["blocked"])
+        taking.say(1, "basic.consume", "q", "", False, True, False, False, {})
+        taking.hear_of("basic.consume-ok")
+        time.sleep(1.5)  # There are signs of life to write meanwhile.
+        for _ in range(4):
+            taking.hear_of("basic.deliver")
+        eventually(lambda: sending.process_data_events(0.01) or blocked[1:] == ["unblocked"])
 
 
 @ours_only

@@ -27,7 +27,7 @@ from onelog import __version__
 from onelog.core.access import Principal
 from onelog.core.workqueues.consumers import Consumer
 from onelog.errors import NotPermittedError, OnelogError
-from onelog.gateways import ClientState, House
+from onelog.gateways import RABBITMQ_VERSION, ClientState, House
 from onelog.gateways.amqp.channel import Channel
 from onelog.gateways.amqp.consuming import Settled
 from onelog.gateways.amqp.handlers import HANDLERS
@@ -43,8 +43,6 @@ from onelog.wire.amqp.methods import ENCODERS, NAMES, NUMBERS
 
 log = logging.getLogger(__name__)
 
-VERSION = "4.1.0"
-"""The version of RabbitMQ whose behaviour clients may count on."""
 HANDSHAKE_MS_MAX = 10_000
 CLOSE_MS_MAX = 5_000
 PACE_MS, FAST_PER_MS, MANY = 8, 64, 512
@@ -52,7 +50,8 @@ PACE_MS, FAST_PER_MS, MANY = 8, 64, 512
 much."""
 REFUSAL_MS = 1_000
 """After that time a client is dropped that could not log in, and does not understand `close`."""
-FRAME_BYTES_MIN = 8_192
+FRAME_BYTES_MIN = 4_096
+"""What a client may agree on at least, and the most that it may send before it has."""
 CAPABILITIES: Table = dict.fromkeys(
     (
         "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify",
@@ -101,7 +100,7 @@ class Gateway:
         name = house.broker.config.name
         self.properties: Table = {
             "product": "RabbitMQ",
-            "version": VERSION,
+            "version": RABBITMQ_VERSION,
             "platform": f"OneLog {__version__}",
             "copyright": "",
             "information": "",
@@ -150,7 +149,7 @@ class AmqpSession(FramedSession):
         self.frame_max = self._config.frame_bytes_max
         self.channel_max = self._config.channel_max
         self.body_bytes_max = gateway.broker.config.routed_body_bytes_max
-        self._reader = EventReader(self.frame_max, self.body_bytes_max)
+        self._reader = EventReader(FRAME_BYTES_MIN, self.body_bytes_max)
         self.state = State.GREETING
         self.who = Principal("", "amqp", connection.remote_address)
         self.vhost = ""

@@ -157,10 +157,17 @@ def _text_or_bytes(data: bytes) -> str | bytes:
         return data
 
 
+def _class_of(value: Value) -> type:
+    """Numbers are equal to those of their class only: whole ones of any width, and the others."""
+    if isinstance(value, float | Decimal):
+        return float
+    return int if isinstance(value, Long) else type(value)
+
+
 def same(one: Value, other: Value) -> bool:
-    """Whether two values are equal to RabbitMQ: integers of any width, but no booleans are."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
+    """Whether two values are equal to RabbitMQ: 10 is a number of any width, but not 10.0."""
+    if _class_of(one) is not _class_of(other):
+        return False
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
