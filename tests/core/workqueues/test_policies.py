@@ -83,8 +83,8 @@ def test_a_policy_gives_exchanges_an_alternate(yard: Yard, apply_to: str) -> Non
     _declare(yard, "other")
     _bind(yard, "unrouted", "caught")
     yard.put_all(b"before", exchange="shop")
-    policy = {"definition": {"alternate-exchange": "unrouted"}, "apply_to": apply_to}
-    put(yard, pattern="^(shop|later|amq.direct)$", **policy)
+    definition = {"alternate-exchange": "unrouted"}
+    put(yard, pattern="^(shop|later|amq.direct)$", definition=definition, apply_to=apply_to)
     _declare(yard, "later")
     for exchange in ("shop", "later", "other", "amq.direct"):
         yard.put_all(exchange.encode(), exchange=exchange)

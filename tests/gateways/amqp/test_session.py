@@ -420,11 +420,12 @@ def test_publishers_wait_while_the_disk_is_full(url: str, monkeypatch: pytest.Mo
 
 @ours_only
 def test_a_consumer_gets_messages_that_are_larger_than_what_may_wait_for_it() -> None:
-    settings = {
-        "broker__memory_queue_bytes_max": 24 << 20, "broker__write_buffer_bytes_max": 64 << 10,
-    }  # fmt: skip
     with (
-        onelog.embedded(amqp=True, **settings) as mq,
+        onelog.embedded(
+            amqp=True,
+            broker__memory_queue_bytes_max=24 << 20,
+            broker__write_buffer_bytes_max=64 << 10,
+        ) as mq,
         connected(mq.amqp_url) as sending,
         Raw(mq.amqp_url).shake_hands(heartbeat=1).open(1) as taking,
     ):
