@@ -23,6 +23,7 @@ from onelog.core.workqueues.policies import Policy
 from onelog.errors import NotPermittedError
 from onelog.message import NewMessage
 from onelog.names import TABLES_TOPIC
+from onelog.record.forms import amqp_fields
 from onelog.replication import node
 from onelog.server import BrokerServer
 from onelog.wire.replication import default_ha
@@ -32,6 +33,7 @@ from tests.gateways.remoting.live import broker
 from tests.gateways.stomp.live import Bare
 from tests.ports import free_port
 from tests.security.secrets import ADMIN, PORTS, people
+from tests.security.test_sweep_http import filled, requests
 from tests.security.test_sweep_queues import entered
 
 EVE = ("eve", "listens")
@@ -411,3 +413,147 @@ async def test_a_slave_with_the_key_follows_a_master_with_users(tmp_path: Path) 
             )
             # And it knows what its users sign with, as it may become the master.
             assert slave.broker.logins.signing_secret(Principal(*ADMIN)) == ADMIN[1]
+
+
+# -- pages of other servers ------------------------------------------------------------------------
+
+SCRIPT = b"<script>fetch('/v1/users')</script>"
+BROWSER = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64) Gecko/20100101 Firefox/140.0"}
+ELSEWHERE: list[dict[str, str]] = [
+    {"sec-fetch-site": "cross-site"},
+    {"sec-fetch-site": "same-site"},
+    {"origin": "https://evil.example"},
+    {"origin": "null"},
+    BROWSER,
+    {**BROWSER, "referer": "https://evil.example/page"},
+    {**BROWSER, "referer": "https://evil.example/127.0.0.1"},
+]  # fmt: skip
+
+
+@asynccontextmanager
+async def web(folder: Path) -> AsyncIterator[tuple[BrokerServer, httpx.AsyncClient]]:
+    """A broker without users, as it comes, and its HTTP port."""
+    async with (
+        broker(folder, **PORTS) as server,
+        httpx.AsyncClient(base_url=url(server), timeout=SECONDS) as client,
+    ):
+        yield server, client
+
+
+def is_harmless(answer: httpx.Response) -> bool:
+    """Whether a browser runs nothing of an answer on the console's origin."""
+    headers = answer.headers
+    return (
+        headers["content-disposition"] == "attachment"
+        and headers["x-content-type-options"] == "nosniff"
+        and "sandbox" in headers["content-security-policy"]
+        and "script" not in headers["content-security-policy"]
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/html", "image/svg+xml", "text/xml", "application/xhtml+xml"]
+)
+async def test_a_message_that_is_a_page_is_not_shown_by_a_browser(
+    tmp_path: Path, kind: str
+) -> None:
+    async with web(tmp_path) as (_, client):
+        await client.post("/api/message/q", content=SCRIPT, headers={"content-type": kind})
+        answer = await client.get("/api/message/q?readTimeout=1000")
+        assert answer.content == SCRIPT
+        assert is_harmless(answer)
+
+
+async def test_a_message_that_is_consumed_raw_is_not_shown_by_a_browser(tmp_path: Path) -> None:
+    async with web(tmp_path) as (server, client):
+        server.broker.admin.create_topic(SELF, TopicConfig("t", 1, 1))
+        sent = {"onelog-header-content-type": "text/html", "content-type": "text/html"}
+        await client.post("/v1/topics/t/produce", content=SCRIPT, headers=sent)
+        answer = await client.post("/v1/topics/t/groups/g/consume?raw=true&wait_ms=2000")
+        assert answer.content == SCRIPT
+        assert is_harmless(answer)
+
+
+async def test_every_answer_but_a_page_is_sandboxed(tmp_path: Path) -> None:
+    async with web(tmp_path) as (_, client):
+        for path in ("/v1/topics", "/v1/nothing", "/metrics", "/api/overview", "/healthz"):
+            assert "sandbox" in (await client.get(path)).headers["content-security-policy"], path
+        assert "sandbox" not in (await client.get("/")).headers["content-security-policy"]
+
+
+async def test_no_message_writes_a_header_of_an_answer(tmp_path: Path) -> None:
+    evil = "text/html\r\nset-cookie: evil=1\r\n\r\n<script>"
+    name = "q\r\nset-cookie: evil=1"
+    async with broker(tmp_path, **PORTS) as server:
+        core = server.broker
+        for queue in ("q", name):
+            core.workqueues.declare(SELF, "/", queue, durable=True)
+            properties = amqp_fields.encode_properties({"content_type": evil})
+            core.routing.publish(SELF, "/", "", queue, properties, b"x", lambda *_: None)
+        for path in ("q", "q%0d%0aset-cookie:%20evil=1"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.config.http.port)
+            writer.write(
+                f"GET /api/message/{path}?readTimeout=1000 HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+                "Connection: close\r\n\r\n".encode()
+            )
+            answer = await asyncio.wait_for(reader.read(), SECONDS)
+            writer.close()
+            assert answer.startswith(b"HTTP/1.1 200" if path == "q" else b"HTTP/1.1 404")
+            assert b"\r\nset-cookie" not in answer
+
+
+@pytest.mark.parametrize("headers", ELSEWHERE)
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_page_of_another_server_takes_no_message(
+    tmp_path: Path, method: str, headers: dict[str, str]
+) -> None:
+    async with web(tmp_path) as (server, client):
+        await client.post("/api/message/jobs", content=b"job")
+        path = "/api/message/jobs?readTimeout=100"
+        assert (await client.request(method, path, headers=headers)).status_code == 403
+        path = "/api/message/made-by-a-page?readTimeout=100"
+        assert (await client.request(method, path, headers=headers)).status_code == 403
+        queues = {each.name: each.ready for each in server.broker.workqueues.queues(SELF)}
+        assert queues == {"jobs": 1}
+
+
+async def test_programs_and_pages_of_the_broker_still_take_messages(tmp_path: Path) -> None:
+    async with web(tmp_path) as (_, client):
+        host = client.base_url.netloc.decode()
+        for headers in (
+            {}, {**BROWSER, "sec-fetch-site": "none"}, {**BROWSER, "sec-fetch-site": "same-origin"},
+            {**BROWSER, "referer": f"http://{host}/"}, {"origin": f"http://{host}"},
+        ):  # fmt: skip
+            await client.post("/api/message/jobs", content=b"job")
+            answer = await client.get("/api/message/jobs?readTimeout=1000", headers=headers)
+            assert answer.content == b"job", headers
+
+
+@pytest.mark.parametrize("path", ["/mqtt", "/stomp", "/ws"])
+async def test_a_page_of_another_server_opens_no_websocket(tmp_path: Path, path: str) -> None:
+    async with broker(tmp_path, **PORTS) as server:
+        for origin in ("https://evil.example", "null"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.config.http.port)
+            writer.write(
+                f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.config.http.port}\r\n"
+                "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+                f"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nOrigin: {origin}\r\n\r\n".encode()
+            )
+            answer = await asyncio.wait_for(reader.readline(), SECONDS)
+            writer.close()
+            assert answer.split()[1] == b"403"
+
+
+async def test_no_get_changes_anything_for_a_page_of_another_server(tmp_path: Path) -> None:
+    async with web(tmp_path) as (server, client):
+        core = server.broker
+        core.admin.create_topic(SELF, TopicConfig("thing", 1, 1))
+        core.workqueues.declare(SELF, "/", "thing", durable=True)
+        before = core.log_end
+        # What GETs of a page can ask: with nothing but their own headers.
+        for method, path in requests(server):
+            if method == "GET" and "follow" not in path:
+                for name in ("thing", "not-there"):
+                    headers = {**BROWSER, "sec-fetch-site": "cross-site"}
+                    await client.get(filled(path, name, "%2F"), headers=headers)
+        assert core.log_end == before

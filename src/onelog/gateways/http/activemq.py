@@ -13,7 +13,7 @@ two requests, for a minute.
 import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,7 +24,7 @@ from onelog.core.workqueues.consumers import Consumer
 from onelog.core.workqueues.deliveries import Delivery, in_amqp_form
 from onelog.errors import InvalidRequestError, QueueNotFoundError
 from onelog.gateways import House
-from onelog.gateways.http.messages import http_headers, number
+from onelog.gateways.http.messages import PRINTABLE, number, raw
 from onelog.gateways.http.requests import body_of, called, principal_of
 from onelog.record.forms import amqp, amqp_fields
 from onelog.record.forms.neutral import Neutral
@@ -150,10 +150,7 @@ async def _receive(house: House, request: Request) -> Response:
         return Response(status_code=204)
     neutral = _neutral(delivery)
     media = dict(neutral.headers).get("amqp.content-type")
-    headers = {**http_headers(neutral), "destination": name}
-    return Response(
-        neutral.body or b"", 200, headers, media.decode("latin-1") if media else "text/plain"
-    )
+    return raw(neutral, media, "text/plain", {"destination": quote(name, safe=PRINTABLE)})
 
 
 async def _next(

@@ -29,12 +29,17 @@ from onelog.gateways.http.requests import PRINCIPAL, SLASH
 log = logging.getLogger(__name__)
 
 _SAFE = ("GET", "HEAD", "OPTIONS")
+TAKING = ("/api/message/",)
+"""Where a GET takes a message, and makes a queue: it is no more safe than a POST."""
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "x-frame-options": "DENY",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
+    # Whatever it says to be, nothing in it is run on the console's origin.
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
 }
 """Of every answer that has none of its own."""
 
@@ -104,6 +109,10 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
+                # A line that ends in a message's header would begin another one.
+                message["headers"] = [
+                    (name, _CONTROL.sub(b" ", value)) for name, value in message["headers"]
+                ]
             await send(message)
 
         raw = scope.get("raw_path") or b""
@@ -152,11 +161,16 @@ class Guard:
                 f"{host!r:.80} is no name of this machine: call it by its address, or add the name "
                 "to http.hosts"
             )
-        if scope["type"] == "http" and scope["method"] in _SAFE:
+        takes = scope["type"] == "http" and scope["method"] in _SAFE
+        if takes and not scope["path"].startswith(TAKING):
             return ""
         origin = headers.get("origin")
         if origin is None:
-            return "" if headers.get("sec-fetch-site", "none") in _SAME else _FOREIGN
+            # Without TLS browsers say of a GET to other machines at most which page was before.
+            is_told = not takes or not headers.get("user-agent", "").startswith("Mozilla/")
+            site = headers.get("sec-fetch-site", "none" if is_told else "")
+            before = urlsplit(headers.get("referer", "")).netloc.lower()
+            return "" if site in _SAME or (not site and before == host.lower()) else _FOREIGN
         allowed = self._house.loaded.config.http.origins.split(",")
         is_same = urlsplit(origin).netloc.lower() == host.lower()
         return "" if is_same or "*" in allowed or origin in allowed else _FOREIGN

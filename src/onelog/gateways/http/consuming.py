@@ -22,7 +22,7 @@ from onelog.core.leases.lending import Leased
 from onelog.core.leases.supply import LeaseRequest
 from onelog.errors import InvalidRequestError, LeaseNotFoundError, OnelogError
 from onelog.gateways import House
-from onelog.gateways.http.messages import RECEIPT, http_headers, neutral_of, number, shown
+from onelog.gateways.http.messages import RECEIPT, neutral_of, number, raw, shown
 from onelog.gateways.http.requests import answer, called, json_of, principal_of
 from onelog.record.decode import decode_messages
 
@@ -55,12 +55,8 @@ def routes(house: House) -> list[BaseRoute]:
             return Response(status_code=204)
         place, more = messages[0]
         neutral = neutral_of(place[3])
-        headers = {**http_headers(neutral), RECEIPT: more["receipt"]}
         kind = next((v for n, v in neutral.headers if n == "content-type" and v), None)
-        media = "application/octet-stream" if kind is None else kind.decode("latin-1")
-        if not media.isprintable():
-            media = "application/octet-stream"
-        return Response(neutral.body or b"", 200, headers, media)
+        return raw(neutral, kind, "application/octet-stream", {RECEIPT: more["receipt"]})
 
     async def ack(request: Request) -> Response:
         return await _settled(house, request, house.broker.acknowledge)

@@ -5,6 +5,8 @@ import re
 from typing import Any
 from urllib.parse import quote
 
+from starlette.responses import Response
+
 from onelog.core.cursors.fetch import Result
 from onelog.errors import InvalidRequestError, OnelogError
 from onelog.message import Message
@@ -16,7 +18,8 @@ from onelog.record.forms.neutral import Neutral
 KEY, HEADER, RECEIPT = "onelog-key", "onelog-header-", "onelog-receipt"
 """Headers of HTTP that are a message's own."""
 _NAME = re.compile(r"[A-Za-z0-9!#$&'*+.^_`|~-]+")
-_SAFE = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
+PRINTABLE = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
+"""What is in a header as it is; anything else is in URL quotes."""
 
 
 def neutral_of(message: Message) -> Neutral:
@@ -59,11 +62,20 @@ def http_headers(neutral: Neutral) -> dict[str, str]:
     """A message's key and headers as headers of HTTP, in URL quotes where they must be."""
     found = {}
     if neutral.key is not None:
-        found[KEY] = quote(neutral.key, safe=_SAFE)
+        found[KEY] = quote(neutral.key, safe=PRINTABLE)
     for name, value in neutral.headers:
         if value is not None and _NAME.fullmatch(name):
-            found[f"{HEADER}{name}"] = quote(value, safe=_SAFE)
+            found[f"{HEADER}{name}"] = quote(value, safe=PRINTABLE)
     return found
+
+
+def raw(neutral: Neutral, media: bytes | None, default: str, more: dict[str, str]) -> Response:
+    """A message as the answer itself. A browser saves what somebody has sent, and shows nothing."""
+    kind = default if media is None else media.decode("latin-1")
+    if not kind.isprintable():
+        kind = "application/octet-stream"
+    headers = {**http_headers(neutral), **more, "content-disposition": "attachment"}
+    return Response(neutral.body or b"", 200, headers, kind)
 
 
 def messages_in(result: Result) -> list[tuple[int, Message]]:
