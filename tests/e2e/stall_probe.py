@@ -2,11 +2,13 @@
 
     python -m tests.e2e.stall_probe PORT PID
 
-It goes on until its standard input ends, and then prints one line of JSON.
+For each line of its standard input it prints one line of JSON, of what was seen since the last one,
+and ends when that ends.
 
 What counts is how long the server kept everybody waiting. So the time is taken off in which server
 or probe were ready to run and the kernel had others run: that a machine has too much to do is no
-mistake of the server's.
+mistake of the server's. Surer still is how long the server's first thread, which serves everybody,
+has computed between a question and its answer.
 """
 
 import contextlib
@@ -38,6 +40,8 @@ class Probed:
     slowest_ms: float = 0.0
     stalled_ms: float = 0.0
     """The longest time of an answer, without what the machine had to do with it."""
+    cpu_ms: float = 0.0
+    """The most that the server's first thread has computed until an answer came."""
 
 
 def question() -> bytes:
@@ -73,11 +77,22 @@ def waited_s(pid: int | str) -> float:
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 
-def probe(port: int, pid: int) -> Probed:
+def computed_s(pid: int | str) -> float:
+    """How long the first thread of a process has run."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def probe(port: int, pid: int) -> None:
     """Ask until standard input ends."""
     found, request = Probed(), question()
     connection: socket.socket | None = None
-    while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
+    while True:
+        if select.select([sys.stdin], [], [], PAUSE_S)[0]:
+            if not sys.stdin.readline():
+                return
+            print(json.dumps(asdict(found)), flush=True)
+            found = Probed()
+        computed = computed_s(pid)
         began, waited = time.perf_counter(), waited_s(pid) + waited_s("self")
         if connection is None:
             connection = socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS_MAX)
@@ -90,26 +105,41 @@ def probe(port: int, pid: int) -> Probed:
         found.asked += 1
         found.slowest_ms = max(found.slowest_ms, taken_s * 1000)
         found.stalled_ms = max(found.stalled_ms, (taken_s - waited) * 1000)
-    return found
+        found.cpu_ms = max(found.cpu_ms, (computed_s(pid) - computed) * 1000)
+
+
+class Probe:
+    """A probe that asks in a process of its own."""
+
+    def __init__(self, port: int, pid: int, log: Path) -> None:
+        command = [sys.executable, "-m", "tests.e2e.stall_probe", str(port), str(pid)]
+        self._child: subprocess.Popen[bytes] = spawn(command, log, pipes=True)
+
+    def seen(self) -> Probed:
+        """What was seen since this was called last."""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.write(b"\n")
+        self._child.stdin.flush()
+        return Probed(**json.loads(self._child.stdout.readline()))
+
+    def stop(self) -> None:
+        """Ask no more."""
+        stop(self._child, timeout_s=1)
 
 
 @contextlib.contextmanager
 def probing(port: int, pid: int, log: Path) -> Iterator[Probed]:
     """Probe while the block lasts; what was seen is there after it."""
-    command = [sys.executable, "-m", "tests.e2e.stall_probe", str(port), str(pid)]
-    child: subprocess.Popen[bytes] = spawn(command, log, pipes=True)
+    asking = Probe(port, pid, log)
     found = Probed()
     try:
         yield found
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.close()
-        said = json.loads(child.stdout.readline())
-        for name, value in said.items():
+        for name, value in asdict(asking.seen()).items():
             setattr(found, name, value)
     finally:
-        stop(child, timeout_s=1)
+        asking.stop()
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(probe(int(sys.argv[1]), int(sys.argv[2])))), flush=True)
+    probe(int(sys.argv[1]), int(sys.argv[2]))

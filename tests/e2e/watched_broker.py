@@ -16,6 +16,8 @@ from tests.e2e.processes import (
     stop,
     wait_until,
 )
+from tests.e2e.stall_probe import computed_s
+from tests.ports import free_port
 
 COMMAND = Path(sys.executable).parent / "onelog"
 SETTINGS = {
@@ -35,6 +37,7 @@ SETTINGS = {
     "store.disk_force_percent": 99,
     "store.disk_refuse_percent": 99,
 }
+ALL_PORTS = ("kafka", "http", "amqp", "stomp", "mqtt", "grpc", "replication")
 BUGS = ("Traceback", "its session failed")
 """What a log says only where our own code failed."""
 
@@ -91,6 +94,10 @@ class WatchedBroker:
             raise ChildError("the broker ended by itself")
         return self._greeting in self.log.read_bytes()
 
+    def computed_s(self) -> float:
+        """How long the thread that serves everybody has computed."""
+        return computed_s(self.pid)
+
     @property
     def pid(self) -> int:
         """Its process."""
@@ -114,6 +121,18 @@ class WatchedBroker:
             for number, line in enumerate(lines)
             if any(word in line for word in BUGS)
         ]
+
+
+class ServingEverything(WatchedBroker):
+    """`onelog broker` with all its ports, that of followers, too."""
+
+    def __init__(self, folder: Path, **settings: object) -> None:
+        first = free_port()
+        self.ports = {section: first + at for at, section in enumerate(ALL_PORTS)}
+        given = {f"{section}.port": port for section, port in self.ports.items()}
+        super().__init__(folder, **{**given, **settings})
+        self.port = first + len(ALL_PORTS)
+        self.ports["broker"] = self.port
 
 
 class WatchedNameserver(WatchedBroker):

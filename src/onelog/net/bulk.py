@@ -21,6 +21,8 @@ LIMITS = Limits(write_pause_bytes=2 << 20)
 class BulkConnection(Connection):
     """A connected socket and its session."""
 
+    reads_on = True
+
     @property
     def backlog(self) -> int:
         """Bytes that were sent, and are not yet with the kernel."""
@@ -39,21 +41,16 @@ class BulkConnection(Connection):
             self._find_gone(error)
         self._active = True
 
-    def data_received(self, data: Buffer) -> None:
-        """Bytes arrived."""
-        self._active = True
-        if not self.closing:
-            self.guard(self._session.data_received, data)
-
     def read_much(self) -> None:
         """Read large pieces, to a place of its own: the session is done with each in its call."""
-        self.reads_on = True
         view = memoryview(bytearray(READ_BYTES))
         read = 0
 
         def filled(size: int) -> None:
             nonlocal read
-            self.data_received(view[:size])
+            self._active = True
+            if not self.closing:
+                self.guard(self._session.data_received, view[:size])
             read += size
             if read >= READ_BYTES and not self.closing:
                 read = 0

@@ -282,6 +282,8 @@ class Connection(asyncio.Protocol):
 
     flush_bytes = FLUSH_BYTES
     """What `write` does not hold back until the end of the tick."""
+    reads_on = False
+    """Whether it is read from though it is behind: its session sends it little meanwhile."""
 
     def __init__(
         self,
@@ -305,8 +307,6 @@ class Connection(asyncio.Protocol):
         """What waited for the peer when it fell behind."""
         self.held = False
         """Whether nothing is to be read from it, for a reason of its session's."""
-        self.reads_on = False
-        """Whether it is read from though it is behind: its session sends it little meanwhile."""
         self.idle_ms = limits.idle_ms
         """After that time in which nothing moved it is closed; never, if that is 0."""
         self.closing = False

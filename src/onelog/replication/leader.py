@@ -560,13 +560,14 @@ class EpochSession(FollowerSession):
         self._told = -1
 
     def _handle(self, data: Buffer) -> None:
-        for each in self._reader.feed(data):
+        found = self._reader.feed(data)
+        for number, each in enumerate(found, 1):
             if isinstance(each, epoch_ha.Greeting):
                 self._greet(each)
             elif not self._greeted:
                 raise WireError("it reports before it has said who it is")
-            else:
-                self._reported(each.offset)
+            elif self._next < 0 or number == len(found):
+                self._reported(each.offset)  # Those between the first and the last say less.
 
     def _greet(self, greeting: epoch_ha.Greeting) -> None:
         if self._greeted:
