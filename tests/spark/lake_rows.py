@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from onelog.spark.lake import tables as lake_tables
 from onelog.spark.lake.files import FileWriter, WrittenFile
 from onelog.spark.lake.tables import Form
 
@@ -44,5 +45,8 @@ def rows(
 def written(
     folder: Path, form: Form, *batches: pa.RecordBatch, file_bytes: int = 1 << 20
 ) -> list[WrittenFile]:
-    writer = FileWriter(folder, hide=form == "parquet", file_bytes=file_bytes)
+    writer = FileWriter(
+        folder, hide=form == "parquet", file_bytes=file_bytes,
+        types=lambda name: lake_tables.types_of(folder / name, form),
+    )  # fmt: skip
     return [file for batch in batches for file in writer.add(batch)] + list(writer.rest())

@@ -245,7 +245,7 @@ def test_a_schema_is_inferred_from_objects() -> None:
     ]
     assert infer_schema(sample).simpleString() == (
         "struct<id:bigint,price:double,tags:array<string>,item:struct<sku:string,count:bigint>,"
-        "none:string,mixed:string,late:boolean,empty:string,huge:double,lists:array<array<double>>>"
+        "none:string,mixed:string,late:boolean,empty:string,huge:decimal(38,0),lists:array<array<double>>>"
     )
 
 

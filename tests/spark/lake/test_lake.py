@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 from onelog.errors import ConfigError
 from onelog.spark import lake
 from onelog.spark.jobs.queries import Ran
+from onelog.spark.lake import tables as lake_tables
 from onelog.spark.lake.tables import Form
 from tests.spark.threaded_cluster import ThreadedCluster
 
@@ -106,6 +107,51 @@ def test_decoded_bodies_are_columns_and_the_others_dead_letters(
     assert letters["body"].tolist() == [b"no json"]
     assert letters["reason"].iloc[0]
     assert len(DeltaTable(tmp_path / "payments").to_pandas()) == 1
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_fields_that_change_their_types_are_dead_letters_and_no_value_changes(
+    spark: "SparkSession", cluster: ThreadedCluster, tmp_path: Path, form: Form
+) -> None:
+    cluster.topic("orders", 1)
+    first = b'{"amount": 1, "item": {"n": 1}, "list": [1], "big": 1, "paid": true, "day": null}'
+    cluster.send("orders", [first])
+    sync(spark, cluster, tmp_path, "orders", form=form, decode="json")
+    good = b'{"amount": 2, "item": {"n": 2, "new": "x"}, "day": {"y": 2026}, "late": 1.5}'
+    bad = [
+        b'{"amount": 1.5}', b'{"item": {"n": 0.5}}', b'{"list": [1, 2.5]}', b'{"amount": "7"}',
+        b'{"big": 123456789012345678901234567890}', b'{"paid": 1}', b'{"item": "text"}',
+    ]  # fmt: skip
+    cluster.send("orders", [good, *bad])
+    sync(spark, cluster, tmp_path, "orders", form=form, decode="json")
+    letters = lake.read(spark, tmp_path / "orders.dead_letters").collect()
+    assert sorted(bytes(row.body) for row in letters) == sorted(bad)
+    assert all(row.reason for row in letters)
+
+    def found() -> list[tuple[object, ...]]:
+        rows = lake.read(spark, tmp_path / "orders").orderBy("offset").collect()
+        return [
+            (
+                row.amount,
+                row["item"].n,
+                row["item"].new,
+                row.list,
+                row.big,
+                row.paid,
+                row.day,
+                row.late,
+            )
+            for row in rows
+        ]
+
+    expected = [
+        (1, 1, None, [1], 1, True, None, None),
+        (2, 2, "x", None, None, None, '{"y":2026}', 1.5),
+    ]
+    assert found() == expected
+    if form == "delta":
+        assert lake_tables.compact(tmp_path / "orders") == 2
+        assert found() == expected
 
 
 def test_mistakes_are_named(

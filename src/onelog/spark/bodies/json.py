@@ -35,6 +35,8 @@ _US_MIN = -62_135_596_800_000_000
 _US_MAX = 253_402_300_799_999_999
 """The years 1 to 9999, in microseconds since the epoch."""
 _DIGITS = Context(prec=80)
+_WIDE = sql.DecimalType(38, 0)
+"""Of whole numbers that need more than 64 bits."""
 _TEXT = msgspec.json.Encoder(decimal_format="number")
 
 
@@ -337,7 +339,10 @@ def _inferred(value: object) -> sql.DataType:
     if isinstance(value, bool):
         return sql.BooleanType()
     if isinstance(value, int):
-        return sql.LongType() if -_INT64_MAX - 1 <= value <= _INT64_MAX else sql.DoubleType()
+        if -_INT64_MAX - 1 <= value <= _INT64_MAX:
+            return sql.LongType()
+        # A double would be another number.
+        return _WIDE if abs(value) < 10**_WIDE.precision else sql.StringType()
     if isinstance(value, float):
         return sql.DoubleType()
     if isinstance(value, dict):
@@ -360,6 +365,8 @@ def _merged(one: sql.DataType, other: sql.DataType) -> sql.DataType:
         return other
     if {type(one), type(other)} == {sql.LongType, sql.DoubleType}:
         return sql.DoubleType()
+    if {type(one), type(other)} == {sql.LongType, sql.DecimalType}:
+        return _WIDE
     if isinstance(one, sql.ArrayType) and isinstance(other, sql.ArrayType):
         return sql.ArrayType(_merged(one.elementType, other.elementType))
     if isinstance(one, sql.StructType) and isinstance(other, sql.StructType):

@@ -10,21 +10,29 @@ how far a table is, the table itself says (see `lake.positions`).
 Invariant: every message of the topics, from where the sync began, is in its table once.
 """
 
+import contextlib
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+
 from onelog.errors import ConfigError
-from onelog.spark.columns.messages import INCARNATION
+from onelog.spark.bodies.json import JsonBodies, infer_schema
+from onelog.spark.columns.messages import ALL, INCARNATION
+from onelog.spark.columns.tables import arrow_schema
 from onelog.spark.jobs.queries import OnProgress, Ran, ShouldStop, run, triggered
 from onelog.spark.lake import tables as lake_tables
 from onelog.spark.lake.files import check_names, table_name
 from onelog.spark.lake.positions import beginning
 from onelog.spark.lake.sink import FORMAT, LakeSink
 from onelog.spark.lake.tables import Form
+from onelog.spark.lake.types import conflict, merged, named
 from onelog.spark.options import read_options
+from onelog.spark.read.batch import sample_bodies
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,6 +81,7 @@ def start(
     check_names(list(topics))
     checkpoint = folder / CHECKPOINTS / _identity(topics, form)
     given = _begun(folder, form, {**(options or {}), "subscribe": ",".join(topics)}, checkpoint)
+    given = _with_known_fields(topics, folder, form, given)
     columns = [each for each in COLUMNS if each != "properties" or "decode" not in given]
     given["columns"] = f"{given.get('columns') or ','.join(columns)},{INCARNATION}"
     spark.dataSource.register(LakeSink)
@@ -84,6 +93,47 @@ def start(
         .queryName(f"onelog-lake-{_identity(topics, form)}")
     )
     return triggered(writing, every).start(str(folder))
+
+
+def _with_known_fields(
+    topics: Sequence[str], folder: Path, form: Form, given: dict[str, str]
+) -> dict[str, str]:
+    """With the schema that is to be inferred: fields that tables have keep their types.
+
+    What is something else in a message cannot be decoded then, and becomes a dead letter.
+    """
+    options = read_options(given)
+    if options.decode is None or options.decode.form != "json" or not options.decode.needs_sample:
+        return given
+    known = _types_together(topics, folder, form)
+    if not len(known):
+        return given
+    sample = sample_bodies(options, options.decode.sample_records)
+    misfits = JsonBodies(list(known)).decode(sample).errors
+    fitting = [body for row, body in enumerate(sample) if row not in misfits]
+    with contextlib.suppress(ConfigError):  # None of them has a field.
+        known = merged(known, arrow_schema(infer_schema(fitting)))
+    return {**given, "schema": from_arrow_schema(known).json()}
+
+
+def _types_together(topics: Sequence[str], folder: Path, form: Form) -> pa.Schema:
+    """The decoded fields of all tables; whole numbers and others are both in doubles."""
+    found: dict[str, pa.DataType] = {}
+    for topic in topics:
+        for field in lake_tables.types_of(folder / table_name(topic), form) or ():
+            name, kind = field.name, field.type
+            other = found.setdefault(name, kind)
+            one, two = pa.schema([(name, other)]), pa.schema([(name, kind)])
+            if conflict(one, two) is None:
+                found[name] = merged(one, two).field(name).type
+            elif {other, kind} == {pa.int64(), pa.float64()}:
+                found[name] = pa.float64()
+            else:
+                raise ConfigError(
+                    f"the tables of {', '.join(topics)} have the field {name} as {named(other)} "
+                    f"and as {named(kind)}: sync their topics one by one"
+                )
+    return pa.schema([(name, kind) for name, kind in found.items() if name not in ALL])
 
 
 def read(spark: "SparkSession", table: str | Path) -> "DataFrame":

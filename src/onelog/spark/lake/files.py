@@ -4,18 +4,20 @@
     DIR/<topic>.dead_letters/date=.../part-<unique>.parquet
 
 The day is that of the store time, in UTC. With decoded bodies, rows whose body could not be decoded
-go to the dead letters, with the reason and the body as it came.
+go to the dead letters, with the reason and the body as it came; so do rows that have something else
+in a column than the table has (`lake.types`).
 
 Invariant: a file is whole and on disk when its name is returned, and no two attempts write the same
 file. Which files count is the table's business (`lake.tables`).
 """
 
 import datetime
+import functools
 import json
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -24,8 +26,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from onelog.errors import ConfigError
+from onelog.errors import ConfigError, UndecodableError
 from onelog.spark.columns.messages import INCARNATION
+from onelog.spark.lake.types import fit
 from onelog.spark.read.offsets import Extent
 
 ERROR_COLUMN = "_error"
@@ -38,6 +41,10 @@ _PLACE = ("topic", "broker", "queue")
 _STATS = ("offset", "queue", "store_time")
 _ODD = re.compile(r"[^a-zA-Z0-9_.%|-]")
 """What only topics of other protocols than RocketMQ's have in their names."""
+
+
+KnownTypes = Callable[[str], pa.Schema | None]
+"""The types of a table's columns, by its name; None if there is no table yet."""
 
 
 class Place(NamedTuple):
@@ -87,19 +94,28 @@ def check_names(topics: Mapping[str, str] | list[str]) -> None:
 class FileWriter:
     """Collects the rows of one task, by table and day, and writes them."""
 
-    def __init__(self, folder: Path, *, hide: bool, file_bytes: int = FILE_BYTES) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        hide: bool,
+        file_bytes: int = FILE_BYTES,
+        types: KnownTypes = lambda name: None,
+    ) -> None:
         """`hide` for plain Parquet, whose readers take every file that they see."""
         self._folder = folder
         self._hide = hide
         self._file_bytes = file_bytes
+        self._types = functools.cache(types)
         self._rows: dict[tuple[str, str], list[pa.RecordBatch]] = {}
         self._sizes: dict[tuple[str, str], int] = {}
 
     def add(self, batch: pa.RecordBatch) -> Iterator[WrittenFile]:
         """Take rows; gives the files that are full."""
-        for name, part in _by_outcome(batch):
-            for topic, day, rows in _by_topic_and_day(part):
-                key = (table_name(topic) + name, day)
+        for topic, day, part in _by_topic_and_day(batch):
+            name = table_name(topic)
+            for suffix, rows in _by_outcome(part, self._types(name)):
+                key = (name + suffix, day)
                 self._rows.setdefault(key, []).append(rows)
                 self._sizes[key] = self._sizes.get(key, 0) + rows.nbytes
                 if self._sizes[key] >= self._file_bytes:
@@ -148,19 +164,32 @@ def hidden(path: Path) -> Path:
     return path.with_name(f".{path.name}")
 
 
-def _by_outcome(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows that were decoded, and the dead letters, each with what is added to the table."""
-    if ERROR_COLUMN not in batch.schema.names:
-        yield "", batch
+def _by_outcome(
+    batch: pa.RecordBatch, known: pa.Schema | None
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows that the table takes, and the dead letters, with what is added to its name."""
+    good, failed, reasons = batch, None, None
+    if ERROR_COLUMN in batch.schema.names:
+        reasons = batch.column(ERROR_COLUMN)
+        failed = pc.is_valid(reasons)
+        # What was decoded has its body in columns; what was not is one of the dead letters.
+        good = batch.drop_columns([n for n in (ERROR_COLUMN, "body") if n in batch.schema.names])
+    if known is not None:
+        good, misfits = fit(good, known)
+        if misfits and reasons is None and "body" not in batch.schema.names:
+            raise UndecodableError(next(iter(misfits.values())))
+        if misfits:
+            own = [misfits.get(row) for row in range(len(batch))]
+            reasons = pc.coalesce(*filter(None, [reasons]), pa.array(own, pa.string()))
+            failed = pc.is_valid(reasons)
+    if failed is None or reasons is None:
+        yield "", good
         return
-    failed = pc.is_valid(batch.column(ERROR_COLUMN))
-    good = batch.filter(pc.invert(failed)).drop_columns([ERROR_COLUMN])
-    if "body" in good.schema.names:
-        good = good.drop_columns(["body"])
+    good = good.filter(pc.invert(failed))
     bad = batch.filter(failed)
     wanted = (*_DEAD_LETTER_COLUMNS, INCARNATION)
     names = [name for name in wanted if name in bad.schema.names]
-    letters = bad.select([*names, ERROR_COLUMN]).rename_columns([*names, "reason"])
+    letters = bad.select(names).append_column("reason", reasons.filter(failed))
     for name, rows in (("", good), (DEAD_LETTERS, letters)):
         if rows.num_rows:
             yield name, rows

@@ -71,7 +71,10 @@ class LakeStream:
         self, query: str, batch: int, batches: Iterator[pa.RecordBatch]
     ) -> WriterCommitMessage:
         """In a task: files that belong to no table yet."""
-        writer = FileWriter(self.folder, hide=self.form == "parquet", file_bytes=self.file_bytes)
+        writer = FileWriter(
+            self.folder, hide=self.form == "parquet", file_bytes=self.file_bytes,
+            types=lambda name: lake_tables.types_of(self.folder / name, self.form),
+        )  # fmt: skip
         files = [file for rows in batches for file in writer.add(rows)]
         written = FilesWritten((*files, *writer.rest()))
         settle()

@@ -18,6 +18,9 @@ A plain Parquet folder has a journal for the same purpose (0.1 had one for each 
 A topic's dead letters are taken before its other rows, and the positions of both tables are those
 of the whole batch. So what lies before the positions of the topic's own table is in one of the two.
 
+The journal also keeps the types of the columns, which a Delta table knows by itself; all files have
+these types (`lake.types`), and a file that does not is not taken.
+
 Invariant: a message is in the table once, however often and by whomever it is committed.
 """
 
@@ -28,14 +31,14 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction
 
@@ -50,6 +53,7 @@ from onelog.spark.lake.files import (
     table_name,
     write_file,
 )
+from onelog.spark.lake.types import conflict, merged
 from onelog.spark.read.offsets import Incarnations
 
 Form = Literal["delta", "parquet"]
@@ -179,8 +183,9 @@ def _remove(folder: Path, files: Iterable[WrittenFile], hide: bool) -> None:
 
 
 def _commit_delta(folder: Path, files: Sequence[WrittenFile], reached: Mapping[Place, int]) -> int:
+    found = _types_in(folder / each.path for each in files)
+    schema = None if found is None else found.append(pa.field(DATE, pa.string()))
     for _ in range(_CONFLICTS_MAX):
-        schema = _schema(folder / files[0].path) if files else None
         table = _open_or_create(folder, schema)
         if table is None:
             return 0
@@ -228,27 +233,66 @@ def _commit_sifted(
         for file in files
     ]
     done = [Transaction(_PREFIX + text, version, now_ms) for text, version in changes.items()]
+    known = pa.schema(table.schema().to_arrow())
     if schema is None:
-        schema = pa.schema(table.schema().to_arrow())
-    _widen(table, schema)
+        schema = known
+    _check_types(Path(table.table_uri.removeprefix("file://")), known, schema)
+    _grow(table, known, schema)
     table.create_write_transaction(
         list(added), "append", schema, [DATE],
         commit_properties=CommitProperties(app_transactions=done, max_commit_retries=10),
     )  # fmt: skip
 
 
-def _widen(table: DeltaTable, schema: pa.Schema) -> None:
-    """Add columns that the table does not have yet: bodies may get new fields."""
-    known = {field.name for field in table.schema().fields}
-    new = [field for field in schema if field.name not in known]
-    if new:
-        fields = Schema.from_arrow(pa.schema(new)).fields
-        table.alter.add_columns(list(fields))
+def _grow(table: DeltaTable, known: pa.Schema, schema: pa.Schema) -> None:
+    """Add columns, and fields of structs, that the table does not have yet."""
+    if merged(known, schema) != merged(known, known):
+        nothing = pa.table([pa.array([], field.type) for field in schema], schema=schema)
+        write_deltalake(table, nothing, mode="append", schema_mode="merge")
 
 
-def _schema(path: Path) -> pa.Schema:
-    found = pq.read_schema(path).remove_metadata()
-    return found.append(pa.field(DATE, pa.string()))
+def _types_in(paths: Iterable[Path]) -> pa.Schema | None:
+    """The types of the columns in files; `StoreError` if they do not agree."""
+    found: pa.Schema | None = None
+    for path in paths:
+        own = pq.read_schema(path).remove_metadata()
+        if found is not None:
+            _check_types(path, found, own)
+        found = own if found is None else merged(found, own)
+    return found
+
+
+def _check_types(path: Path, known: pa.Schema, found: pa.Schema) -> None:
+    """Workers fit their rows to the table; so this is one that was made, or grew, since then."""
+    if (difference := conflict(known, found)) is not None:
+        raise StoreError(
+            f"{path} would have the column {difference}: it was changed while rows were written. "
+            "Nothing was added; start the sync again, and what does not fit becomes a dead letter"
+        )
+
+
+def types_of(folder: Path, form: Form) -> pa.Schema | None:
+    """The types of a table's columns, but the date's; None if there is no such table."""
+    if form == "parquet":
+        return _known_types(folder, _read_journals(folder))
+    try:
+        known = pa.schema(DeltaTable(folder).schema().to_arrow())
+    except TableNotFoundError:
+        return None
+    return pa.schema([field for field in known if field.name != DATE])
+
+
+def _known_types(folder: Path, journals: Mapping[str, "_Journal"]) -> pa.Schema | None:
+    """What the journal says; where it is of an earlier version, the first file with a column."""
+    own = journals.get(_POSITIONS)
+    if own is not None and own.types:
+        return pa.ipc.read_schema(pa.py_buffer(own.types))
+    found: pa.Schema | None = None
+    for path in sorted(folder.glob(f"{DATE}=*/*.parquet")) if journals else ():
+        if path.name[0] != ".":
+            types = pq.read_schema(path).remove_metadata()
+            found = types if found is None else merged(found, types)
+    return found
 
 
 def _commit_parquet(
@@ -266,8 +310,14 @@ def _commit_parquet(
         own = journals.get(path.name, _Journal(0, (), {})).next_offsets
         changes = {_journal_text(t): v for t, v in positions.changes(reached).items()}
         names = tuple(file.path for file in sifted.new)
+        known = _known_types(folder, journals)
+        found = _types_in(hidden(folder / name) for name in names)
+        if known is not None and found is not None:
+            _check_types(folder, known, found)
+            found = merged(known, found)
+        types = (found or known or pa.schema([])).serialize().to_pybytes()
         if names or changes:
-            _write_journal(path, _Journal(0, names, {**own, **changes}))
+            _write_journal(path, _Journal(0, names, {**own, **changes}, types))
         for name in names:
             _show(folder / name)
         _remove(folder, sifted.replaced, hide=True)
@@ -300,6 +350,8 @@ class _Journal:
     batch: int
     files: tuple[str, ...]
     next_offsets: Mapping[str, int]
+    types: bytes = b""
+    """An Arrow schema."""
 
 
 def _read_journals(folder: Path) -> dict[str, _Journal]:
@@ -377,7 +429,7 @@ def _settle_parquet(folder: Path, place: Place) -> None:
         journals = _read_journals(folder)
         if changes := _journal_positions(journals.values()).unsettled(place):
             own = journals.get(_POSITIONS, _Journal(0, (), {}))
-            kept = _Journal(0, own.files, {**own.next_offsets, **changes})
+            kept = replace(own, next_offsets={**own.next_offsets, **changes})
             _write_journal(folder / JOURNAL / _POSITIONS, kept)
 
 
@@ -410,8 +462,21 @@ def files_of(folder: Path) -> list[str]:
 
 
 def compact(folder: Path, target_bytes: int = 128 << 20) -> int:
-    """Join small files of a Delta table into larger ones; how many files went."""
-    done = _delta(folder).optimize.compact(target_size=target_bytes)
+    """Join small files of a Delta table into larger ones; how many files went.
+
+    delta-rs casts what it joins: a file with other types than the table's, as 0.1 may
+    have written, would have other values afterwards.
+    """
+    table = _delta(folder)
+    known = pa.schema(table.schema().to_arrow())
+    for uri in table.file_uris():
+        path = Path(uri.removeprefix("file://"))
+        if (difference := conflict(known, pq.read_schema(path))) is not None:
+            raise StoreError(
+                f"{path} has the column {difference}: to join files would change values, and "
+                "nothing was done. Sync the topic to another folder"
+            )
+    done = table.optimize.compact(target_size=target_bytes)
     return int(done["numFilesRemoved"])
 
 
