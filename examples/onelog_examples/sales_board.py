@@ -23,6 +23,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import functions as f
 
+from onelog.spark.folders import local_folder
 from onelog.spark.jobs import topics
 from onelog.spark.jobs.queries import triggered
 from onelog.spark.jobs.topics import Link
@@ -66,7 +67,7 @@ def start(
 
     Orders that come more than `late_seconds` after later ones may not be counted any more.
     """
-    folder = folder.absolute()
+    folder = local_folder("board", folder).absolute()
     checkpoint = folder / CHECKPOINT
     followed = topics.follow(spark, link, orders, ["body", "store_time"], **options)
     counted = board(followed, window_seconds, late_seconds)
@@ -169,7 +170,7 @@ def tidy(table: Path) -> None:
 def read(folder: Path) -> Sequence[Cell]:
     """The board as it is now, in order of time; nothing before the first result."""
     try:
-        rows = DeltaTable(folder / TABLE).to_pyarrow_table().to_pylist()
+        rows = DeltaTable(local_folder("board", folder) / TABLE).to_pyarrow_table().to_pylist()
     except TableNotFoundError:
         return []
     cells = [Cell(**row) for row in rows]

@@ -777,6 +777,8 @@ def _check_relations(config: Config, sources: Mapping[str, str]) -> None:
     if 40 + 4 * store.index_slots + 20 * store.index_entries > INT32_MAX:
         reason = f"an index file of that size is over {INT32_MAX} bytes"
         refuse(reason, "store.index_slots", "store.index_entries")
+    if "://" in broker.store_path:
+        refuse("a store is a folder of this machine, on a disk or mounted", "broker.store_path")
     if broker.host in _ANY_HOST and broker.advertised_host in _ANY_HOST:
         reason = "clients cannot connect there; set broker.advertised_host to where they can"
         refuse(reason, "broker.host", "broker.advertised_host")

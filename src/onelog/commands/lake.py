@@ -14,6 +14,7 @@ from onelog.commands.job.running import counting, until_interrupted
 from onelog.commands.spark_options import Job, Json, on_spark, spark_extra
 from onelog.commands.terminal import console, show_bytes, show_count, table
 from onelog.errors import ConfigError
+from onelog.spark.folders import local_folder
 
 if TYPE_CHECKING:
     from onelog.spark.lake.tables import TableInfo
@@ -53,6 +54,7 @@ def sync_topics(
     ] = 1_000_000,
 ) -> None:
     """Bring the tables of topics up to date: each message once, also after a crash."""
+    to = local_folder("--to", to)
     from onelog.spark import lake
 
     options = {
@@ -114,6 +116,7 @@ def retain_days(
     only: Only = None,
 ) -> None:
     """Drop old days from tables; `vacuum` deletes their files later (Delta)."""
+    folder = local_folder("lake", folder)
     today = datetime.datetime.now(datetime.UTC).date()
     for lake, each in _tables(folder, only):
         unit = "rows" if each.form == "delta" else "files"
@@ -124,6 +127,7 @@ def retain_days(
 def _each(
     folder: Path, only: Sequence[str] | None, what: str, work: Callable[[ModuleType, Path], int]
 ) -> None:
+    folder = local_folder("lake", folder)
     for lake, each in _tables(folder, only):
         if each.form == "delta":
             typer.echo(f"{each.name}: {show_count(work(lake, folder / each.name))} {what}")

@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 
 from onelog.errors import ConfigError
 from onelog.spark import link
+from onelog.spark.folders import local_folder
 from onelog.spark.link import Link, link_of
 from onelog.spark.read.boundaries import (
     EARLIEST,
@@ -285,6 +286,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     given = Given(options)
     store = given.text("store")
     if store is not None:
+        store = str(local_folder("option store", store))
         network = (*link.NAMES, "group", "commitOffsets")
         given.refuse_with("store", network, "a store's files are read without asking a broker")
     else:

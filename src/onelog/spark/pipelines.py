@@ -20,6 +20,7 @@ from importlib import util
 from pathlib import Path
 
 from onelog.errors import ConfigError
+from onelog.spark.folders import local_folder
 from onelog.spark.java import java_home
 from onelog.spark.link import ENVIRONMENT
 from onelog.spark.session import EVERYWHERE
@@ -43,6 +44,7 @@ CONF = {
 
 def init(folder: Path) -> Sequence[Path]:
     """Make a pipeline that works: the files that were written."""
+    folder = local_folder("pipeline", folder)
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is there already, and not empty: name another folder")
     name = folder.absolute().name
@@ -73,7 +75,7 @@ def command(
     dry_run: bool = False,
 ) -> list[str]:
     """The command line that runs the pipeline of a folder; to be run in that folder."""
-    spec = folder / SPEC
+    spec = local_folder("pipeline", folder) / SPEC
     if not spec.is_file():
         raise ConfigError(f"{folder} is no pipeline: it has no {SPEC} (onelog pipeline init)")
     if master is not None and remote is not None:

@@ -22,6 +22,7 @@ from onelog.client.admin.topics import TopicChange
 from onelog.client.connection import background
 from onelog.client.connection.instance import Instance
 from onelog.errors import TopicNotFoundError
+from onelog.spark.folders import local_folder
 from onelog.spark.jobs.queries import triggered
 from onelog.spark.options import write_options
 
@@ -69,10 +70,11 @@ def start(
     frame: "DataFrame", link: Link, name: str, checkpoint: Path, every: float | None, **options: str
 ) -> "StreamingQuery":
     """Begin to write a stream to topics, in the background."""
+    folder = local_folder("checkpoint", checkpoint).absolute()
     writing = (
         frame.writeStream.format(FORMAT)
         .options(**link, **options)
-        .option("checkpointLocation", str(checkpoint.absolute()))
+        .option("checkpointLocation", str(folder))
         .queryName(f"onelog-{name}")
     )
     return triggered(writing, every).start()

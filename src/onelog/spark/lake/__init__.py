@@ -24,6 +24,7 @@ from onelog.errors import ConfigError
 from onelog.spark.bodies.json import JsonBodies, infer_schema
 from onelog.spark.columns.messages import ALL, INCARNATION
 from onelog.spark.columns.tables import arrow_schema
+from onelog.spark.folders import local_folder
 from onelog.spark.jobs.queries import OnProgress, Ran, ShouldStop, run, triggered
 from onelog.spark.lake import tables as lake_tables
 from onelog.spark.lake.files import check_names, table_name
@@ -61,7 +62,7 @@ def sync(
     `options` are those of the data source: `nameserver`, `decode` and `schema`,
     `maxOffsetsPerTrigger` and so on.
     """
-    folder = Path(to).absolute()
+    folder = local_folder("lake", to).absolute()
     query = start(topics, folder, spark=spark, options=options, form=form, every=every)
     return run(query, on_progress, should_stop)
 
@@ -78,6 +79,7 @@ def start(
     """Begin to sync, in the background."""
     if not topics:
         raise ConfigError("no topic is named: say which ones to sync")
+    folder = local_folder("lake", folder).absolute()
     check_names(list(topics))
     checkpoint = folder / CHECKPOINTS / _identity(topics, form)
     given = _begun(folder, form, {**(options or {}), "subscribe": ",".join(topics)}, checkpoint)
@@ -138,7 +140,7 @@ def _types_together(topics: Sequence[str], folder: Path, form: Form) -> pa.Schem
 
 def read(spark: "SparkSession", table: str | Path) -> "DataFrame":
     """A table of a lake as it is now, read without any jar."""
-    folder = Path(table).absolute()
+    folder = local_folder("table", table).absolute()
     files = lake_tables.files_of(folder)
     if not files:
         raise ConfigError(f"{folder} is no lake table, or an empty one")

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCom
 from pyspark.sql.types import StructType
 
 from onelog.errors import ConfigError
+from onelog.spark.folders import local_folder
 from onelog.spark.lake import tables as lake_tables
 from onelog.spark.lake.files import FILE_BYTES, FileWriter, WrittenFile
 from onelog.spark.lake.tables import Form
@@ -56,7 +57,9 @@ class LakeSink(DataSource):
         if form not in ("delta", "parquet"):
             raise ConfigError(f"option form is delta or parquet, and not {form!r}")
         file_bytes = int(self.options.get("fileBytes", FILE_BYTES))
-        return stream_writer(LakeStream(Path(path), cast(Form, form), file_bytes), schema)
+        return stream_writer(
+            LakeStream(local_folder("option path", path), cast(Form, form), file_bytes), schema
+        )
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction
 
 from onelog.errors import ConfigError, StoreError
+from onelog.spark.folders import local_folder
 from onelog.spark.lake.files import (
     DATE,
     DEAD_LETTERS,
@@ -438,6 +439,7 @@ def _settle_parquet(folder: Path, place: Place) -> None:
 
 def tables(folder: Path) -> Iterator[TableInfo]:
     """The tables in a folder, by name."""
+    folder = local_folder("lake", folder)
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if not path.is_dir() or path.name.startswith((".", "_")):
             continue
