@@ -59,6 +59,8 @@ WAYS: dict[str, str | tuple[str, ...]] = {
     "cluster promote": ("POST /v1/cluster/promote",),
     "cluster demote": ("POST /v1/cluster/promote",),
     "cluster drain": ("POST /v1/cluster/drain",),
+    "cluster elect": ("POST /v1/cluster/elect",),
+    "cluster truncate": ("POST /v1/cluster/truncate",),
     "cluster join": ("POST /v1/cluster/join",),
     "user create": ("POST /v1/users",),
     "user add": ("POST /v1/users",),

@@ -18,7 +18,7 @@ from tests.ports import free_port
 async def test_a_broker_without_replicas_says_so(tmp_path: Path) -> None:
     async with http(tmp_path) as (_, web):
         assert (await web.get("/v1/cluster/replicas")).json()["items"] == []
-        for action in ("promote", "drain", "join"):
+        for action in ("promote", "drain", "join", "elect", "truncate"):
             refused = await web.post(f"/v1/cluster/{action}", json={"node": 1})
             assert refused.status_code == 400
             assert "no replicas" in refused.json()["detail"]

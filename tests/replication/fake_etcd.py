@@ -51,6 +51,12 @@ class FakeEtcd:
         self.history: list[tuple[float, Mapping[str, Put | None]]] = []
         self._numbers = itertools.count(1)
 
+    def lose_all(self) -> None:
+        """Begin anew, with nothing: as an etcd whose folder was deleted."""
+        self.revision = 1
+        self.keys.clear()
+        self.leases.clear()
+
     def grant(self, ttl_ms: int) -> Lease:
         lease = Lease(next(self._numbers), ttl_ms)
         self.leases[lease.number] = (ttl_ms, self._time.now_ms + ttl_ms)

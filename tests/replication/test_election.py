@@ -1,16 +1,22 @@
 """Elections on a simulated etcd: who becomes master, and that there never are two."""
 
 import random
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onelog.replication.election import Election, InSync, Node, Progress, Role, Self
+from onelog.replication.election import Election
+from onelog.replication.identity import Identity
 from onelog.replication.registry import Put, Request, State, View, encode, view_of
+from onelog.replication.roles import InSync, Node, Progress, Role, Self
 from tests.replication.fake_etcd import FakeEtcd, FakeRegistry, Timeline
 
 LEASE_MS = 3_000
@@ -27,6 +33,8 @@ class World:
 
     def __post_init__(self) -> None:
         self.etcd = FakeEtcd(self.time, late_ms=100)
+        self.disks = Path(tempfile.mkdtemp())
+        weakref.finalize(self, shutil.rmtree, self.disks)
         self.nodes: dict[int, FakeNode] = {}
         self.reigns: dict[int, int] = {}
         """Who was master, per epoch."""
@@ -34,6 +42,8 @@ class World:
     def start(self, number: int, **how: object) -> "FakeNode":
         old = self.nodes.get(number)
         node = FakeNode(self, number, end=old.end if old else 0, epoch=old.epoch if old else 0)
+        if old is not None:
+            node.folder = old.folder
         for name, value in how.items():
             setattr(node, name, value)
         self.nodes[number] = node
@@ -74,6 +84,11 @@ class FakeNode(Node):
         self.world, self.number = world, number
         self.end, self.epoch = end, epoch
         self.fit = self.alive = self.intact = True
+        self.clean = True
+        """Whether it was stopped so before this start."""
+        self.boot = "boot"
+        self.folder = self.disk()
+        self.truncates = False
         self.stopped = False
         self.waiting: list[Callable[[], None]] = []
         self.rate = 1.0
@@ -84,8 +99,14 @@ class FakeNode(Node):
         self.paused = False
         self.catches_up = True
 
+    def disk(self) -> Path:
+        """An empty one."""
+        return Path(tempfile.mkdtemp(dir=self.world.disks))
+
     def begin(self) -> None:
         time = self.world.time
+        boot = self.boot if self.intact else f"another than {self.boot}"
+        identity = Identity(self.number, self.folder, clean=self.clean and self.intact, boot=boot)
         registry = FakeRegistry(
             self.world.etcd, time, lambda: self.travel(), lambda: self.travel_back()
         )
@@ -97,7 +118,7 @@ class FakeNode(Node):
         self.election = Election(
             me, self, registry, self.monotonic_ms, lambda: 0,
             lambda delay, call: time.after(delay / self.rate, lambda: self.call(call)),
-            intact=self.intact,
+            identity=identity,
         )  # fmt: skip
         self.election.start()
 
@@ -127,7 +148,17 @@ class FakeNode(Node):
 
     def progress(self) -> Progress:
         follows = self.election.role.master is not None
-        return Progress(self.epoch, self.end, self.end, self.fit, follows)
+        held = (self.epoch, self.end)
+        return Progress(self.epoch, self.end, self.end, self.fit, follows, (), held)
+
+    def has(self, epoch: int, confirmed: int) -> bool:
+        return self.end >= confirmed and (not confirmed or self.epoch >= epoch)
+
+    def is_empty(self) -> bool:
+        return self.end == 0 and self.epoch == 0
+
+    def may_truncate(self) -> None:
+        self.truncates = True
 
     def become(self, role: Role, in_sync: InSync) -> None:
         self.in_sync, self.paused = in_sync, False
@@ -149,9 +180,6 @@ class FakeNode(Node):
 
     def resume(self) -> None:
         self.paused = False
-
-    def made_intact(self) -> None:
-        self.intact = True
 
 
 @pytest.fixture
@@ -182,12 +210,21 @@ def test_a_whole_set_is_founded_by_its_first_node_at_once(world: World) -> None:
     assert follower == Role(False, 1, 0, "host:0", "ha:0")
 
 
-def test_a_set_is_not_founded_by_a_node_that_has_less_than_another(world: World) -> None:
-    """As when etcd has lost everything."""
+def test_a_set_that_etcd_has_forgotten_is_not_founded_by_a_node_that_has_less_than_another(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     world.start(0)
     world.start(1, end=500, epoch=3)
+    world.start(2, end=400, epoch=2)
     world.time.run(10_000)
-    assert world.masters() == [1]
+    assert world.masters() == []
+    assert "etcd has lost what it knew of this set, whose last epoch was 3" in caplog.text
+    assert "not counted: node 0 (empty)" in caplog.text
+    world.nodes[0].alive = False
+    world.time.run(5_000)
+    world.start(0, end=500, epoch=2)
+    assert world.master().number == 1
+    assert (world.state().epoch, world.state().in_sync) == (4, (1,))
 
 
 def test_a_set_without_its_first_node_is_founded_when_it_is_whole(world: World) -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from onelog.errors import RegistryError
-from onelog.replication.election import Election, InSync, Node, Progress, Role, Self
+from onelog.replication.election import Election
 from onelog.replication.etcd import Etcd, parse_endpoints, prefix_of
 from onelog.replication.registry import Put
+from onelog.replication.roles import InSync, Node, Progress, Role, Self
 from onelog.server import void
 from tests.ports import free_port
 from tests.replication.conftest import RealEtcd
@@ -174,7 +175,13 @@ class QuietNode(Node):
     def resume(self) -> None:
         pass
 
-    def made_intact(self) -> None:
+    def has(self, epoch: int, confirmed: int) -> bool:
+        return True
+
+    def is_empty(self) -> bool:
+        return False
+
+    def may_truncate(self) -> None:
         pass
 
 

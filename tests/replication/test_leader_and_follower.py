@@ -295,16 +295,31 @@ def test_what_only_the_old_master_had_is_cut(make: MakeNode) -> None:
 
 
 def test_a_founder_that_was_lost_before_anybody_had_anything_comes_back(make: MakeNode) -> None:
-    founder, master = make(0, gated=False), make(1, gated=False)
+    founder, master = make(0), make(1, gated=False)
     founder.epochs.begin(1, 0)
     founder.append(3)
     master.epochs.begin(2, 0)
     master.append(20, b"y" * 100)
-    founder.store.set_gated(True)
     Wire(master.lead(LOCAL), founder.follow(epochs=True), epochs=True).settle()
     assert [place for place, _ in founder.cuts] == [0]
     assert founder.bytes_of_log() == master.bytes_of_log()
     assert founder.epochs.entries == [(2, 0)]
+
+
+def test_what_others_may_have_read_is_not_cut_for_a_master_that_began_later(
+    make: MakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, young = make(0, gated=False), make(1, gated=False)
+    old.epochs.begin(1, 0)
+    old.append(3)
+    young.epochs.begin(2, 0)
+    old.store.set_gated(True)
+    before = old.bytes_of_log()
+    with caplog.at_level(logging.WARNING):
+        Wire(young.lead(LOCAL), old.follow(epochs=True), epochs=True).settle()
+    assert old.cuts == []
+    assert old.bytes_of_log() == before
+    assert "have nothing in common: if this node has the messages that count" in caplog.text
 
 
 def test_the_same_epochs_do_not_make_another_log_the_same(

@@ -9,11 +9,11 @@ import pytest
 from onelog.clock import ManualClock
 from onelog.config import ReplicationConfig
 from onelog.errors import NotMasterError, OnelogError, StoreFullError
-from onelog.replication.election import InSync, Role
 from onelog.replication.epochs import Epochs
 from onelog.replication.leader import NEW_SHARE, Leader
 from onelog.replication.link import Touched
 from onelog.replication.replica import AGAIN_MS, HAND_OVER_MS, Replica
+from onelog.replication.roles import InSync, Role
 from onelog.store.message_store import MessageStore
 from tests.replication.wired import STORE, MemoryLink, message
 
@@ -369,7 +369,7 @@ def test_a_log_that_may_be_torn_is_cut_to_what_is_certain_before_it_follows(make
     one.run(200)
     settle()
     assert two.store.log_end == one.store.log_end
-    two.replica.is_intact = False
+    two.replica.identity.is_torn = True
     certain = two.store.confirmed
     two.replica.become(follower_of(0, 2), in_sync(0, 1))
     assert two.store.log_end == certain

@@ -238,8 +238,10 @@ TABLES: dict[str, dict[str, str]] = {
             PATCH /v1/config
             PATCH /v1/users/{name}
             POST /v1/cluster/drain
+            POST /v1/cluster/elect
             POST /v1/cluster/join
             POST /v1/cluster/promote
+            POST /v1/cluster/truncate
             POST /v1/half-messages/resume
             POST /v1/users
         """,

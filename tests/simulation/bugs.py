@@ -11,6 +11,7 @@ from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Change, Tables
 from onelog.core.parts import Parts
 from onelog.replication.election import Election
+from onelog.replication.identity import Identity
 from onelog.replication.leader import Leader
 from onelog.replication.replica import Replica
 
@@ -89,10 +90,39 @@ def act_while_the_log_is_read() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def take_any_disk_for_the_former_one() -> Iterator[None]:
+    """A node with another disk counts as the member that it was."""
+
+    def recognize(self: Election) -> None:
+        self._is_recognized = True
+
+    with (
+        mock.patch.object(Election, "_recognize", recognize),
+        mock.patch.object(Replica, "_keeps", return_value=0),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def forget_doubt_at_a_clean_stop() -> Iterator[None]:
+    """Who was stopped cleanly counts as intact, whatever was before."""
+    made = Identity.__init__
+
+    def without_doubt(self: Identity, node: int, *given: Any, clean: bool, **more: Any) -> None:
+        made(self, node, *given, clean=clean, **more)
+        if clean:
+            self.trust()
+
+    with mock.patch.object(Identity, "__init__", without_doubt):
+        yield
+
+
 BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     bug.__name__: bug
     for bug in (
         acknowledge_before_confirm, forget_the_fence, no_truncation, keep_an_expired_lease,
-        apply_before_record, act_while_the_log_is_read,
+        apply_before_record, act_while_the_log_is_read, take_any_disk_for_the_former_one,
+        forget_doubt_at_a_clean_stop,
     )
 }  # fmt: skip

@@ -14,6 +14,7 @@ from unittest import mock
 from onelog.config import ReplicationConfig, StoreConfig
 from onelog.core.cursors import warming
 from onelog.core.durable import tables
+from onelog.replication.registry import View, view_of
 from onelog.store import queue_files
 from tests.simulation import endings
 from tests.simulation.checks import Promises, Settled
@@ -251,6 +252,16 @@ class Cluster:
         assert self._etcd is not None
         self._etcd.is_down = down
 
+    def registered(self) -> View:
+        """What the registry has."""
+        assert self._etcd is not None
+        return view_of(self._etcd.keys.read())
+
+    def empty_etcd(self) -> None:
+        """Have the registry lose all that it has."""
+        assert self._etcd is not None
+        self._etcd.keys.lose_all()
+
     # -- the end -------------------------------------------------------------------------------
 
     def _become_well(self) -> None:
@@ -268,7 +279,10 @@ class Cluster:
                 node.kill()
             if not node.is_up:
                 self.start(node)
-        self._pass(QUIET_S)
+        self._pass(QUIET_S / 2)
+        if not self.promises.strict:
+            self._give_up_lone_logs()
+        self._pass(QUIET_S / 2)
         master = self._the_master()
         self._all_confirm()
         for node in self.nodes:
@@ -280,6 +294,15 @@ class Cluster:
         for node in self.nodes:
             node.stop()
             endings.files_are_right(node)
+
+    def _give_up_lone_logs(self) -> None:
+        """As somebody who looks after the set, and reads what the nodes' logs say."""
+        for node in self.members:
+            assert node.replica is not None
+            follower = node.replica.follower
+            if follower is not None and "have nothing in common" in follower.hindrance:
+                self.kernel.note(node.name, "may truncate its log")
+                node.replica.may_truncate()
 
     def _pass(self, seconds: float) -> None:
         end_us = self.kernel.now_us + seconds * 1_000_000

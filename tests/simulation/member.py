@@ -1,5 +1,6 @@
 """A node of a replicated set: what a server does around its `Replica`, on simulated time."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,14 +11,16 @@ from onelog.config import ReplicationConfig, StoreConfig
 from onelog.core.broker import Broker
 from onelog.errors import NotMasterError, OnelogError
 from onelog.message import LOOPBACK
-from onelog.replication.election import Election, Role, Self
+from onelog.replication.election import Election
 from onelog.replication.epochs import Epochs
+from onelog.replication.identity import Identity
 from onelog.replication.leader import Leader
 from onelog.replication.link import Session
 from onelog.replication.replica import Replica
+from onelog.replication.roles import Role, Self
 from onelog.rocketmq.pop import Pop
 from onelog.rocketmq.profile import NAMING, ROCKETMQ
-from tests.simulation.disk import Disks
+from tests.simulation.disk import Disk, Disks
 from tests.simulation.etcd import Etcd
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import End, Network
@@ -51,6 +54,8 @@ class Member(Node):
         self.replica: Replica | None = None
         self.election: Election | None = None
         self.has_lost_writes = False
+        """Whether its disk may lack what it had, and the set has not taken it in since."""
+        self._had_end = self._boots = 0
         self._address = ""
         self._dials = 0
         self._pause_us = PAUSE_US_MIN
@@ -64,12 +69,17 @@ class Member(Node):
         machine = Machine(self.kernel, self.disk, self.oscillator, self.after)
         self.store = store = open_store(machine, self.config, self.wall, gated=True)
         self._address, self._line, self._dials = "", None, 0
+        identity = Identity(
+            self.number, store.folder, clean=store.recovery.clean,
+            sync=self.config.flush == "sync", boot=f"{self.name}-{self._boots}",
+        )  # fmt: skip
         self.replica = Replica(
             self.number, store, Epochs(store.folder), world.replication, self,
             clock=self.oscillator, schedule=self.schedule, post=self.post,
             offload=self._offload_then,
             is_proven=lambda: self.election is not None and self.election.is_proven(),
             propose_in_sync=lambda ids: self._election().propose_in_sync(ids),
+            identity=identity,
         )  # fmt: skip
         me = Self(
             self.number, self.life_name, f"{self.name}:1", self.name,
@@ -77,9 +87,8 @@ class Member(Node):
         )  # fmt: skip
         self.election = Election(
             me, self.replica, world.etcd.registry(self), lambda: float(self.oscillator.now_ms()),
-            self.wall.now_ms, self.schedule, intact=not self.has_lost_writes,
+            self.wall.now_ms, self.schedule, identity=identity,
         )  # fmt: skip
-        self.has_lost_writes = False
         self.replica.start()
         self.election.start()
 
@@ -109,8 +118,40 @@ class Member(Node):
 
     def lose_power(self) -> None:
         """End at once, and lose what was not flushed."""
+        if self.config.flush != "sync":
+            self._lose()
         super().lose_power()
-        self.has_lost_writes = self.config.flush != "sync"
+        self._boots += 1
+
+    def _lose(self) -> None:
+        self._had_end = max(self.held_end(), self._had_end if self.has_lost_writes else 0)
+        self.has_lost_writes = True
+
+    def replace_disk(self, copy: Path | None = None) -> None:
+        """End at once, and come back with an empty disk, or a copy of what it was once."""
+        self._lose()
+        if self.is_up:
+            self.kill()
+        folder = self.disk.folder
+        shutil.rmtree(folder)
+        if copy is not None:
+            shutil.copytree(copy, folder)
+        self.disk = Disk(folder)
+        self.disk.flush_all()
+
+    def held_end(self) -> int:
+        """Up to where its disk has the log; one that was lost had it, and counted."""
+        return max(super().held_end(), self._had_end if self.has_lost_writes else 0)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it has all that the set thinks it has."""
+        if self.has_lost_writes and self.is_up:
+            election = self._election()
+            state = election.view.state
+            is_in = state is not None and self.number in state.in_sync
+            self.has_lost_writes = not is_in or bool(election.identity.doubt)
+        return not self.has_lost_writes
 
     def _end(self) -> None:
         self.world.network.cut(self, silently=False)
@@ -125,8 +166,10 @@ class Member(Node):
     @property
     def mastership(self) -> str:
         """Under which it promises something; another one for each, empty if it may not."""
-        role = self._election().role
-        return f"{self.life_name} in epoch {role.epoch}" if role.is_master else ""
+        role, replica = self._election().role, self.replica
+        # A node that is to lead has a follower's core for a while, which promises nothing.
+        leads = role.is_master and replica is not None and replica.leads
+        return f"{self.life_name} in epoch {role.epoch}" if leads else ""
 
     @property
     def epoch(self) -> int:

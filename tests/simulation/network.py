@@ -172,6 +172,9 @@ class Network:
                 mine.is_closed = True
                 failed()
                 return
+            if mine.is_closed:  # It was broken on its way.
+                failed()
+                return
             mine.session = made(mine)
             if mine.session is None:
                 mine.close()

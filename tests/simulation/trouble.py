@@ -1,11 +1,18 @@
 """What goes wrong in a simulated cluster, and for how long."""
 
 import errno
+import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
+from onelog.replication.identity import FILE as MEMBER_FILE
+from onelog.replication.registry import MemberEntry, View
 from tests.simulation.kernel import Kernel
 from tests.simulation.member import Member
 from tests.simulation.network import Network
@@ -22,6 +29,7 @@ class Place(Protocol):
     network: Network | None
     """None where there is one node only."""
     may_lose_power: bool
+    """Whether a loss of power takes nothing that somebody was told of."""
     is_quiet: bool
 
     def start(self, node: Node) -> None:
@@ -32,6 +40,14 @@ class Place(Protocol):
         """Have the registry answer nobody, or answer again."""
         ...
 
+    def registered(self) -> View:
+        """What the registry has."""
+        ...
+
+    def empty_etcd(self) -> None:
+        """Have the registry lose all that it has."""
+        ...
+
 
 @dataclass(eq=False)
 class Trouble:
@@ -40,6 +56,8 @@ class Trouble:
     place: Place
     pause_s: float = 0.4
     made: Counter[str] = field(default_factory=Counter)
+    _copies: dict[int, tuple[Path, int]] = field(default_factory=dict)
+    """By node, a copy of its disk, and how far its log went."""
 
     def begin(self) -> None:
         """Go on, for ever."""
@@ -68,12 +86,43 @@ class Trouble:
             kinds |= {
                 self._break_connection: 3, self._cut_off: 3, self._cut_off_one_way: 3,
                 self._cut_off_from_etcd: 3, self._split: 2, self._slow_network: 1,
-                self._no_etcd: 1, self._hand_over: 1,
+                self._no_etcd: 1, self._hand_over: 1, self._copy_disk: 2,
             }  # fmt: skip
+            kinds |= self._losses(node)
         (make,) = random.choices(list(kinds), list(kinds.values()))
         self.made[make.__name__.strip("_")] += 1
         place.kernel.note(node.name, "trouble:", make.__name__)
         make(node)
+
+    def _losses(self, node: Node) -> dict[Callable[[Node], None], int]:
+        """What a set survives that has another member who has everything."""
+        view, nodes = self.place.registered(), self.place.nodes
+        assert isinstance(node, Member)
+        sound = {each.number for each in nodes if isinstance(each, Member) and each.is_sound}
+        kinds: dict[Callable[[Node], None], int] = {}
+        if view.state is None:
+            return kinds
+        if sound & (set(view.state.in_sync) - {node.number}):
+            kinds = {self._replace_disk: 2}
+            if not self.place.may_lose_power:
+                kinds |= {self._lose_power: 2, self._restart_doubtful: 2}
+            if self._has_old_copy(node, view.members.get(node.number)):
+                kinds[self._restore_disk] = 8
+        if len(sound) == len(nodes) and all(map(_has_epochs, nodes)):
+            kinds[self._empty_etcd] = 1
+        return kinds
+
+    def _has_old_copy(self, node: Node, known: MemberEntry | None) -> bool:
+        """Whether there is a copy that can be told from the disk that the node has.
+
+        One that was made moments ago cannot: nobody was told how far the node has come since.
+        """
+        if node.number not in self._copies or known is None:
+            return False
+        copy, end = self._copies[node.number]
+        made = msgspec.json.decode((copy / MEMBER_FILE).read_bytes())
+        is_older = made["start"] < known.start or end < known.confirmed
+        return made["store"] != known.store or is_older
 
     def _later(self, seconds: float, call: Callable[[], None]) -> None:
         kernel = self.place.kernel
@@ -100,6 +149,48 @@ class Trouble:
     def _restart(self, node: Node) -> None:
         node.stop()
         self._later(0.1, lambda: self._up_again(node))
+
+    def _restart_doubtful(self, node: Node) -> None:
+        """Lose power, and be stopped cleanly before it has caught up, perhaps."""
+        node.lose_power()
+        self._all_others_down(node)
+
+        def restart() -> None:
+            self._up_again(node)
+            node.stop()
+            self._later(0.1, lambda: self._up_again(node))
+
+        self._later(0.2, lambda: self._up_again(node))
+        self._later(1, restart)
+
+    def _all_others_down(self, node: Node) -> None:
+        """Perhaps: so that it comes back first."""
+        if self.place.kernel.chance(0.5):
+            for each in self.place.nodes:
+                if each is not node and each.is_up:
+                    each.kill()
+                    self._later(5, partial(self._up_again, each))
+
+    def _replace_disk(self, node: Node) -> None:
+        assert isinstance(node, Member)
+        node.replace_disk()
+        self._all_others_down(node)
+        self._later(1, lambda: self._up_again(node))
+
+    def _copy_disk(self, node: Node) -> None:
+        folder = node.disk.folder
+        if node.number not in self._copies and (folder / MEMBER_FILE).exists():
+            copy = folder.with_name(f"{folder.name}-copy")
+            shutil.copytree(folder, copy)
+            self._copies[node.number] = copy, node.log_end()
+
+    def _restore_disk(self, node: Node) -> None:
+        assert isinstance(node, Member)
+        copy, _ = self._copies.pop(node.number)
+        node.replace_disk(copy)
+        shutil.rmtree(copy)
+        self._all_others_down(node)
+        self._later(1, lambda: self._up_again(node))
 
     def _stand_still(self, node: Node) -> None:
         kernel = self.place.kernel
@@ -200,3 +291,11 @@ class Trouble:
     def _no_etcd(self, node: Node) -> None:
         self.place.set_etcd_down(True)
         self._later(2, lambda: self.place.set_etcd_down(False))
+
+    def _empty_etcd(self, node: Node) -> None:
+        self.place.empty_etcd()
+
+
+def _has_epochs(node: Node) -> bool:
+    """Whether a node would know, after any fault, that it was in a set."""
+    return isinstance(node, Member) and node.replica is not None and node.replica.epochs.last > 0

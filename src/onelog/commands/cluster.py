@@ -12,8 +12,8 @@ from rich.text import Text
 
 from onelog.client.admin.cluster import BrokerSet, ClusterStatus
 from onelog.client.connection.nodes import Failure
-from onelog.commands.options import Broker, Cluster, Follow, Interval
-from onelog.commands.session import Session, Shown, connected
+from onelog.commands.options import Broker, Cluster, Follow, Interval, Yes
+from onelog.commands.session import Session, Shown, confirm, connected
 from onelog.commands.terminal import show_text, table
 from onelog.errors import BrokerNotFoundError, InvalidRequestError, RegistryError
 from onelog.replication.administration import (
@@ -144,6 +144,49 @@ async def join(
             "broker": name, "node": node, "replicas": count, "in_sync": list(state.in_sync),
         }  # fmt: skip
         session.show(document, f"{name}: node {node} is in sync; the set has {count} nodes")
+
+
+@app.command("elect")
+@connected
+async def elect(
+    session: Session,
+    node: NodeId,
+    broker: Broker = None,
+    cluster: Cluster = None,
+    etcd: Etcd = None,
+    yes: Yes = False,
+) -> None:
+    """Make a node master of a set that cannot elect one; messages that it lacks are given up.
+
+    Only if those who have them will not come back: the nodes' logs say who that is.
+    """
+    async with _chosen(session, broker, cluster, etcd) as (name, replicas):
+        confirm(f"{name}: make node {node} master, and give up all messages that it lacks?", yes)
+        state = await replicas.elect(node)
+        document = {"broker": name, "master": state.master, "epoch": state.epoch}
+        session.show(document, f"{name}: node {state.master} is the master of epoch {state.epoch}")
+
+
+@app.command("truncate")
+@connected
+async def truncate(
+    session: Session,
+    node: NodeId,
+    broker: Broker = None,
+    cluster: Cluster = None,
+    etcd: Etcd = None,
+    yes: Yes = False,
+) -> None:
+    """Have a node follow a master that lacks messages of it, which are given up.
+
+    A node does not do that by itself; its log says so.
+    """
+    async with _chosen(session, broker, cluster, etcd) as (name, replicas):
+        confirm(f"{name}: give up all messages of node {node} that the master lacks?", yes)
+        await replicas.truncate(node)
+        session.show(
+            {"broker": name, "node": node}, f"{name}: node {node} follows whoever is master now"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,8 @@ def _node_status(number: int, view: View, state: State) -> NodeStatus:
     if entry is not None:
         remarks = [
             *(["is to be stopped"] if entry.draining else []),
-            *([] if entry.intact else ["may have lost writes, and catches up"]),
+            *(["has another store than before, and catches up"] if entry.new else []),
+            *([] if entry.intact or entry.new else ["may have lost writes, and catches up"]),
             *([] if progress.fit else ["cannot be master now"]),
         ]
     role = "missing" if entry is None else "master" if number == master else "follower"
@@ -172,10 +173,17 @@ class ReplicaSet:
 
     async def drain(self, node: int) -> State:
         """Have a node leave the in-sync set, and mastership, so that it can be stopped."""
-        view = await self.view()
-        if node not in view.nodes:
-            raise BrokerNotFoundError(f"node {node} is not there")
         await self._ask(node, Request("drain"))
+        return await self._state()
+
+    async def elect(self, node: int) -> State:
+        """Have a node become master whatever it lacks, if there is none."""
+        await self._ask(node, Request("elect"))
+        return await self._state()
+
+    async def truncate(self, node: int) -> State:
+        """Have a node follow the master, and give up what the master lacks."""
+        await self._ask(node, Request("truncate"))
         return await self._state()
 
     async def wait_for_master(self) -> None:
@@ -189,10 +197,16 @@ class ReplicaSet:
             await asyncio.sleep(JOIN_LOOK_SECONDS)
 
     async def wait_for(self, node: int, told: Callable[[str], None]) -> None:
-        """Return when a node is in sync; until then, say how far it is, when that changes."""
+        """Return when a node is in sync; until then, say how far it is, when that changes.
+
+        One that was to be stopped is told that it is not.
+        """
         said = ""
         while True:
             view = await self.view()
+            entry = view.nodes.get(node)
+            if entry is not None and entry.draining:
+                await self._ask(node, Request("join"))
             status = _node_status(node, view, view.state or State(0, -1, (), 0))
             if status.is_in_sync and status.role != "missing":
                 return
@@ -214,7 +228,10 @@ class ReplicaSet:
 
     async def _ask(self, node: int, request: Request) -> None:
         key = f"requests/{node}"
-        before = (await self.view()).requests.get(node)
+        view = await self.view()
+        if node not in view.nodes:
+            raise BrokerNotFoundError(f"node {node} is not there")
+        before = view.requests.get(node)
         if before is not None and before[0].answer is None:
             raise InvalidRequestError(f"node {node} is busy with another request: try again")
         lease = await self._etcd.grant_lease(REQUEST_MS)

@@ -11,7 +11,6 @@ over first, if another one is in sync, so that nobody has to wait for a lease to
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from uuid import uuid4
 
 from onelog.clock import MonotonicClock, SystemClock
@@ -24,13 +23,15 @@ from onelog.errors import OnelogError, StoreError
 from onelog.net.bulk import BulkListener
 from onelog.net.capacity import Capacity
 from onelog.net.tls import Tls
-from onelog.replication.election import Election, Role, Self
+from onelog.replication.election import Election
 from onelog.replication.epochs import Epochs
 from onelog.replication.etcd import Etcd, parse_endpoints, prefix_of
 from onelog.replication.fixed import followers_port
+from onelog.replication.identity import Identity, boot_id
 from onelog.replication.leader import Leader, Offload
 from onelog.replication.node import MasterLine, listen_for_followers, shared
 from onelog.replication.replica import Replica
+from onelog.replication.roles import Role, Self
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -38,8 +39,6 @@ log = logging.getLogger(__name__)
 GOODBYE_SECONDS_MAX = 3.0
 ID_OF_FOLLOWER_0 = 1_000
 """What name servers know node 0 as while another one is master, which is 0 to them."""
-BOOT_FILE = "onelog-boot"
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 Rebuild = Callable[[Callable[[], None]], Awaitable[None]]
 """Closes the core, calls a function, opens the core in the role that `ElectedRole` has now."""
@@ -77,8 +76,11 @@ class ElectedRole:
         )
         self._listener: BulkListener | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._boot = _Boot(store)
         replication, broker = config.replication, config.broker
+        identity = Identity(
+            broker.broker_id, store.folder, clean=store.recovery.clean,
+            sync=store.config.flush == "sync", boot=boot_id(),
+        )  # fmt: skip
         prefix = prefix_of(broker.cluster, broker.name)
         self._etcd = Etcd(parse_endpoints(replication.etcd), prefix, replication.lease_ms // 4)
         self.replica = Replica(
@@ -86,7 +88,7 @@ class ElectedRole:
             schedule=schedule, post=post, offload=offload,
             is_proven=lambda: self.election.is_proven(),
             propose_in_sync=lambda ids: self.election.propose_in_sync(ids),
-            is_intact=self._boot.is_intact, on_intact=self._boot.remember,
+            identity=identity,
         )  # fmt: skip
         host = f"[{broker.client_host}]" if ":" in broker.client_host else broker.client_host
         self.ha_address = f"{host}:{followers_port(config)}"
@@ -97,7 +99,7 @@ class ElectedRole:
         )  # fmt: skip
         self.election = Election(
             me, self.replica, self._etcd, self._clock.now_ms, SystemClock().now_ms, schedule,
-            intact=self._boot.is_intact,
+            identity=identity,
         )  # fmt: skip
 
     # -- for the server ------------------------------------------------------------------------
@@ -227,29 +229,3 @@ class ElectedRole:
         task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-class _Boot:
-    """Whether the machine has crashed since the node was last known to have everything.
-
-    A process that dies leaves what it wrote to the system. A machine that does loses what was not
-    on disk, so a log that was not closed may lack what other nodes were told it has.
-    """
-
-    def __init__(self, store: MessageStore) -> None:
-        self._path = store.folder / BOOT_FILE
-        known = self._path.read_text() if self._path.exists() else None
-        flushed = store.config.flush == "sync"
-        self.is_intact = store.recovery.clean or flushed or known in (None, self._now())
-        if self.is_intact:
-            self.remember()
-
-    def _now(self) -> str:
-        return _BOOT_ID.read_text() if _BOOT_ID.exists() else uuid4().hex
-
-    def remember(self) -> None:
-        """The node has everything, from now on."""
-        try:
-            self._path.write_text(self._now())
-        except OSError as error:
-            log.warning("%s was not written: %s", self._path, error)

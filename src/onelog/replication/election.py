@@ -26,7 +26,13 @@ Two masters never acknowledge at the same time:
 Nobody outside the in-sync set is elected (`unclean` allows it). A member that may have lost writes
 it had confirmed (its machine crashed before they were on disk) is not intact: it leaves the set,
 and comes back when the master has had it catch up over a new connection. It is elected only if
-all members are there and none is intact.
+all members are there and none is intact. A node whose store is not the one that was a member, or
+an old copy of that (`identity`), is not even that: it is as good as not there until it has caught
+up. Who may be elected, `candidates` says.
+
+A registry that has lost its data is noticed by its revision, which went back: all that was learned
+from it is forgotten, leases with it. Nobody is elected there before all nodes have said that they
+are master no more.
 
 A lease that cannot be proven is never used again: its keep-alives may reach the registry while the
 answers get lost, and the others would wait for ever. The node asks for another one.
@@ -35,16 +41,17 @@ answers get lost, and the others would wait for ever. The node asks for another 
 import logging
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 import msgspec
 
 from onelog.errors import RegistryError
 from onelog.jobs import Job
+from onelog.replication import candidates
+from onelog.replication.candidates import Candidates, is_ready, progress_of, rank
+from onelog.replication.identity import Identity
 from onelog.replication.registry import (
     NOTHING,
-    Lag,
     Lease,
     Mastership,
     NodeEntry,
@@ -58,6 +65,7 @@ from onelog.replication.registry import (
     encode,
     view_of,
 )
+from onelog.replication.roles import InSync, Node, Role, Self
 
 log = logging.getLogger(__name__)
 
@@ -74,97 +82,6 @@ REST_LEASES = 3
 """Who made room for another master lets others go first for so long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a node is."""
-
-    epoch: int
-    """Of the last record of its log."""
-    end: int
-    confirmed: int
-    fit: bool = True
-    """Whether it could be master: not with a full disk."""
-    attached: bool = False
-    """Whether it follows, and the master knows how far it is."""
-    lags: tuple[Lag, ...] = ()
-    """Of its followers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    """What a node is to be: the master of an epoch, or a follower of one (or, for now, of none)."""
-
-    is_master: bool = False
-    epoch: int = 0
-    master: int | None = None
-    address: str = ""
-    """Where clients find the master."""
-    ha_address: str = ""
-    """Where its followers connect."""
-
-
-@dataclass(frozen=True, slots=True)
-class InSync:
-    """The in-sync set as the registry has it."""
-
-    ids: frozenset[int]
-    replicas: int
-    revision: int
-    unfit: frozenset[int] = frozenset()
-    """Nodes that are not to be in it, however far they are."""
-
-
-@dataclass(frozen=True, slots=True)
-class Self:
-    """Which node this is."""
-
-    id: int
-    instance: str
-    address: str
-    ha_address: str
-    replicas: int
-    """How many nodes the set is to have; asked when the set is founded."""
-    lease_ms: int
-    ack: str = "local"
-    unclean: bool = False
-    kafka_address: str = ""
-
-    def needed(self, replicas: int) -> int:
-        """How many members the in-sync set keeps, though some be away: fewer confirm nothing."""
-        return {"majority": replicas // 2 + 1, "all": replicas}.get(self.ack, 1)
-
-
-class Node(Protocol):
-    """What an election asks of the node, and tells it."""
-
-    def progress(self) -> Progress:
-        """How far it is."""
-        ...
-
-    def become(self, role: Role, in_sync: InSync) -> None:
-        """Take this role from now on. Of a follower's in-sync set nothing depends."""
-        ...
-
-    def in_sync_is(self, in_sync: InSync) -> None:
-        """For a master: what the registry has, after each proposal and each change."""
-        ...
-
-    def prepare_hand_over(self, target: int, ready: Callable[[str], None]) -> None:
-        """Acknowledge nothing more, and call back when the target has the whole log.
-
-        What is told is empty, or why it cannot be; then the node goes on as before.
-        """
-        ...
-
-    def resume(self) -> None:
-        """A hand-over that was prepared did not take place: go on as the master."""
-        ...
-
-    def made_intact(self) -> None:
-        """The node is known to have all that the set thinks it has."""
-        ...
-
-
 class Election:
     """One node's part. Everything runs in one thread; `start` begins, `stop` ends it."""
 
@@ -176,10 +93,10 @@ class Election:
         monotonic_ms: Callable[[], float],
         wall_ms: Callable[[], int],
         schedule: Schedule,
-        *,
-        intact: bool = True,
+        identity: Identity | None = None,
     ) -> None:
         self.me = me
+        self.identity = identity or Identity(me.id)
         self._node = node
         self._registry = registry
         self._now = monotonic_ms
@@ -188,8 +105,13 @@ class Election:
         self.role = Role()
         self.view = View()
         """What the registry had when it was read last."""
-        self._seen = 0
-        """The newest revision that was heard of; what is older comes too late."""
+        self._seen = self._seen_then = 0
+        """The newest revision that was heard of, now and when the registry was asked last.
+
+        What is older than it was then, the registry has lost; what is older than now comes late.
+        """
+        self._known_epoch = 0
+        self._is_recognized = False
         self._told = InSync(frozenset(), me.replicas, 0)
         self._lease = NO_LEASE
         self._proven_until = -math.inf
@@ -200,11 +122,12 @@ class Election:
         self._entering = False
         self._entered_at = -math.inf
         self._vacant_since: float | None = None
-        self._candidates: tuple[set[int], float] = (set(), 0.0)
+        self._candidates: tuple[Candidates, float] = (Candidates(), 0.0)
         """Who may be the next master, and since when."""
+        self._asked_to_run: Callable[[str], None] | None = None
+        """Told when this node is master, which somebody wants whatever it lacks."""
         self._wanted: frozenset[int] | None = None
         self._handing_over = False
-        self._intact = intact
         self._draining = False
         self._leaving: list[Callable[[str], None]] = []
         self._stopped = False
@@ -265,7 +188,7 @@ class Election:
         """As a master that can do nothing for now: let another one try, if there is one."""
         state = self.view.state
         others = (set(state.in_sync) if state else set()) & self.view.nodes.keys() - {self.me.id}
-        if self._handing_over or not any(self._progress(each).fit for each in others):
+        if self._handing_over or not any(progress_of(self.view, each).fit for each in others):
             return
         self._resting_until = self._now() + REST_LEASES * self.me.lease_ms
 
@@ -327,17 +250,21 @@ class Election:
             self._read_again = True
             return
         self._reading = True
+        self._seen_then = self._seen
         self._registry.read(self._was_read)
 
     def _learn(self, view: View) -> None:
         if view.revision >= self._seen:
             self._seen = view.revision
             self.view = view
+            self._known_epoch = max(self._known_epoch, self._epoch)
 
     def _was_read(self, snapshot: Snapshot | None) -> None:
         self._reading = False
         if self._stopped:
             return
+        if snapshot is not None and snapshot.revision < self._seen_then:
+            self._start_anew(snapshot.revision)
         if snapshot is not None and snapshot.revision >= self._seen:
             try:
                 view = view_of(snapshot)
@@ -349,6 +276,18 @@ class Election:
         if self._read_again:
             self._read_again = False
             self._read()
+
+    def _start_anew(self, revision: int) -> None:
+        """The registry has lost what it knew: nothing counts that was learned from it."""
+        log.error(
+            "node %d: etcd is at revision %d and was at %d: it has lost its data, or is another "
+            "one. This node registers there anew; if etcd knows no more of the set, a master is "
+            "elected when all of its nodes are there", self.me.id, revision, self._seen,
+        )  # fmt: skip
+        self._seen, self.view, self._is_recognized = 0, View(), False
+        self.identity.is_outside = False
+        self._give_up_lease()
+        self._ask_for_lease()
 
     def _write(
         self,
@@ -374,6 +313,8 @@ class Election:
         """Do what is to be done about what was read."""
         self._check_proof()
         view = self.view
+        if not self._is_recognized:
+            self._recognize()
         if view.master is None:
             self._find_vacant()
         elif self._holds_mastership():
@@ -402,7 +343,10 @@ class Election:
         self._become(Role(epoch=self._epoch), "has no master")
 
     def _follow(self, master: Mastership) -> None:
-        self._vacant_since, self._candidates = None, (set(), 0.0)
+        self._vacant_since, self._candidates = None, (Candidates(), 0.0)
+        if self._asked_to_run is not None and master.id != self.me.id:
+            asked, self._asked_to_run = self._asked_to_run, None
+            asked(f"node {master.id} has become the master")
         if master.id == self.me.id:
             # Of an earlier start, or under a lease that was given up: it will go.
             if self.view.master_lease in self._given_up:
@@ -444,6 +388,29 @@ class Election:
 
     # -- the node's own entry ------------------------------------------------------------------
 
+    def _recognize(self) -> None:
+        """Once after a start: see whether this node's store is the one that the registry knows."""
+        self._is_recognized = True
+        view, identity = self.view, self.identity
+        member = view.members.get(self.me.id)
+        if view.state is None:
+            return  # Nobody has ever been elected, as far as is known.
+        if member is None:
+            why = "its store is empty" if self._node.is_empty() else ""
+        else:
+            why = identity.why_new(member)
+            if not why and self._node.has(member.epoch, member.confirmed):
+                identity.confirmed = member.confirmed
+            elif not why and not identity.doubt:
+                why = f"its store had the log up to {member.confirmed}, and lacks that now"
+        if why:
+            identity.is_new = True
+            identity.doubt_it(why)
+            log.warning(
+                "node %d joins as a new member, and is not elected before it has caught up with a "
+                "master: %s", self.me.id, why,
+            )  # fmt: skip
+
     def _enter(self) -> None:
         """Write what this node is and how far, if that is not there as it should be."""
         me, view, lease = self.me, self.view, self._lease.number
@@ -454,20 +421,26 @@ class Election:
             self._say(f"another process is, or was until now, node {me.id} of the set: waiting")
             return
         node = self._node.progress()
-        if found is not None and node.attached and view.state and me.id not in view.state.in_sync:
-            self._make_intact()  # Who takes it into the set now sees what it really has.
+        if self.identity.doubt and found is not None and view.state is not None:
+            if me.id not in view.state.in_sync:
+                # Who takes it into the set now sees what it really has.
+                self.identity.is_outside = node.attached or self.identity.is_outside
+            elif self.identity.is_outside:
+                self.identity.trust()
         entry = NodeEntry(
-            me.address, me.ha_address, me.instance, self._intact, self._draining, me.kafka_address
-        )
+            me.address, me.ha_address, me.instance, self.identity.is_intact, self._draining,
+            me.kafka_address, self.identity.is_new,
+        )  # fmt: skip
         progress = ProgressEntry(
             node.epoch, node.end, node.confirmed,
             node.fit and self._now() >= self._resting_until, node.lags,
             view.state_revision if view.master is None else -1, self._wall_ms(),
+            max(self._known_epoch, node.epoch),
         )  # fmt: skip
         puts: dict[str, Put | None] = {}
         if there.lease != lease or entry != found:
             puts[f"nodes/{me.id}"] = Put(encode(entry), lease)
-        known = self._progress(me.id)
+        known = progress_of(view, me.id)
         is_due = self._now() - self._entered_at >= self._period_ms
         if (
             puts
@@ -475,6 +448,11 @@ class Election:
             or (is_due and msgspec.structs.replace(progress, time=known.time) != known)
         ):
             puts[f"progress/{me.id}"] = Put(encode(progress), lease)
+        member = view.members.get(me.id)
+        has_all = member is not None and self._node.has(member.epoch, member.confirmed)
+        known_as = self.identity.entry(*node.held, member if has_all else None)
+        if known_as is not None and known_as != member and (puts or is_due):
+            puts[f"members/{me.id}"] = Put(encode(known_as))
         if not puts:
             return
         self._entering = True
@@ -487,11 +465,6 @@ class Election:
 
         self._registry.write({f"nodes/{me.id}": there.revision}, puts, entered)
 
-    def _make_intact(self) -> None:
-        if not self._intact:
-            self._intact = True
-            self._node.made_intact()
-
     # -- becoming master -----------------------------------------------------------------------
 
     def _may_run(self, waited: float) -> bool:
@@ -501,61 +474,45 @@ class Election:
             self._writing
             or mine is None
             or mine.lease != self._lease.number
-            or not self._is_ready(me)
+            or not is_ready(view, me)
             or self._now() >= self._proven_until
         ):
             return False
-        eligible = self._eligible(waited)
-        if eligible != self._candidates[0]:
-            self._candidates = eligible, self._now()
+        if self._asked_to_run is not None:
+            return waited >= self.me.lease_ms  # By then any former master knows that it is over.
+        found = candidates.find(view, self.me.replicas, is_patient=waited >= self._period_ms)
+        if not found.ids:
+            found = self._unclean(found, waited)
+        if found != self._candidates[0]:
+            self._candidates = found, self._now()
         waited = self._now() - self._candidates[1]
-        if me not in eligible:
+        if me not in found.ids:
             return False
-        if waited < self._period_ms and not self._have_all_said(eligible):
+        if not self._have_all_said(found.ids) and (found.anew or waited < self._period_ms):
             return False
-        if view.state is not None and waited >= 2 * self._period_ms:
+        if view.state is not None and not found.anew and waited >= 2 * self._period_ms:
             return True  # The best one does not run, and each member would do.
-        return me == max(eligible, key=self._rank)
+        return me == max(found.ids, key=self._rank)
 
-    def _have_all_said(self, eligible: set[int]) -> bool:
+    def _have_all_said(self, ids: frozenset[int]) -> bool:
         """Whether all have said how far they are who could have: not so the master that is gone."""
         state = self.view.state
-        expected = eligible | (set(state.in_sync) - {state.master} if state else set())
-        return all(map(self._is_ready, expected))
-
-    def _is_ready(self, number: int) -> bool:
-        """Whether a node has said how far it is, without a master."""
-        return self._progress(number).vacancy == self.view.state_revision
-
-    def _progress(self, number: int) -> ProgressEntry:
-        return self.view.progress.get(number) or ProgressEntry()
+        expected = ids | (set(state.in_sync) - {state.master} if state else set())
+        return all(is_ready(self.view, each) for each in expected)
 
     def _rank(self, number: int) -> tuple[bool, bool, int, int, int]:
-        node, progress = self.view.nodes[number], self._progress(number)
-        return not node.draining, progress.fit, progress.epoch, progress.end, -number
+        return rank(self.view, number)
 
-    def _eligible(self, waited: float) -> set[int]:
-        """Who may be the next master."""
-        view, nodes = self.view, self.view.nodes
-        if view.state is None:
-            whole = len(nodes) >= self.me.replicas
-            return set(nodes) if whole or (0 in nodes and waited >= self._period_ms) else set()
-        in_sync = set(view.state.in_sync)
-        members = in_sync & nodes.keys()
-        intact = {each for each in members if nodes[each].intact}
-        if intact:
-            return intact
-        if members == in_sync:
-            return members
-        missing = ", ".join(str(each) for each in sorted(in_sync - members))
-        if self.me.unclean and not members and waited >= TICKS * self._period_ms:
-            self._say(f"nodes {missing} had everything and are not there: going on without them")
-            return set(nodes)
-        self._say(
-            f"no master can be elected before node {missing} is there, which may have messages"
-            " that no other has; replication.unclean=true would do without them"
-        )
-        return set()
+    def _unclean(self, found: Candidates, waited: float) -> Candidates:
+        """If it may be done without those who had everything, anybody; after a while."""
+        view = self.view
+        if self.me.unclean and view.state is not None and not candidates.members_of(view):
+            if waited >= TICKS * self._period_ms:
+                self._say("nobody is there who had everything: going on without them")
+                return Candidates(frozenset(view.nodes), anew=found.anew)
+        elif found.why:
+            self._say(found.why)
+        return found
 
     def _run(self) -> None:
         view, me, lease = self.view, self.me.id, self._lease.number
@@ -564,9 +521,13 @@ class Election:
         here = members & view.nodes.keys()
         if len(here) >= self.me.needed(former.replicas):
             members = here
-        if not set(former.in_sync) & view.nodes.keys():
-            members = {me}  # It is an unclean election, and they have what this one lacks.
-        state = State(former.epoch + 1, me, tuple(sorted(members)), former.replicas)
+        is_forced = self._asked_to_run is not None
+        if is_forced or self._candidates[0].anew or not candidates.members_of(view):
+            members = {me}  # Of the others nothing is known, or they have what this one lacks.
+        if is_forced:
+            self._say("becomes master because somebody wants it, whatever it lacks")
+        epoch = candidates.last_epoch(view) + 1
+        state = State(epoch, me, tuple(sorted(members)), former.replicas)
         master = Mastership(me, state.epoch)
 
         def written(revision: int | None) -> None:
@@ -586,9 +547,12 @@ class Election:
         """The registry says that this node is master."""
         state = self.view.state
         assert state is not None
-        self._vacant_since, self._candidates = None, (set(), 0.0)
+        self._vacant_since, self._candidates = None, (Candidates(), 0.0)
+        if self._asked_to_run is not None:
+            asked, self._asked_to_run = self._asked_to_run, None
+            asked("")
         if not self.role.is_master or self.role.epoch != state.epoch:
-            self._make_intact()  # What it has is what there is, now.
+            self.identity.trust()  # What it has is what there is, now.
             role = Role(True, state.epoch, self.me.id, self.me.address, self.me.ha_address)
             self._become(role, f"is master of epoch {state.epoch}")
         elif self._told != self._in_sync():
@@ -657,7 +621,9 @@ class Election:
         """Do what is asked of this node, if it has not been answered."""
         request, revision = self.view.requests.get(self.me.id, (None, 0))
         state = self.view.state
-        if request is None or request.answer is not None or state is None:
+        if request is None:
+            self._asked_to_run = None  # Who asked waits no longer.
+        if request is None or request.answer is not None:
             return
         if revision == self._handled or self._writing or self._handing_over:
             return
@@ -668,16 +634,33 @@ class Election:
             key = f"requests/{self.me.id}"
             self._registry.write({key: revision}, {key: Put(encode(answered))}, lambda _: None)
 
-        if request.do == "drain":
+        if request.do == "elect":
+            self._handled = revision
+            self._wait_to_run(answer)
+        elif request.do == "truncate":
+            self._node.may_truncate()
+            answer("")
+        elif request.do == "join":
+            self._draining = False
+            answer("")
+        elif request.do == "drain":
             self._handled = revision
             self.leave(answer)
-        elif not self.role.is_master:
+        elif not self.role.is_master or state is None:
             answer(f"node {self.me.id} is not the master any more")
         elif request.do == "replicas":
             count = request.target
             self._change(State(state.epoch, state.master, state.in_sync, count), answer)
         else:
             self.hand_over(answer, None if request.target < 0 else request.target)
+
+    def _wait_to_run(self, answer: Callable[[str], None]) -> None:
+        """Be the next master because somebody wants it, if there is none."""
+        master = self.view.master
+        if master is not None:
+            answer(f"node {master.id} is the master: nobody is to be elected")
+        else:
+            self._asked_to_run = answer
 
     def leave(self, done: Callable[[str], None]) -> None:
         """Be neither master nor in sync any more, so that nobody misses this node; then call back.

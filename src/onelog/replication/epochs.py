@@ -14,14 +14,13 @@ Invariant: epochs and their starts grow; the file says the same as memory before
 epoch is written to the log.
 """
 
-import os
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from zlib import crc32
 
 from onelog.errors import StoreCorruptError
-from onelog.store.segment import disk_error, sync_folder
+from onelog.store.segment import disk_error, write_whole
 
 FILE = "epochFileCheckpoint"
 EPOCHS_MAX = 1_000
@@ -101,16 +100,7 @@ class Epochs:
         if self._path is not None:
             lines = "".join(f"{epoch}-{start}\n" for epoch, start in entries)
             text = f"{len(entries)}\n{_checksum(lines)}\n{lines}"
-            new = self._path.with_suffix(".new")
-            try:
-                with new.open("w") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                new.replace(self._path)
-            except OSError as error:
-                raise disk_error(error, self._path, "write to") from error
-            sync_folder(self._path.parent)
+            write_whole(self._path, text)
         self.entries = entries
 
 

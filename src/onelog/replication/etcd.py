@@ -228,7 +228,12 @@ class Etcd:
 
     def revoke(self, lease: int) -> None:
         """See `Registry`."""
-        self._later(self.revoke_lease(lease), lambda _: None)
+
+        async def revoke() -> None:
+            with contextlib.suppress(LeaseGoneError):
+                await self.revoke_lease(lease)
+
+        self._later(revoke(), lambda _: None)
 
     def read(self, done: Callable[[Snapshot | None], None]) -> None:
         """See `Registry`."""

@@ -56,6 +56,10 @@ class Follower:
     on_confirmed: Callable[[Touched], None]
     cut: Cut
     with_epochs: bool
+    keeps: Callable[[], int] = lambda: 0
+    """Up to where the log is not cut because a master lacks it."""
+    gives_up: Callable[[], bool] = lambda: False
+    """Whether somebody has said that what the master lacks may go."""
 
     def __post_init__(self) -> None:
         self.session: MasterSession | None = None
@@ -452,7 +456,8 @@ class EpochSession(MasterSession):
         if history.epoch < epochs.last:
             raise WireError(
                 f"it is master of epoch {history.epoch}, but epoch {epochs.last} is known here: "
-                "it was replaced"
+                "it was replaced. If this lasts, etcd has lost its data: move this store away, and "
+                "it is copied from the master"
             )
         if end == int(store.log.start):
             self._go_on(None)  # Nothing is here that could differ.
@@ -463,30 +468,31 @@ class EpochSession(MasterSession):
                 "and it is copied from the master"
             )
         common = last_shared(epochs.entries, end, history.epochs, history.end)
-        if common is None and self._is_older(history):
-            common = int(store.log.start)
-        if common is None or common < store.log.start:
+        start = int(store.log.start)
+        if common is None and (store.confirmed <= start or follower.gives_up()):
+            # Nobody but this node had any of it.
+            common = start if start == history.epochs[0][1] else None
+        if common is None or common < start:
             raise WireError(
                 f"its epochs {list(history.epochs)[-5:]} and the ones of this store "
-                f"{epochs.entries[-5:]} have nothing in common: move this store away, and it is "
-                "copied from the master"
+                f"{epochs.entries[-5:]} have nothing in common: if this node has the messages that "
+                "count, stop the set, and start this node first; if the master has, move this "
+                "store away, and it is copied from the master (or, if nothing was deleted yet: "
+                f"`onelog cluster truncate {follower.node_id}`)"
+            )
+        kept = follower.keeps()
+        if common < min(kept, end):
+            raise WireError(
+                f"it has the log of this node up to {common} only, where {kept} is confirmed: it "
+                "lacks messages that were acknowledged, and nothing is cut here. Start the node "
+                "that has them all and make it master (`onelog cluster promote`); or give them up: "
+                f"`onelog cluster truncate {follower.node_id}`"
             )
         if common < end:
             why = f"the master of epoch {history.epoch} does not have what follows"
             follower.cut(common, why, self._go_on)
         else:
             self._go_on(None)
-
-    def _is_older(self, history: epoch_ha.History) -> bool:
-        """Whether the master began after all that is here, where this log begins, too.
-
-        So it is when the first master of a set was lost before anybody else had anything of it.
-        """
-        store, epochs = self.follower.store, self.follower.epochs
-        if store.confirmed <= store.log.start:
-            return True
-        (_, start), (epoch, first) = epochs.entries[0], history.epochs[0]
-        return start == first == store.log.start and epoch > epochs.last
 
     def _go_on(self, error: OnelogError | None) -> None:
         if error is not None:

@@ -208,6 +208,8 @@ class Leader:
     def acknowledged(self, session: "FollowerSession", offset: int) -> None:
         """A follower has the log up to here."""
         node = session.node_id
+        if offset < self._acked.get(node, 0):
+            self._caught_up.pop(node, None)  # It has lost something: another disk, perhaps.
         self._acked[node] = offset
         now = self.clock.now_ms()
         if offset >= session.mark:

@@ -4,6 +4,7 @@ The keys of a set, below `/onelog/<cluster>/<broker name>/`:
 
     state        epoch, master, the in-sync set, how many nodes are a whole set
     master       who is master, and of which epoch; under the master's lease: gone when that is over
+    members/<id> which store node <id> has, and how far that was; stays when the node is gone
     nodes/<id>   a node that is there, and where; under its lease. Changes when it starts anew
     progress/<id>   how far a node's log goes; under its lease
     requests/<id>   what somebody asks of a node (`onelog cluster promote`), and its answer
@@ -130,6 +131,19 @@ class NodeEntry(msgspec.Struct, frozen=True):
     """It is to be stopped, and leaves the in-sync set."""
     kafka_address: str = ""
     """Where Kafka's clients find it, while it is master."""
+    new: bool = False
+    """Its store is not, or is an older copy of, the one that the set knows: it must catch up."""
+
+
+class MemberEntry(msgspec.Struct, frozen=True):
+    """The store of a member, and what it is known to have had."""
+
+    store: str
+    start: int
+    """How often it was started: a copy that was started less often is an old one."""
+    epoch: int = 0
+    """Of the last byte before `confirmed`."""
+    confirmed: int = 0
 
 
 class ProgressEntry(msgspec.Struct, frozen=True):
@@ -147,12 +161,14 @@ class ProgressEntry(msgspec.Struct, frozen=True):
     """The revision of the state that it saw without a master: its log has not grown since."""
     time: int = 0
     """When this was written, in milliseconds since 1970; for people only."""
+    known_epoch: int = 0
+    """The newest epoch that it has heard of."""
 
 
 class Request(msgspec.Struct, frozen=True):
     """What is asked of a node, and its answer, if there is one: empty for done, or why not."""
 
-    do: Literal["hand over", "drain", "replicas"]
+    do: Literal["hand over", "drain", "replicas", "join", "elect", "truncate"]
     target: int = -1
     """Who is to be the next master (-1: the best); or the number of replicas."""
     answer: str | None = None
@@ -171,6 +187,7 @@ class View:
     nodes: Mapping[int, NodeEntry] = field(default_factory=dict)
     node_entries: Mapping[int, Entry] = field(default_factory=dict)
     progress: Mapping[int, ProgressEntry] = field(default_factory=dict)
+    members: Mapping[int, MemberEntry] = field(default_factory=dict)
     requests: Mapping[int, tuple[Request, int]] = field(default_factory=dict)
     """By node, with their revisions."""
 
@@ -207,6 +224,7 @@ def view_of(snapshot: Snapshot) -> View:
     state, master = entries.get("state", NOTHING), entries.get("master", NOTHING)
     nodes: dict[int, Entry] = {}
     progress: dict[int, ProgressEntry] = {}
+    members: dict[int, MemberEntry] = {}
     requests: dict[int, tuple[Request, int]] = {}
     for key, entry in entries.items():
         folder, _, number = key.partition("/")
@@ -214,6 +232,8 @@ def view_of(snapshot: Snapshot) -> View:
             nodes[int(number)] = entry
         elif folder == "progress":
             progress[int(number)] = _decoded(key, entry, ProgressEntry)
+        elif folder == "members":
+            members[int(number)] = _decoded(key, entry, MemberEntry)
         elif folder == "requests":
             requests[int(number)] = _decoded(key, entry, Request), entry.revision
     return View(
@@ -226,5 +246,6 @@ def view_of(snapshot: Snapshot) -> View:
         {number: _decoded(f"nodes/{number}", each, NodeEntry) for number, each in nodes.items()},
         nodes,
         progress,
+        members,
         requests,
     )

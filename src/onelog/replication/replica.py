@@ -15,7 +15,7 @@ that are told while a change is under way, only the last is taken.
 
 import logging
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 from onelog.clock import Clock
@@ -24,12 +24,13 @@ from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Post
 from onelog.errors import OnelogError, StoreError
 from onelog.jobs import Job
-from onelog.replication.election import InSync, Progress, Role
 from onelog.replication.epochs import Epochs
 from onelog.replication.follower import Follower, MasterName
+from onelog.replication.identity import Identity
 from onelog.replication.leader import Leader, Offload
 from onelog.replication.link import Buffer, Link, Session, Touched
 from onelog.replication.registry import Lag
+from onelog.replication.roles import InSync, Progress, Role
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -117,10 +118,7 @@ class Replica:
     """Whether this node, which is master, is certainly the only one."""
     propose_in_sync: Callable[[frozenset[int]], None] | None = None
     """Asks the judge for another in-sync set; None: the leader's word counts."""
-    is_intact: bool = True
-    """Whether the log has all that was ever said of it, not torn by a loss of power."""
-    on_intact: Callable[[], None] = lambda: None
-    """Called when this node is known to have all that the set thinks it has."""
+    identity: Identity = field(default_factory=Identity)
 
     def __post_init__(self) -> None:
         self.role = Role()
@@ -136,6 +134,8 @@ class Replica:
         self._in_sync = InSync(frozenset(), self.config.replicas, 0)
         self._taken: Role | None = None
         self._busy = self._closed = self._is_open = False
+        self._may_truncate = False
+        """Whether somebody has said that what the master lacks may go."""
         self._led_since_ms = 0
         self._master = MasterName(
             self.clock, self.config.lag_ms, lambda address: self.around.core.master_is(address)
@@ -278,12 +278,13 @@ class Replica:
         self._master.is_at(role.address)
         if role.ha_address:
             self.store.set_gated(True)
-            if not self.is_intact:
+            if self.identity.is_torn:
                 self._drop_doubtful()
             self.follower = Follower(
                 self.store, self.epochs, self.clock, self.schedule, self.post, self.node_id,
                 on_confirmed=lambda touched: self.around.core.follow(touched),
-                cut=self._cut, with_epochs=bool(self.config.etcd),
+                cut=self._cut, keeps=self._keeps, gives_up=lambda: self._may_truncate,
+                with_epochs=bool(self.config.etcd),
             )  # fmt: skip
             self.around.dial(role.ha_address)
 
@@ -294,15 +295,34 @@ class Replica:
             why = "it may be torn by a loss of power, and is had from the master again"
             self.store.cut(self.store.confirmed, why)
             self.epochs.cut(self.store.log_end)
-        self.is_intact = True  # As far as it goes. Whether that is enough, the election knows.
+        self.identity.is_torn = False  # Whether what is left is enough, the election knows.
+
+    def _keeps(self) -> int:
+        """Up to where the log is not cut because a master lacks it."""
+        confirms = self.config.ack in ("majority", "all")
+        if not confirms or self.config.unclean or self._may_truncate:
+            return 0
+        return max(self.store.confirmed, self.identity.confirmed)
+
+    def may_truncate(self) -> None:
+        """Follow the master, whatever this node has that it lacks: somebody has said so."""
+        self._may_truncate = True
 
     def _cut(self, log_offset: int, why: str, then: Then) -> None:
         """End the log there. If the core knows of what goes, it is opened anew."""
+        may_lose, self._may_truncate = self._may_truncate, False
+        if log_offset < max(self.store.confirmed, self.identity.confirmed):
+            self.identity.doubt_it("its log was cut, and is had from the master again")
+            self.identity.confirmed = min(self.identity.confirmed, log_offset)
+
+        def cut() -> None:
+            self.store.cut(log_offset, why, may_lose=may_lose)
+
         if log_offset < self.store.confirmed:
-            self._rebuild(self.role, None, lambda: void(self.store.cut(log_offset, why)), then)
+            self._rebuild(self.role, None, cut, then)
             return
         try:
-            self.store.cut(log_offset, why)
+            cut()
         except OnelogError as error:
             then(error)
         else:
@@ -327,7 +347,28 @@ class Replica:
         attached = self.follower is not None and self.follower.is_attached
         fit = not self.hindrance and self.store.refusal is None and self._has_enough_followers()
         end = int(self.store.log_end)
-        return Progress(self.epochs.last, end, self.store.confirmed, fit, attached, lags)
+        held = self._held()
+        return Progress(self.epochs.last, end, self.store.confirmed, fit, attached, lags, held)
+
+    def _held(self) -> tuple[int, int]:
+        store = self.store
+        held = store.confirmed
+        if store.config.flush == "sync":
+            held = min(held, int(store.log.flushed))
+        return (self.epochs.at(held - 1)[0] if held else 0), held
+
+    def has(self, epoch: int, confirmed: int) -> bool:
+        """Whether the log goes so far, with the last byte before that of this epoch."""
+        if self.store.log_end < confirmed:
+            return False
+        entries, last = self.epochs.entries, confirmed - 1
+        if last < self.store.log.start or (entries and last < entries[0][1]):
+            return True  # What is known of that place was deleted since.
+        return self.epochs.at(last)[0] == epoch
+
+    def is_empty(self) -> bool:
+        """Whether there is nothing in the log, and never was."""
+        return self.store.log_end == self.store.log.start == 0 and not self.epochs.entries
 
     def _has_enough_followers(self) -> bool:
         """Of a master: whether so many keep up that something can be confirmed."""
@@ -370,11 +411,6 @@ class Replica:
             self.leader.resume()
             self.around.core.refuse_writes(None)
 
-    def made_intact(self) -> None:
-        """This node has all that the set thinks it has."""
-        self.is_intact = True
-        self.on_intact()
-
     # -- time ----------------------------------------------------------------------------------
 
     def _tick(self) -> None:
@@ -386,6 +422,8 @@ class Replica:
             elif self.follower is not None and not self._busy:
                 self.follower.tick()
                 self._master.tick(self.follower)
+                if self.follower.is_attached:
+                    self._may_truncate = False
         self.schedule(TICK_MS, self._tick)
 
 
@@ -403,7 +441,3 @@ class _NoSession:
 
     def lost(self) -> None:
         """As expected."""
-
-
-def void(_: object) -> None:
-    """Take what nobody needs."""

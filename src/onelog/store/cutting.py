@@ -4,20 +4,19 @@
                                        offset are numbered, the newest hundred are kept
 
 Whole segments are moved, the rest is copied. If the disk has not room for that and for as much of
-log again, nothing is kept, and the log of the process says so.
+log again, nothing is kept: `StoreFullError`, and who was to cut does so only if that does not
+matter.
 """
 
-import logging
 import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from onelog.errors import StoreFullError
 from onelog.store.commitlog import CommitLog
-from onelog.store.segment import Segment, file_name, sync_folder
-
-_log = logging.getLogger(__name__)
+from onelog.store.segment import Segment, disk_error, file_name, sync_file, sync_folder
 
 CUT_FOLDER = "onelog-cut"
 _CUT_FILES_MAX = 100
@@ -63,16 +62,19 @@ def pieces_behind(log: CommitLog, end: int) -> list[Piece]:
 
 
 def put_aside(log: CommitLog, behind: Sequence[Piece]) -> tuple[Path, ...]:
-    """Keep what is to be cut, if there is room for it; returns where."""
+    """Keep what is to be cut, on disk for certain; returns where."""
     folder = log.folder.parent / CUT_FOLDER
     size = sum(size for _, _, size in behind)
     kept: list[Path] = []
+    if not behind:
+        return ()
     try:
-        if not behind:
-            return ()
-        if shutil.disk_usage(log.folder).free < 2 * size:
-            _log.warning("the disk has no room to keep %d bytes that are cut", size)
-            return ()
+        free = shutil.disk_usage(log.folder).free
+        if free < 2 * size:
+            raise StoreFullError(
+                f"the disk of {log.folder} has not the room to keep {size} bytes that are to be "
+                f"cut from the log's end, and to get others: {free} bytes are free"
+            )
         folder.mkdir(exist_ok=True)
         for segment, at, length in behind:
             target = _free_name(folder, segment.start + at)
@@ -84,10 +86,10 @@ def put_aside(log: CommitLog, behind: Sequence[Piece]) -> tuple[Path, ...]:
             kept.append(target)
         sync_folder(folder)
         files = sorted(os.scandir(folder), key=lambda entry: entry.stat().st_mtime)
-        for entry in files[:-_CUT_FILES_MAX]:
+        for entry in files[: -max(_CUT_FILES_MAX, len(kept))]:
             os.unlink(entry.path)
     except OSError as error:
-        _log.warning("no copy of what is cut in %s: %s", folder, error)
+        raise disk_error(error, folder, "keep what is to be cut in") from error
     return tuple(kept)
 
 
@@ -104,3 +106,5 @@ def _copy(segment: Segment, at: int, size: int, target: Path) -> None:
     with open(target, "wb") as out:
         for place in range(at, at + size, _COPY_BYTES):
             out.write(segment.read_around(place, min(_COPY_BYTES, at + size - place)))
+        out.flush()
+        sync_file(out.fileno(), target)

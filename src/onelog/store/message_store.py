@@ -280,24 +280,30 @@ class MessageStore(StoreWriter):
         if received.is_holding:
             self._take_entered(received.finish())
 
-    def cut(self, log_offset: int, why: str) -> Cut:
+    def cut(self, log_offset: int, why: str, *, may_lose: bool = False) -> Cut:
         """End the log at an offset, or at the record before that, and keep aside what was behind.
 
-        Queues and index forget it, if they knew of it. Nobody may be reading meanwhile.
+        What cannot be kept aside is not cut, but for `may_lose`: `StoreError`. Queues and index
+        forget it, if they knew of it. Nobody may be reading meanwhile.
         """
         if log_offset >= self.raw_end:
             return Cut(self.raw_end, 0, why, (), rewound=False)
         if self._late:
             self._put_late()
         end = self._received.whole_before(log_offset)
+        behind = pieces_behind(self.log, end)
+        try:
+            kept = put_aside(self.log, behind)
+        except StoreError:
+            if not may_lose:
+                raise
+            kept = ()
         error = StoreError(f"the log was cut at {end}: {why}")
         gate = self._gate
         if gate is not None:
             gate.give_up(error)
             gate.forget_held()
         known = self.confirmed
-        behind = pieces_behind(self.log, end)
-        kept = put_aside(self.log, behind)
         lost = deleted_topics(self.log, end, known, self._tags_codes) if end < known else set()
         with self._checkpoint_lock:
             if end < known:

@@ -21,6 +21,7 @@ log then ends before the first damage that follows: replicas must not differ, an
 """
 
 import itertools
+import logging
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
 from onelog.store.readonly import real_end
 from onelog.store.replay import Replay, only_of
+
+_log = logging.getLogger(__name__)
 
 _RESTART_MS = 500
 """No broker starts again in less time; so much may a clock have been set back without harm."""
@@ -263,7 +266,10 @@ def _cut(log: CommitLog, end: int) -> int:
     """End the log at `end`; returns how many bytes lay after it, which are put aside."""
     behind = pieces_behind(log, end)
     if behind or any(segment.start > end for segment in log.segments):
-        put_aside(log, behind)
+        try:
+            put_aside(log, behind)
+        except StoreError as error:
+            _log.warning("no copy is kept of what is no whole record: %s", error)
         log.truncate(LogOffset(end))
     else:
         log.end = LogOffset(end)

@@ -132,6 +132,20 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Make a small file, or replace it: after a crash it has the old content or the new one."""
+    new = path.with_suffix(".new")
+    try:
+        with new.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError as error:
+        raise disk_error(error, path, "write to") from error
+    sync_folder(path.parent)
+
+
 def make_folders(folder: Path) -> None:
     """Make a folder and those above it that are missing, and make their names durable."""
     made = []

@@ -54,6 +54,12 @@ class Joining(Struct, forbid_unknown_fields=True):
     """How many nodes are a whole set; else, as many as there are."""
 
 
+class GivingUp(Struct, forbid_unknown_fields=True):
+    """Which node; what it, or what the master, lacks is given up."""
+
+    node: Node
+
+
 class SetState(Struct):
     """What a set is now."""
 
@@ -137,6 +143,20 @@ async def join(ask: Ask) -> SetState:
         return _state(state)
 
 
+async def elect(ask: Ask) -> SetState:
+    """If no master can be elected: make this one master, and give up what it lacks."""
+    body: GivingUp = ask.body
+    async with _set(ask) as replicas:
+        return _state(await replicas.elect(body.node))
+
+
+async def truncate(ask: Ask) -> SetState:
+    """Have a node follow a master that lacks messages of it, and give these up."""
+    body: GivingUp = ask.body
+    async with _set(ask) as replicas:
+        return _state(await replicas.truncate(body.node))
+
+
 OPERATIONS = [
     Operation(
         "GET", "/v1/cluster/replicas", "List the nodes of replica sets", list_replicas,
@@ -153,5 +173,13 @@ OPERATIONS = [
     Operation(
         "POST", "/v1/cluster/join", "Count a node that was started", join, SetState, body=Joining,
         example={"node": 2},
+    ),
+    Operation(
+        "POST", "/v1/cluster/elect", "Make a node master, whatever it lacks", elect, SetState,
+        body=GivingUp, example={"node": 1},
+    ),
+    Operation(
+        "POST", "/v1/cluster/truncate", "Have a node give up what its master lacks", truncate,
+        SetState, body=GivingUp, example={"node": 1},
     ),
 ]  # fmt: skip
