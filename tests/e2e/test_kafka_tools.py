@@ -299,3 +299,29 @@ async def test_positions_and_groups_are_read_by_kafkas_own_formatters(tmp_path: 
         topics = f"{TOOLS}.TopicCommand"
         assert "__consumer_offsets" in await tools(topics, "--list")
         assert "__consumer_offsets" not in await tools(topics, "--list", "--exclude-internal")
+
+
+async def test_users_are_made_by_kafka_configs_the_first_one_too(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server:
+        tools = Tools(server, tmp_path)
+        settings, users = "kafka.admin.ConfigCommand", ["--entity-type", "users"]
+        given = ["--alter", "--add-config", "SCRAM-SHA-256=[iterations=8192,password=secret]"]
+        await tools(settings, *given, *users, "--entity-name", "ann")
+        assert server.broker.users.user(SELF, "ann").roles == ("admin",)
+        with pytest.raises(AssertionError):
+            await tools(f"{TOOLS}.TopicCommand", "--list")
+        login = tmp_path / "ann.properties"
+        login.write_text(
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\nsasl.jaas.config="
+            "org.apache.kafka.common.security.scram.ScramLoginModule required "
+            'username="ann" password="secret";\n'
+        )
+        by_ann = ["--command-config", str(login)]
+        given = ["--alter", "--add-config", "SCRAM-SHA-512=[password=other]"]
+        await tools(settings, *by_ann, *given, *users, "--entity-name", "bob")
+        told = await tools(settings, *by_ann, "--describe", *users)
+        assert "user-principal 'ann' are SCRAM-SHA-256=iterations=8192" in told
+        assert "user-principal 'bob' are SCRAM-SHA-512=iterations=4096" in told
+        gone = ["--alter", "--delete-config", "SCRAM-SHA-512"]
+        await tools(settings, *by_ann, *gone, *users, "--entity-name", "bob")
+        assert "bob" not in await tools(settings, *by_ann, "--describe", *users)

@@ -1,6 +1,8 @@
 """Without users, requests about them and their ACLs change nothing; with them, they do."""
 
 import asyncio
+import hashlib
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -16,15 +18,18 @@ from confluent_kafka.admin._scram import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
+from confluent_kafka.cimpl import NewTopic
 
 from onelog.core.access import SELF, Principal
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.users.passwords import prove
 from onelog.core.users.permissions import Rule
+from onelog.errors import NotAuthenticatedError
 from onelog.server import BrokerServer
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
+from onelog.wire.kafka.schema import Fields
 from tests.gateways.kafka.live import SECONDS, address, kafka
-from tests.gateways.kafka.raw import raw
+from tests.gateways.kafka.raw import RawClient, raw
 
 
 async def test_rules_are_neither_told_nor_taken(tmp_path: Path) -> None:
@@ -38,17 +43,84 @@ async def test_rules_are_neither_told_nor_taken(tmp_path: Path) -> None:
         assert len(made["results"]) == 2
 
 
-async def test_there_are_no_users_and_none_can_be_made(tmp_path: Path) -> None:
-    async with kafka(tmp_path) as server, raw(server) as client:
-        for users, codes in ((None, []), ([{"name": "ann"}], [ErrorCode.RESOURCE_NOT_FOUND])):
-            told = await client.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": users})
-            assert (told["error_code"], [each["error_code"] for each in told["results"]]) == (
-                0,
-                codes,
-            )
-        made = {"upsertions": [{"name": "ann", "mechanism": 1}], "deletions": [{"name": "ann"}]}
-        (told,) = (await client.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, made))["results"]
-        assert (told["user"], told["error_code"]) == ("ann", ErrorCode.INVALID_REQUEST)
+def upsertion(name: str, mechanism: int = 1, password: bytes = b"secret", **more: Any) -> Fields:
+    """As Kafka's tools send a password: salted."""
+    digest = {1: "sha256", 2: "sha512"}.get(mechanism, "sha256")
+    salted = hashlib.pbkdf2_hmac(digest, password, b"salt of it", 4_096)
+    usual = {"iterations": 4_096, "salt": b"salt of it", "salted_password": salted}
+    return {"name": name, "mechanism": mechanism, **usual, **more}
+
+
+async def alter(
+    client: RawClient, *upsertions: Fields, deletions: Sequence[tuple[str, int]] = ()
+) -> list[tuple[str, int]]:
+    gone = [{"name": name, "mechanism": mechanism} for name, mechanism in deletions]
+    fields = {"upsertions": upsertions, "deletions": gone}
+    told = await client.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, fields)
+    return [(each["user"], each["error_code"]) for each in told["results"]]
+
+
+async def test_the_first_user_is_an_administrator_who_can_log_in_everywhere(
+    tmp_path: Path,
+) -> None:
+    def work(at: str) -> None:
+        for mechanism in ("SCRAM-SHA-256", "PLAIN"):  # SCRAM's keys prove a password that is sent.
+            admin = AdminClient({**login("ann", "secret", mechanism), "bootstrap.servers": at})
+            name = f"by-{mechanism}"
+            admin.create_topics([NewTopic(name, 1, 1)])[name].result(SECONDS)
+        with pytest.raises(KafkaException):
+            AdminClient({"bootstrap.servers": at, "log_level": 0}).list_topics(timeout=0.5)
+
+    async with kafka(tmp_path) as server:
+        async with raw(server) as client:
+            told = await client.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": None})
+            assert told["results"] == []
+            assert await alter(client, upsertion("ann"), upsertion("eve")) == [
+                ("ann", 0), ("eve", ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+            ]  # fmt: skip
+        assert server.broker.users.user(SELF, "ann").roles == ("admin",)
+        await asyncio.to_thread(work, address(server))
+        proven = asyncio.get_running_loop().create_future()
+        server.broker.logins.log_in("ann", "guess", "http", "127.0.0.1:1", proven.set_result)
+        assert isinstance(await asyncio.wait_for(proven, SECONDS), NotAuthenticatedError)
+    async with kafka(tmp_path) as server:
+        await asyncio.to_thread(
+            lambda: AdminClient(
+                {**login("ann", "secret", "SCRAM-SHA-256"), "bootstrap.servers": address(server)}
+            ).list_topics(timeout=SECONDS)
+        )
+
+
+async def test_changes_of_credentials_are_refused_as_kafka_refuses_them(tmp_path: Path) -> None:
+    """Each of these codes was seen from Kafka 4.3.1."""
+    async with kafka(tmp_path, security__anonymous=True) as server, raw(server) as client:
+        gone, unsupported = ErrorCode.RESOURCE_NOT_FOUND, ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        bad, twice = ErrorCode.UNACCEPTABLE_CREDENTIAL, ErrorCode.DUPLICATE_RESOURCE
+        assert await alter(client, upsertion("ann"), upsertion("ann")) == [("ann", twice)]
+        assert await alter(client, upsertion("x", 0)) == [("x", unsupported)]
+        assert await alter(client, upsertion("x", 3)) == [("x", unsupported)]
+        assert await alter(client, upsertion("x", iterations=4_095)) == [("x", bad)]
+        assert await alter(client, upsertion("x", iterations=16_385)) == [("x", bad)]
+        assert await alter(client, upsertion("")) == [("", bad)]
+        assert await alter(client, deletions=[("nobody", 1)]) == [("nobody", gone)]
+        assert await alter(client, deletions=[("nobody", 7)]) == [("nobody", unsupported)]
+        assert await alter(client, upsertion("ann"), upsertion("bob", iterations=1)) == [
+            ("ann", 0), ("bob", bad),
+        ]  # fmt: skip
+        asked = {"users": [{"name": "ann"}, {"name": "bob"}, {"name": "bob"}]}
+        told = await client.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, asked)
+        assert [(each["user"], each["error_code"]) for each in told["results"]] == [
+            ("ann", 0), ("bob", twice),
+        ]  # fmt: skip
+
+
+async def test_a_user_whose_last_credential_is_deleted_is_gone(tmp_path: Path) -> None:
+    async with kafka(tmp_path, security__anonymous=True) as server, raw(server) as client:
+        assert await alter(client, upsertion("ann"), upsertion("ann", 2)) == [("ann", 0)]
+        assert await alter(client, deletions=[("ann", 1)]) == [("ann", 0)]
+        assert list(server.broker.users.user(SELF, "ann").proofs.scram) == ["SCRAM-SHA-512"]
+        assert await alter(client, deletions=[("ann", 2)]) == [("ann", 0)]
+        assert server.broker.users.all_users(SELF) == []
 
 
 # -- with users ----------------------------------------------------------------------------------

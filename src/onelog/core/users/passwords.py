@@ -54,6 +54,9 @@ class Proofs:
     """The same, encrypted: what is stored."""
 
 
+_NOBODY = ScramKeys("bm9ib2R5", ITERATIONS, "", "")
+
+
 def text64(data: bytes) -> str:
     """Bytes as base64."""
     return base64.b64encode(data).decode("ascii")
@@ -90,11 +93,20 @@ def prove(password: str, *, signing: bool = False, random: Random | None = None)
 
 
 def is_proven(password: str, proofs: Proofs) -> bool:
-    """Whether it is that password. As slow as `prove`, also if there is nothing to compare with."""
+    """Whether it is that password. As slow as `prove`, also if there is nothing to compare with.
+
+    Of a user whom Kafka's tools made, only SCRAM's keys are there to compare with.
+    """
     if len(password.encode()) > PASSWORD_BYTES_MAX:
         return False
     key = _scrypt(password, base64.b64decode(proofs.scrypt_salt) or b"nobody")
-    return bool(proofs.scrypt) and hmac.compare_digest(key, base64.b64decode(proofs.scrypt))
+    mechanism, keys = next(iter(proofs.scram.items()), ("SCRAM-SHA-256", _NOBODY))
+    salt = base64.b64decode(keys.salt)
+    salted = hashlib.pbkdf2_hmac(DIGESTS[mechanism], password.encode(), salt, keys.iterations)
+    stored = scram_keys(mechanism, salted, salt, keys.iterations).stored_key
+    if proofs.scrypt:
+        return hmac.compare_digest(key, base64.b64decode(proofs.scrypt))
+    return hmac.compare_digest(stored, keys.stored_key)
 
 
 def signature(secret: str, content: bytes, body: Buffer = b"") -> bytes:

@@ -12,14 +12,19 @@ ACLs are refused as Kafka does where no authorizer is configured; unless who doe
 everything, by `security.anonymous`: Kafka's super.users=User:ANONYMOUS.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from onelog.core.users.passwords import DIGESTS, ITERATIONS_MAX, Proofs, scram_keys
+from onelog.core.users.passwords import DIGESTS, ITERATIONS, ITERATIONS_MAX, Proofs, scram_keys
 from onelog.core.users.permissions import ANY, Rule
-from onelog.core.users.users import User
-from onelog.errors import InvalidRequestError, OnelogError, UserNotFoundError
+from onelog.core.users.users import ADMIN_ROLE, User
+from onelog.errors import (
+    InvalidRequestError,
+    NotPermittedError,
+    OnelogError,
+    UserNotFoundError,
+)
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
@@ -215,14 +220,21 @@ def _deleted(session: KafkaSession, user: User, wanted: Fields) -> list[Acl]:
     return gone
 
 
+class _ScramError(Exception):
+    """What is wrong with a change of credentials."""
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
 def describe_user_scram_credentials(session: KafkaSession, request: Request) -> Fields:
     """DESCRIBE_USER_SCRAM_CREDENTIALS."""
     users = session.broker.users
-    asked = request.fields["users"]
-    names = [each["name"] for each in asked or ()]
+    asked = [each["name"] for each in request.fields["users"] or ()]
     known = {user.name: user for user in users.all_users(session.principal)}
     told = []
-    for name in names or [each.name for each in known.values() if each.proofs.scram]:
+    for name in dict.fromkeys(asked) or [each.name for each in known.values() if each.proofs.scram]:
         user = known.get(name)
         infos = [
             {"mechanism": number, "iterations": user.proofs.scram[each].iterations}
@@ -230,8 +242,11 @@ def describe_user_scram_credentials(session: KafkaSession, request: Request) -> 
             if user is not None and each in user.proofs.scram
         ]
         code, text = 0, None
-        if not infos:
+        if asked.count(name) > 1:
+            code, text = ErrorCode.DUPLICATE_RESOURCE, f"user {name!r} is asked about twice"
+        elif not infos:
             code, text = ErrorCode.RESOURCE_NOT_FOUND, f"there is no password of user {name!r}"
+        infos = [] if code else infos
         told.append(
             {"user": name, "error_code": code, "error_message": text, "credential_infos": infos}
         )
@@ -239,45 +254,74 @@ def describe_user_scram_credentials(session: KafkaSession, request: Request) -> 
 
 
 def alter_user_scram_credentials(session: KafkaSession, request: Request) -> Fields:
-    """ALTER_USER_SCRAM_CREDENTIALS: an answer for each user."""
+    """ALTER_USER_SCRAM_CREDENTIALS: an answer for each user.
+
+    Where there are no users the first one becomes an administrator, as with `onelog user create`;
+    only who is on the broker's own machine can make that one.
+    """
     fields = request.fields
     changes = [*fields["deletions"], *fields["upsertions"]]
     told = []
-    for name in sorted({each["name"] for each in changes}):
+    for name in dict.fromkeys(each["name"] for each in changes):
+        answer: Fields = {"user": name, "error_code": 0, "error_message": None}
         try:
             session.require_administrator()
             _alter_scram(session, name, [each for each in changes if each["name"] == name])
+        except _ScramError as error:
+            answer |= {"error_code": error.code, "error_message": str(error)}
         except OnelogError as error:
-            told.append({"user": name, **_outcome(error)})
-        else:
-            told.append({"user": name, "error_code": 0, "error_message": None})
+            answer |= _outcome(error)
+        told.append(answer)
     return {"results": told}
 
 
-def _alter_scram(session: KafkaSession, name: str, changes: Iterable[Fields]) -> None:
+def _alter_scram(session: KafkaSession, name: str, changes: Sequence[Fields]) -> None:
     users, who = session.broker.users, session.principal
-    if users.needs_admin:
-        raise InvalidRequestError(_REFUSED["error_message"])
-    known = {user.name: user for user in users.all_users(who)}
-    scram = dict(known[name].proofs.scram) if name in known else {}
+    users.check(who, "alter", ("broker", "users"))
+    roles = (ADMIN_ROLE,) if users.needs_admin else ()
+    if roles and not session.is_local:
+        raise NotPermittedError("the first user is made on the broker's own machine")
+    user = users.users.known.get(name)
+    scram = {} if user is None else dict(user.proofs.scram)
+    _check_scram(name, changes)
     for each in changes:
-        mechanism = _MECHANISMS.get(each["mechanism"])
-        if mechanism is None:
-            raise InvalidRequestError(f"there is no SCRAM mechanism {each['mechanism']}")
+        mechanism = _MECHANISMS[each["mechanism"]]
         if "salted_password" not in each:
             if mechanism not in scram:
                 raise UserNotFoundError(f"user {name!r} has no password of {mechanism}")
             del scram[mechanism]
-            continue
-        iterations = each["iterations"]
-        if not 4_096 <= iterations <= ITERATIONS_MAX:
-            raise InvalidRequestError(f"{iterations} iterations; 4096 to {ITERATIONS_MAX} may be")
-        salted, salt = bytes(each["salted_password"]), bytes(each["salt"])
-        scram[mechanism] = scram_keys(mechanism, salted, salt, iterations)
-    if name in known:
-        users.change_user(who, name, proofs=replace(known[name].proofs, scram=scram))
+        else:
+            salted, salt = bytes(each["salted_password"]), bytes(each["salt"])
+            scram[mechanism] = scram_keys(mechanism, salted, salt, each["iterations"])
+    if user is None:
+        users.create_user(who, name, Proofs(scram=scram), roles)
+        return
+    proofs = replace(user.proofs, scram=scram)
+    if not scram and not proofs.scrypt and not user.rules:
+        users.delete_user(who, name)  # Kafka's users are their credentials.
     else:
-        users.create_user(who, name, Proofs(scram=scram))
+        users.change_user(who, name, proofs=proofs)
+
+
+def _check_scram(name: str, changes: Sequence[Fields]) -> None:
+    """What Kafka finds wrong with changes of a user's credentials."""
+    if not name:
+        raise _ScramError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "a user needs a name")
+    numbers = [each["mechanism"] for each in changes]
+    for each, number in zip(changes, numbers, strict=True):
+        if number not in _MECHANISMS:
+            reason = f"there is no SCRAM mechanism {number}"
+            raise _ScramError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, reason)
+        if numbers.count(number) > 1:
+            reason = f"{_MECHANISMS[number]} of user {name!r} is changed twice"
+            raise _ScramError(ErrorCode.DUPLICATE_RESOURCE, reason)
+        iterations = each.get("iterations", ITERATIONS)
+        if not ITERATIONS <= iterations <= ITERATIONS_MAX:
+            reason = f"{iterations} iterations; {ITERATIONS} to {ITERATIONS_MAX} may be"
+            raise _ScramError(ErrorCode.UNACCEPTABLE_CREDENTIAL, reason)
+        if "salted_password" in each and not (each["salted_password"] and each["salt"]):
+            reason = f"a credential of user {name!r} without a salt or password"
+            raise _ScramError(ErrorCode.UNACCEPTABLE_CREDENTIAL, reason)
 
 
 assert set(_MECHANISMS.values()) == set(DIGESTS)
