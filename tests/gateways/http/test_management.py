@@ -90,8 +90,8 @@ async def test_rabbitmqadmin_declares_publishes_gets_purges_and_deletes(tmp_path
 @pytest.mark.parametrize(
     ("declared", "hint"),
     [
-        (("user", "name=ann", "password=x", "tags="), "`onelog user`"),
-        (("permission", "vhost=/", "user=u", "configure=", "write=", "read="), "onelog permission"),
+        (("user", "name=ann", "password=x", "tags="), "must have the role admin"),
+        (("user", "name=ann", "password_hash=x", "tags=administrator"), "give the password"),
         (("vhost_limit", "vhost=/", "name=max-queues", "value=3"), "a policy"),
         (("parameter", "component=shovel", "name=s", "value={}"), "no plugins"),
         (("policy", "name=p", "pattern=.*", "apply-to=people",
@@ -254,7 +254,7 @@ async def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         for method, path, body, status in (
             ("GET", "/api/queues/%2F/none", None, 404),
             ("GET", "/api/exchanges/%2F/none", None, 404),
-            ("GET", "/api/queues/nowhere", None, 200),
+            ("GET", "/api/queues/nowhere", None, 404),
             ("PUT", "/api/exchanges/%2F/x", {"type": "no-such"}, 400),
             ("PUT", "/api/queues/%2F/q", {"arguments": {"x-max-length": "many"}}, 400),
             ("PUT", "/api/queues/%2F/q", {"arguments": 1}, 400),
@@ -283,3 +283,139 @@ async def test_what_is_wrong_is_said(tmp_path: Path) -> None:
             told = await web.post("/api/exchanges/%2F/amq.default/publish", json=message)
             assert told.status_code == 400, (properties, told.text)
             assert "64 bits" in told.text or f"{next(iter(properties))} is to be" in told.text
+
+
+async def test_the_broker_itself_is_told_of(tmp_path: Path) -> None:
+    async with http(tmp_path, amqp__port=-1) as (server, web):
+        (node,) = (await web.get("/api/nodes")).json()
+        assert node["mem_used"] > 1 << 20
+        assert (await web.get(f"/api/nodes/{node['name']}")).json()["name"] == node["name"]
+        memory = (await web.get(f"/api/nodes/{node['name']}/memory")).json()["memory"]
+        parts = {name: part for name, part in memory.items() if isinstance(part, int)}
+        assert sum(parts.values()) == memory["total"]["rss"] > 1 << 20
+        relative = (await web.get(f"/api/nodes/{node['name']}/memory/relative")).json()["memory"]
+        assert relative["total"] == 100
+        for path in ("nodes/none", "nodes/none/memory", "global-parameters/none"):
+            assert (await web.get(f"/api/{path}")).status_code == 404
+        name = server.config.broker.cluster
+        assert (await web.get("/api/cluster-name")).json() == {"name": name}
+        parameter = {"name": "cluster_name", "value": name}
+        assert (await web.get("/api/global-parameters")).json() == [parameter]
+        assert (await web.get("/api/global-parameters/cluster_name")).json() == parameter
+        assert (await web.get("/api/auth")).json()["enable_uaa"] is False
+
+
+async def test_a_vhost_is_an_object_and_nothing_is_in_one_that_is_not_there(tmp_path: Path) -> None:
+    async with http(tmp_path, amqp__port=-1) as (_, web):
+        said = {"description": "shop", "tags": "a,b"}
+        made = [await web.put("/api/vhosts/shop", json=body) for body in (said, said)]
+        assert [each.status_code for each in made] == [201, 204]
+        assert (await web.put("/api/vhosts/shop")).status_code == 204
+        shop = (await web.get("/api/vhosts/shop")).json()
+        assert (shop["name"], shop["description"], shop["tags"]) == ("shop", "shop", ["a", "b"])
+        assert (await web.get("/api/vhosts/%2F")).json()["name"] == "/"
+        kinds = ("queues", "exchanges", "bindings", "policies", "consumers", "aliveness-test")
+        under = ("permissions", "connections", "channels")
+        for path in (
+            "vhosts/none", *(f"{kind}/none" for kind in kinds), *(f"vhosts/none/{x}" for x in under)
+        ):  # fmt: skip
+            assert (await web.get(f"/api/{path}")).status_code == 404, path
+        for path in ("queues/none/q", "exchanges/none/e"):
+            assert (await web.put(f"/api/{path}", json={})).status_code == 404, path
+
+
+async def test_paths_may_end_in_a_slash(tmp_path: Path) -> None:
+    async with http(tmp_path, amqp__port=-1) as (_, web):
+        assert (await web.put("/api/queues/%2F/q/", json={})).status_code == 201
+        for path in ("overview", "connections", "channels", "queues", "queues/%2F", "queues/%2F/q",
+                     "vhosts/%2F", "users", "nodes", "exchanges/%2F/amq.topic", "whoami",
+                     "health/checks/alarms"):  # fmt: skip
+            with_slash, without = await web.get(f"/api/{path}/"), await web.get(f"/api/{path}")
+            assert (with_slash.status_code, without.status_code) == (200, 200), path
+            assert type(with_slash.json()) is type(without.json()), path
+        assert (await web.get("/api/connections/")).json() == []
+
+
+async def test_what_is_not_there_is_not_deleted(tmp_path: Path) -> None:
+    async with http(tmp_path, amqp__port=-1) as (_, web):
+        await web.put("/api/queues/%2F/q", json={})
+        for path in (
+            "vhosts/none", "queues/%2F/none", "queues/none/q", "queues/%2F/none/contents",
+            "exchanges/%2F/none", "exchanges/none/e", "connections/none", "policies/%2F/none",
+            "operator-policies/%2F/none", "bindings/%2F/e/amq.direct/q/q/none",
+            "bindings/none/e/amq.direct/q/q/none", "users/none", "permissions/%2F/none",
+            "parameters/shovel/%2F/none", "global-parameters/none", "vhost-limits/%2F/max-queues",
+            "topic-permissions/%2F/none",
+        ):  # fmt: skip
+            told = await web.delete(f"/api/{path}")
+            assert (told.status_code, told.json()["error"]) == (404, "Object Not Found"), path
+
+
+async def test_what_is_there_already_is_not_created(tmp_path: Path) -> None:
+    async with http(tmp_path, amqp__port=-1) as (_, web):
+        policy = {"pattern": "x", "definition": {"max-length": 1}}
+        for path, body in (
+            ("queues/%2F/q", {}), ("exchanges/%2F/e", {"type": "fanout"}), ("vhosts/v", {}),
+            ("policies/%2F/p", policy), ("operator-policies/%2F/p", policy),
+        ):  # fmt: skip
+            made = [await web.put(f"/api/{path}", json=body) for _ in range(2)]
+            assert [each.status_code for each in made] == [201, 204], path
+        bound = [
+            await web.post("/api/bindings/%2F/e/e/q/q", json={"routing_key": "k"}) for _ in range(2)
+        ]
+        assert [each.status_code for each in bound] == [201, 201]
+        assert (await web.get("/api/bindings/%2F/e/e/q/q/k")).json()["routing_key"] == "k"
+        assert (await web.get("/api/bindings/%2F/e/e/q/q/none")).status_code == 404
+
+
+async def test_json_need_not_say_so_where_no_browser_can_have_sent_it(tmp_path: Path) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    body = json.dumps({"durable": True})
+    async with http(tmp_path, amqp__port=-1) as (server, web):
+        for number, headers in enumerate((form, {"content-type": "text/plain"}, {})):
+            told = await web.put(f"/api/queues/%2F/q{number}", content=body, headers=headers)
+            assert told.status_code == 201
+        told = await web.put("/api/queues/%2F/none", content="durable=true", headers=form)
+        assert (told.status_code, told.json()["error"]) == (400, "bad_request")
+        own = f"http://127.0.0.1:{server.config.http.port}"
+        for name, value in (
+            ("origin", own), ("referer", own), ("sec-fetch-site", "none"),
+            ("sec-fetch-mode", "no-cors"), ("cookie", "a=b"),
+        ):  # fmt: skip
+            told = await web.put(
+                "/api/queues/%2F/none", content=body, headers={**form, name: value}
+            )
+            assert told.status_code == 400, name
+        told = await web.put("/api/queues/%2F/none", content=body, headers={**form, "origin": "x"})
+        assert told.status_code == 403
+        assert (await web.get("/api/queues/%2F/none")).status_code == 404
+
+
+async def test_http_and_amqp_tell_the_same_version(tmp_path: Path) -> None:
+    async with http(tmp_path, amqp__port=-1) as (server, web):
+        overview = (await web.get("/api/overview")).json()
+        where = f"amqp://127.0.0.1:{server.config.amqp.port}/"
+        connection = await aio_pika.connect(where)
+        async with connection:
+            assert connection.transport is not None
+            said = connection.transport.connection.server_properties
+        version = overview["rabbitmq_version"]
+        assert said["version"] == version == overview["management_version"]
+        assert version.startswith("3.")  # 4.x would offer ANONYMOUS, and no global prefetch.
+
+
+async def test_a_policy_of_an_exchange_is_shown_with_it(tmp_path: Path) -> None:
+    async with http(tmp_path, amqp__port=-1) as (_, web):
+        await web.put("/api/exchanges/%2F/shop", json={"type": "fanout"})
+        policy = {
+            "pattern": "^shop$", "definition": {"alternate-exchange": "amq.fanout"},
+            "apply-to": "exchanges",
+        }  # fmt: skip
+        assert (await web.put("/api/policies/%2F/lost", json=policy)).status_code == 201
+        assert (await web.get("/api/exchanges/%2F/shop")).json()["policy"] == "lost"
+        assert "policy" not in (await web.get("/api/exchanges/%2F/amq.topic")).json()
+        await web.put("/api/queues/%2F/caught", json={})
+        await web.post("/api/bindings/%2F/e/amq.fanout/q/caught", json={})
+        sent = {"routing_key": "x", "payload": "lost", "properties": {}}
+        published = await web.post("/api/exchanges/%2F/shop/publish", json=sent)
+        assert published.json() == {"routed": True}

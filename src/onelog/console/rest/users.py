@@ -32,7 +32,7 @@ class Permission(Struct, forbid_unknown_fields=True):
     actions: Actions
     kind: Thing
     name: Name = "*"
-    match: Literal["literal", "prefix", "pattern"] = "pattern"
+    match: Literal["literal", "prefix", "pattern", "regex"] = "pattern"
     effect: Literal["allow", "deny"] = "allow"
     hosts: Annotated[list[Name], Meta(max_length=100)] = []
     """Only from these addresses; from all if there is none."""

@@ -84,6 +84,10 @@ class Routing:
             return found
         return [each for each in found if self._access.may(who, "describe", ("vhost", each.name))]
 
+    def has_vhost(self, vhost: str) -> bool:
+        """Whether there is such a vhost; it says nothing of who may know."""
+        return vhost in self._topology.vhosts
+
     def is_open_to(self, who: Principal, vhost: str) -> bool:
         """Whether there is such a vhost, and they may know of it."""
         is_seen = self._access.is_open or self._access.may(who, "describe", ("vhost", vhost))

@@ -4,7 +4,9 @@
              about the queue of that name, too
     actions  publish, consume, create, alter, delete, describe; "admin" stands for all of them
     kind     topic, group, exchange, queue, vhost, broker, transaction, mqtt; "*": all of them
-    match    literal: that name; prefix: names that begin so; pattern: * is any run of characters
+    match    literal: that name; prefix: names that begin so; pattern: * is any run of characters;
+             regex: VHOST~REGEX, an expression as RabbitMQ's permissions have them, which is found
+             in the names of exchanges or queues of that vhost (in URL quotes)
     mqtt     a topic of MQTT, or a filter of them: `a/+/c`, `a/#`; what begins with `a/` is `a/#`
 
 Whoever may do something to a thing may also describe it: clients have to find out what they work
@@ -18,13 +20,17 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Literal
+from typing import Any, Literal, get_args
+from urllib.parse import unquote
+
+import re2
 
 from onelog.core.access import Action, Resource
+from onelog.core.routing.names import queue_of
 from onelog.errors import InvalidRequestError
 
 Effect = Literal["allow", "deny"]
-Match = Literal["literal", "prefix", "pattern"]
+Match = Literal["literal", "prefix", "pattern", "regex"]
 ACTIONS = ("publish", "consume", "create", "alter", "delete", "describe")
 MQTT = "mqtt"
 KINDS = ("topic", "group", "exchange", "queue", "vhost", "broker", "transaction", MQTT)
@@ -33,6 +39,13 @@ ANY = "*"
 NAME_BYTES_MAX = 255
 RULES_MAX = 1_000
 """Of one user or role."""
+_REGEX_BYTES_MAX = 1 << 20
+"""Of a compiled expression."""
+
+
+def _reason(error: Exception) -> str:
+    said = error.args[0] if error.args else ""
+    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
 
 
 @dataclass(frozen=True)
@@ -58,8 +71,15 @@ class Rule:
             raise InvalidRequestError(f"{self.kind!r} is no kind of thing: {', '.join(KINDS)}, *")
         if not 1 <= len(self.name.encode()) <= NAME_BYTES_MAX or len(self.hosts) > 100:
             raise InvalidRequestError(f"a name has 1 to {NAME_BYTES_MAX} bytes")
-        if self.match not in ("literal", "prefix", "pattern"):
-            raise InvalidRequestError(f"{self.match!r}: literal, prefix or pattern is expected")
+        if self.match not in get_args(Match):
+            raise InvalidRequestError(f"{self.match!r}: {', '.join(get_args(Match))} is expected")
+        if self.match == "regex":
+            if self.kind not in ("exchange", "queue"):
+                raise InvalidRequestError("only exchanges and queues have rules of RabbitMQ's form")
+            try:
+                _ = self._regex
+            except re2.error as error:
+                raise InvalidRequestError(f"{self.name!r}: {_reason(error)}") from None
         if self.effect not in ("allow", "deny"):
             raise InvalidRequestError(f"{self.effect!r}: allow or deny is expected")
         if self.kind == MQTT and not _is_filter(self._levels or self.name.split("/"), self._levels):
@@ -67,6 +87,12 @@ class Rule:
                 f"{self.name!r}: + is a whole level of a topic, # the last one, and stars in other "
                 "places than the end go with neither"
             )
+
+    @cached_property
+    def _regex(self) -> Any:
+        options = re2.Options()
+        options.max_mem, options.log_errors = _REGEX_BYTES_MAX, False
+        return re2.compile(self.name.partition("~")[2], options=options)
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -107,6 +133,10 @@ class Rule:
             return self.name in (name, ANY)
         if self.match == "prefix":
             return name.startswith(self.name)
+        if self.match == "regex":
+            vhost, plain = queue_of(name)
+            is_here = vhost == unquote(self.name.partition("~")[0])
+            return is_here and self._regex.search(plain) is not None
         return self._pattern.fullmatch(name) is not None
 
     def _hides(self, kind: str) -> bool:

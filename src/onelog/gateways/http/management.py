@@ -5,11 +5,12 @@ paths are quoted, `%2F` is the vhost `/`; values in bodies may be texts: rabbitm
 """
 
 import base64
-import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -21,12 +22,48 @@ from onelog.core.workqueues.consumers import Consumer
 from onelog.core.workqueues.policies import Policies
 from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import (
+    ExchangeNotFoundError,
     InvalidRequestError,
-    PeerClosedError,
+    KeyNotFoundError,
+    OnelogError,
     PreconditionFailedError,
     QueueNotFoundError,
+    ResourceLockedError,
+    VhostNotFoundError,
 )
-from onelog.gateways import RABBITMQ_VERSION, ChannelState, ClientState, House
+from onelog.gateways import RABBITMQ_VERSION, ClientState, House
+from onelog.gateways.http.management_clients import (
+    channels,
+    close_connection,
+    connection_name,
+    connections,
+    get_channel,
+    get_connection,
+)
+from onelog.gateways.http.management_nodes import (
+    NODE,
+    auth,
+    cluster_name,
+    get_node,
+    global_parameter,
+    global_parameters,
+    memory,
+    nodes,
+    relative_memory,
+)
+from onelog.gateways.http.management_users import (
+    delete_permission,
+    delete_user,
+    delete_users,
+    get_permission,
+    get_user,
+    list_permissions,
+    list_users,
+    nothing_of_user,
+    put_permission,
+    put_user,
+    without_permissions,
+)
 from onelog.gateways.http.policies import (
     delete_policy,
     get_policy,
@@ -35,25 +72,26 @@ from onelog.gateways.http.policies import (
     put_policy,
     shown,
 )
+from onelog.gateways.http.problems import status_of
 from onelog.gateways.http.rates import Rates
 from onelog.gateways.http.requests import (
+    SLASH,
     answer,
     as_asked,
+    body_of,
     called,
     house_of,
     json_of,
-    path_of,
     principal_of,
     require_admin,
 )
-from onelog.net.connection import Connection
 from onelog.record.forms import amqp
 from onelog.record.forms.amqp_fields import decode_properties, encode_properties
 
 MESSAGES_MAX = 1_000
 PAGE_MAX = 500
 _DEFAULT = "amq.default"
-_NODE = f"onelog@{socket.gethostname()}"
+_BROWSERS = ("origin", "referer", "cookie", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest")
 _TRUE = (True, "true", "True", 1)
 
 Body = dict[str, Any]
@@ -69,7 +107,11 @@ class Call:
         self.house: House = house_of(request)
         self.broker = self.house.broker
         self.who = who
-        self.path = path_of(request)
+        # Where names may have slashes, one at the end is none of them.
+        self.path = {
+            name: str(each).removesuffix("/").replace(SLASH, "/")
+            for name, each in request.path_params.items()
+        }
         self.body = body
 
     @property
@@ -93,10 +135,13 @@ class Call:
 
     @property
     def vhosts(self) -> list[str]:
-        """The vhost that the path names, or all."""
-        if "vhost" in self.path:
-            return [self.path["vhost"]]
-        return [each.name for each in self.broker.routing.vhosts(self.who)]
+        """The vhost that the path names, which has to be there, or all."""
+        named = self.path.get("vhost")
+        if named is None:
+            return [each.name for each in self.broker.routing.vhosts(self.who)]
+        if not self.broker.routing.has_vhost(named):
+            raise VhostNotFoundError(f"there is no vhost '{named}'")
+        return [named]
 
     def flag(self, name: str, otherwise: bool = False) -> bool:
         """Yes or no, whatever it is written as."""
@@ -146,7 +191,7 @@ def _queue(call: Call, each: WorkQueue) -> Body:
         "effective_policy_definition": policies.effective(each) if policy or limits else {},
         "message_stats": call.rates.of(each, _queue_stats(each)),
         "name": each.name, "vhost": each.vhost, "durable": each.durable, "type": each.kind,
-        "auto_delete": each.auto_delete, "exclusive": each.exclusive, "node": _NODE,
+        "auto_delete": each.auto_delete, "exclusive": each.exclusive, "node": NODE,
         "arguments": each.arguments, "state": "running", "consumers": len(each.consumers),
         "messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked,
         "message_bytes": each.ready_bytes + each.unacked_bytes,
@@ -180,7 +225,7 @@ async def overview(call: Call) -> Body:
     return {
         "management_version": RABBITMQ_VERSION, "rabbitmq_version": RABBITMQ_VERSION,
         "product_name": "OneLog", "product_version": __version__, "erlang_version": "",
-        "cluster_name": call.broker.config.cluster, "node": _NODE, "rates_mode": "basic",
+        "cluster_name": call.broker.config.cluster, "node": NODE, "rates_mode": "basic",
         "queue_totals": {
             "messages": ready + unacked, "messages_ready": ready,
             "messages_unacknowledged": unacked,
@@ -197,104 +242,10 @@ async def overview(call: Call) -> Body:
     }  # fmt: skip
 
 
-async def nodes(call: Call) -> list[Body]:
-    """This node."""
-    log = call.broker.admin.log_state(call.who)
-    started = call.broker.admin.state(call.who).started_ms
-    return [
-        {
-            "name": _NODE, "type": "disc", "running": True, "mem_used": 0, "mem_alarm": False,
-            "disk_free_alarm": bool(call.broker.admin.refusal(call.who)),
-            "disk_used_percent": log.disk_percent,
-            "uptime": call.house.clock.now_ms() - started,
-        }
-    ]  # fmt: skip
-
-
 async def whoami(call: Call) -> Body:
     """Who asks."""
     tags = ["administrator"] if call.broker.users.is_admin(call.who) else []
     return {"name": call.who.name or "guest", "tags": tags}
-
-
-def _connection(each: ClientState) -> Body:
-    line = each.connection
-    return {
-        "name": _connection_name(line), "peer_host": line.remote[0], "peer_port": line.remote[1],
-        "host": line.local[0], "port": line.local[1], "vhost": each.vhost, "user": each.user,
-        "protocol": "AMQP 0-9-1", "type": "network", "state": each.state, "node": _NODE,
-        "channels": len(each.channels), "channel_max": each.channel_max, "ssl": line.secure,
-        "frame_max": each.frame_max, "timeout": each.heartbeat_seconds,
-        "connected_at": each.since_ms, "client_properties": dict(each.says),
-    }  # fmt: skip
-
-
-def _connection_name(line: Connection) -> str:
-    return f"{line.remote_address} -> {line.local[0]}:{line.local[1]}"
-
-
-def _channel(call: Call, client: ClientState, each: ChannelState) -> Body:
-    name = _connection_name(client.connection)
-    return {
-        "name": f"{name} ({each.number})", "number": each.number, "vhost": client.vhost,
-        "user": client.user, "node": _NODE, "state": client.state,
-        "consumer_count": len(each.consumers), "prefetch_count": each.prefetch,
-        "global_prefetch_count": each.window, "messages_unacknowledged": each.unacked,
-        "messages_unconfirmed": each.unconfirmed, "messages_uncommitted": 0,
-        "confirm": each.mode == "confirm", "transactional": each.mode == "tx",
-        "connection_details": {
-            "name": name, "peer_host": client.connection.remote[0],
-            "peer_port": client.connection.remote[1],
-        },
-        "message_stats": call.rates.of(each.channel, {
-            "publish": each.published, "deliver_get": each.delivered,
-            "ack": each.delivered - each.unacked,
-        }),
-    }  # fmt: skip
-
-
-async def connections(call: Call) -> list[Body]:
-    """Those of AMQP."""
-    found = [_connection(each) for each in call.clients()]
-    return [each for each in found if call.path.get("name", each["name"]) == each["name"]]
-
-
-async def get_connection(call: Call) -> Body:
-    """One connection."""
-    return _the_one(call, await connections(call))
-
-
-async def channels(call: Call) -> list[Body]:
-    """Those of all connections, or of one."""
-    return [
-        _channel(call, client, each)
-        for client in call.clients()
-        if call.path.get("of", _connection_name(client.connection))
-        == _connection_name(client.connection)
-        for each in client.channels
-    ]
-
-
-async def get_channel(call: Call) -> Body:
-    """One channel."""
-    return _the_one(call, await channels(call))
-
-
-def _the_one(call: Call, found: list[Body]) -> Body:
-    for each in found:
-        if each["name"] == call.path["name"]:
-            return each
-    raise QueueNotFoundError(f"there is no {call.path['name']!r:.80}")
-
-
-async def close_connection(call: Call) -> None:
-    """End one."""
-    call.broker.access.check(call.who, "alter", ("broker", "names"))
-    for _, each in call.house.connections():
-        if call.path["name"].startswith(f"{each.remote_address} "):
-            each.close()
-            return
-    raise PeerClosedError(f"there is no connection {call.path['name']!r:.80}")
 
 
 async def nothing(call: Call) -> list[Body]:
@@ -304,30 +255,14 @@ async def nothing(call: Call) -> list[Body]:
 
 async def refuse(call: Call) -> None:
     """What RabbitMQ would set here, and OneLog has elsewhere, or not at all."""
+    if call.request.method == "DELETE":
+        raise KeyNotFoundError("there is nothing of that name")
     raise InvalidRequestError(_ELSEWHERE[call.request.url.path.split("/")[2]])
-
-
-async def users(call: Call) -> list[Body]:
-    """Who may log in."""
-    found = [] if call.broker.users.is_open else call.broker.users.all_users(call.who)
-    listed = [
-        {"name": each.name, "tags": ["administrator"] if "admin" in each.roles else []}
-        for each in found
-    ]
-    return listed or [{"name": "guest", "tags": ["administrator"]}]
-
-
-async def permissions(call: Call) -> list[Body]:
-    """Who may what: OneLog's rules are finer than these three patterns can say."""
-    return [
-        {"user": each["name"], "vhost": vhost, "configure": ".*", "write": ".*", "read": ".*"}
-        for each in await users(call)
-        for vhost in call.vhosts
-    ]
 
 
 async def alive(call: Call) -> Body:
     """Whether messages are taken."""
+    _ = call.vhosts
     refusal = call.broker.admin.refusal(call.who)
     return {"status": "failed", "reason": refusal} if refusal else {"status": "ok"}
 
@@ -346,13 +281,33 @@ async def list_vhosts(call: Call) -> list[Body]:
     return found
 
 
-async def put_vhost(call: Call) -> None:
-    """Make one."""
-    call.broker.routing.declare_vhost(call.who, call.vhost, call.text("description"))
+async def get_vhost(call: Call) -> Body:
+    """One of them."""
+    (found,) = await list_vhosts(call)
+    for each in call.broker.routing.vhosts(call.who):
+        if each.name == call.vhost:
+            said = {"description": each.description, "tags": list(each.tags)}
+            found |= {**said, "metadata": said, "tracing": False}
+            found |= {"default_queue_type": "undefined", "cluster_state": {NODE: "running"}}
+    return found
+
+
+async def put_vhost(call: Call) -> bool:
+    """Make one, or change what is said of it; True if it was not there."""
+    routing = call.broker.routing
+    is_new = not routing.has_vhost(call.vhost)
+    tags = call.body.get("tags") or ()
+    tags = tags.split(",") if isinstance(tags, str) else tags
+    if not all(isinstance(each, str) for each in tags):
+        raise InvalidRequestError("tags are texts, in a list or parted by commas")
+    if is_new or call.body:
+        routing.declare_vhost(call.who, call.vhost, call.text("description"), tags)
+    return is_new
 
 
 async def delete_vhost(call: Call) -> None:
     """Forget one, with all in it."""
+    _ = call.vhosts
     call.broker.routing.delete_vhost(call.who, call.vhost)
 
 
@@ -377,13 +332,20 @@ async def get_exchange(call: Call) -> Body:
     return _exchange(exchange, call.broker.workqueues.policies)
 
 
-async def put_exchange(call: Call) -> None:
-    """Declare one."""
+async def put_exchange(call: Call) -> bool:
+    """Declare one; True if it was not there."""
+    _ = call.vhosts
+    try:
+        call.broker.routing.exchange(call.who, call.vhost, call.path["name"])
+        is_new = False
+    except ExchangeNotFoundError:
+        is_new = True
     call.broker.routing.declare_exchange(
         call.who, call.vhost, call.path["name"], call.text("type", "direct"),
         durable=call.flag("durable", True), auto_delete=call.flag("auto_delete"),
         internal=call.flag("internal"), arguments=call.table("arguments"),
     )  # fmt: skip
+    return is_new
 
 
 async def delete_exchange(call: Call) -> None:
@@ -435,7 +397,7 @@ async def list_queues(call: Call) -> list[Body]:
 
 def _found(call: Call) -> WorkQueue:
     """The queue that the path names; exclusive ones, too."""
-    for each in call.broker.workqueues.queues(call.who, call.vhost):
+    for each in call.broker.workqueues.queues(call.who, call.vhosts[0]):
         if each.name == call.path["name"]:
             return each
     raise QueueNotFoundError(f"no queue '{call.path['name']}' in vhost '{call.vhost}'")
@@ -454,10 +416,10 @@ def _channels_of(call: Call) -> dict[object, Body]:
     """Of each consumer its channel."""
     return {
         consumer: {
-            "name": f"{_connection_name(client.connection)} ({channel.number})",
-            "number": channel.number, "connection_name": _connection_name(client.connection),
+            "name": f"{connection_name(client.connection)} ({channel.number})",
+            "number": channel.number, "connection_name": connection_name(client.connection),
             "peer_host": client.connection.remote[0], "peer_port": client.connection.remote[1],
-            "user": client.user, "node": _NODE,
+            "user": client.user, "node": NODE,
         }
         for client in call.clients()
         for channel in client.channels
@@ -486,12 +448,21 @@ async def consumers(call: Call) -> list[Body]:
     ]
 
 
-async def put_queue(call: Call) -> None:
-    """Declare one."""
+async def put_queue(call: Call) -> bool:
+    """Declare one; True if it was not there."""
+    _ = call.vhosts
+    try:
+        call.broker.workqueues.find(call.who, call.vhost, call.path["name"])
+        is_new = False
+    except ResourceLockedError:
+        is_new = False
+    except QueueNotFoundError:
+        is_new = True
     call.broker.workqueues.declare(
         call.who, call.vhost, call.path["name"], durable=call.flag("durable", True),
         auto_delete=call.flag("auto_delete"), arguments=call.table("arguments"),
     )  # fmt: skip
+    return is_new
 
 
 async def delete_queue(call: Call) -> None:
@@ -593,8 +564,16 @@ async def post_binding(call: Call) -> None:
     )  # fmt: skip
 
 
+async def get_binding(call: Call) -> Body:
+    """The one that the path names."""
+    for each in await list_bindings(call):
+        return each
+    raise QueueNotFoundError(f"there is no binding {call.path['props']!r:.80} there")
+
+
 async def delete_binding(call: Call) -> None:
     """Unbind."""
+    await get_binding(call)
     for each in await list_bindings(call):
         call.broker.routing.unbind(
             call.who, call.vhost, each["source"], each["destination_type"], each["destination"],
@@ -684,11 +663,10 @@ def _listed(call: Call, name: str) -> list[Body]:
 
 # -- the table -------------------------------------------------------------------------------------
 
-_RULES = "permissions are rules on topics, groups and the cluster: see `onelog permission --help`"
 _ELSEWHERE = {
-    "users": "users have roles, no tags: make and delete them with `onelog user`, or at /v1/users",
-    "permissions": _RULES,
-    "topic-permissions": _RULES,
+    "cluster-name": "the cluster's name is the setting broker.cluster",
+    "global-parameters": "there are no global parameters but the cluster's name: broker.cluster",
+    "topic-permissions": "what may be published is a permission: `onelog permission --help`",
     "vhost-limits": "a vhost has no limits of its own: set `max-length` with a policy",
     "parameters": "there are no plugins, and no parameters of them",
 }
@@ -703,9 +681,24 @@ _POLICIES: dict[str, dict[str, Act]] = {
 ACTS: dict[str, dict[str, Act]] = {
     "/overview": {"GET": overview},
     "/nodes": {"GET": nodes},
+    "/nodes/{node}": {"GET": get_node},
+    "/nodes/{node}/memory": {"GET": memory},
+    "/nodes/{node}/memory/relative": {"GET": relative_memory},
+    "/cluster-name": {"GET": cluster_name, "PUT": refuse},
+    "/global-parameters": {"GET": global_parameters},
+    "/global-parameters/{name}": {"GET": global_parameter},
+    "/auth": {"GET": auth},
     "/whoami": {"GET": whoami},
-    "/users": {"GET": users},
-    "/permissions": {"GET": permissions},
+    "/users": {"GET": list_users},
+    "/users/without-permissions": {"GET": without_permissions},
+    "/users/bulk-delete": {"POST": delete_users},
+    "/users/{user}": {"GET": get_user, "PUT": put_user, "DELETE": delete_user},
+    "/users/{user}/permissions": {"GET": list_permissions},
+    "/users/{user}/topic-permissions": {"GET": nothing_of_user},
+    "/permissions": {"GET": list_permissions},
+    "/permissions/{vhost}/{user}": {
+        "GET": get_permission, "PUT": put_permission, "DELETE": delete_permission,
+    },
     "/connections": {"GET": connections},
     "/connections/{of}/channels": {"GET": channels},
     "/connections/{name:path}": {"GET": get_connection, "DELETE": close_connection},
@@ -716,7 +709,9 @@ ACTS: dict[str, dict[str, Act]] = {
     **{
         path: {"GET": nothing}
         for path in (
-            "/extensions", "/parameters", "/vhost-limits", "/topic-permissions", "/feature-flags",
+            "/extensions", "/parameters", "/parameters/{component}", "/vhost-limits",
+            "/vhost-limits/{vhost}",
+            "/topic-permissions", "/feature-flags", "/user-limits",
         )
     },
     **{f"/{kind}/{{what:path}}": {"PUT": refuse, "DELETE": refuse} for kind in _ELSEWHERE},
@@ -725,10 +720,13 @@ ACTS: dict[str, dict[str, Act]] = {
         for kind in ("policies", "operator-policies")
         for path, acts in _POLICIES.items()
     },
+    "/healthchecks/node": {"GET": alive},
     "/aliveness-test/{vhost}": {"GET": alive},
     "/health/checks/{check:path}": {"GET": alive},
     "/vhosts": {"GET": list_vhosts},
-    "/vhosts/{vhost}": {"GET": list_vhosts, "PUT": put_vhost, "DELETE": delete_vhost},
+    "/vhosts/{vhost}/permissions": {"GET": list_permissions},
+    "/vhosts/{vhost}/topic-permissions": {"GET": nothing},
+    "/vhosts/{vhost}": {"GET": get_vhost, "PUT": put_vhost, "DELETE": delete_vhost},
     "/consumers": {"GET": consumers},
     f"/consumers{_V}": {"GET": consumers},
     "/exchanges": {"GET": list_exchanges},
@@ -745,7 +743,7 @@ ACTS: dict[str, dict[str, Act]] = {
     "/bindings": {"GET": list_bindings},
     f"/bindings{_V}": {"GET": list_bindings},
     _BETWEEN: {"GET": list_bindings, "POST": post_binding},
-    f"{_BETWEEN}/{{props}}": {"GET": list_bindings, "DELETE": delete_binding},
+    f"{_BETWEEN}/{{props}}": {"GET": get_binding, "DELETE": delete_binding},
     "/definitions": {"GET": export, "POST": load},
     f"/definitions{_V}": {"GET": export, "POST": load},
 }  # fmt: skip
@@ -755,9 +753,24 @@ def routes(house: House) -> list[BaseRoute]:
     """What RabbitMQ's tools ask."""
     rates = Rates(house.clock)
     return [
-        Route(f"/api{path}", _endpoint(acts, rates), methods=list(acts))
+        Route(f"/api{path}{end}", _endpoint(acts, rates), methods=list(acts))
         for path, acts in ACTS.items()
+        for end in (("",) if path.endswith(":path}") else ("", "/"))
     ]
+
+
+async def _body(request: Request) -> Body:
+    """The body. It need not say that it is JSON, as `curl -d` does not, where no browser can have
+    sent it: all of them say where a request comes from that changes something."""
+    headers = request.headers
+    if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
+        return {}
+    if any(name in headers for name in _BROWSERS):
+        return await json_of(request, Body)
+    try:
+        return msgspec.json.decode(await body_of(request) or b"{}", type=Body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"not_json: {error}") from None
 
 
 def _endpoint(acts: dict[str, Act], rates: Rates) -> Callable[[Request], Awaitable[Response]]:
@@ -765,14 +778,19 @@ def _endpoint(acts: dict[str, Act], rates: Rates) -> Callable[[Request], Awaitab
         is_read = request.method in ("GET", "HEAD")
         who = principal_of(request) if is_read else require_admin(request)
         body: Body = {}
-        if request.method in ("PUT", "POST") and request.headers.get("content-length", "0") != "0":
-            body = await json_of(request, dict[str, Any])
         try:
+            if request.method in ("PUT", "POST"):
+                body = await _body(request)
             made = await acts["GET" if is_read else request.method](Call(request, who, body, rates))
         except (InvalidRequestError, PreconditionFailedError) as error:  # For rabbitmqadmin.
             return answer({"error": "bad_request", "reason": str(error)}, 400)
-        if made is None:
-            return Response(status_code=201 if request.method in ("PUT", "POST") else 204)
+        except OnelogError as error:
+            if status_of(error) != HTTPStatus.NOT_FOUND:
+                raise
+            return answer({"error": "Object Not Found", "reason": str(error)}, 404)
+        if made is None or isinstance(made, bool):
+            is_new = made is not False and request.method in ("PUT", "POST")
+            return Response(status_code=201 if is_new else 204)
         return answer(as_asked(request, made, PAGE_MAX) if isinstance(made, list) else made)
 
     return endpoint

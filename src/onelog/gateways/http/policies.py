@@ -39,9 +39,11 @@ async def get_policy(call: "Call") -> Body:
     raise QueueNotFoundError(f"no policy '{call.path['name']}' in vhost '{call.vhost}'")
 
 
-async def put_policy(call: "Call") -> None:
-    """Make one, or change it."""
+async def put_policy(call: "Call") -> bool:
+    """Make one, or change it; True if it was not there."""
+    is_new = all(each["name"] != call.path["name"] for each in await list_policies(call))
     put(call, _kind(call), call.vhost, call.path["name"], call.body)
+    return is_new
 
 
 def put(call: "Call", kind: Kind, vhost: str, name: str, body: Body) -> None:

@@ -77,7 +77,7 @@ def _acls(user: User) -> Iterator[Acl]:
     numbers = {name: number for number, name in _KINDS.items()}
     for rule in user.rules:
         pattern = _PREFIXED if rule.match == "prefix" else _LITERAL
-        if rule.match == "pattern" and rule.name != ANY:
+        if rule.match == "regex" or (rule.match == "pattern" and rule.name != ANY):
             continue
         kinds = [numbers[rule.kind]] if rule.kind in numbers else []
         for kind in numbers.values() if rule.kind == ANY else kinds:

@@ -45,6 +45,8 @@ _KINDS = {
 _KIND_WORDS = {kind: word for word, kind in _KINDS.items()}
 _PATTERN = "~"
 """Before a name with stars in other places than its end; RocketMQ has none."""
+_REGEX = "^"
+"""Before an expression of RabbitMQ's, with its vhost."""
 
 
 # -- users ---------------------------------------------------------------------------------------
@@ -162,6 +164,8 @@ def _rule(entry: PolicyEntry) -> Rule:
     match = "literal"
     if name.startswith(_PATTERN):
         name, match = name[len(_PATTERN) :], "pattern"
+    elif name.startswith(_REGEX) and "~" in name and kind in ("exchange", "queue"):
+        name, match = name[len(_REGEX) :], "regex"
     elif name == ANY:
         match = "pattern"
     elif name.endswith(ANY):
@@ -179,6 +183,8 @@ def _entry(rule: Rule) -> PolicyEntry:
         name += ANY
     elif rule.match == "pattern" and name != ANY:
         name = _PATTERN + name
+    elif rule.match == "regex":
+        name = _REGEX + name
     word = _KIND_WORDS[rule.kind]
     return PolicyEntry(
         resource=ANY if word == "Any" and name == ANY else f"{word}:{name}",

@@ -1,0 +1,91 @@
+"""RabbitMQ's management API about the broker itself: its node, its memory, its name."""
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+from onelog.errors import BrokerNotFoundError, KeyNotFoundError
+from onelog.metrics import process_state
+
+if TYPE_CHECKING:
+    from onelog.gateways.http.management import Call
+
+NODE = f"onelog@{socket.gethostname()}"
+Body = dict[str, Any]
+_NOT_HERE = (
+    "connection_readers", "connection_writers", "connection_channels", "connection_other",
+    "queue_slave_procs", "quorum_queue_procs", "quorum_queue_dlx_procs", "stream_queue_procs",
+    "stream_queue_replica_reader_procs", "stream_queue_coordinator_procs", "plugins", "metrics",
+    "mgmt_db", "mnesia", "quorum_ets", "other_ets", "binary", "msg_index", "code", "atom",
+    "other_system", "allocated_unused", "reserved_unallocated",
+)  # fmt: skip
+"""Parts of RabbitMQ's memory that a process of Python does not tell apart."""
+
+
+async def nodes(call: "Call") -> list[Body]:
+    """This node."""
+    log = call.broker.admin.log_state(call.who)
+    started = call.broker.admin.state(call.who).started_ms
+    process, config = process_state(), call.broker.config
+    return [
+        {
+            "name": NODE, "type": "disc", "running": True, "mem_used": process.memory_bytes,
+            "mem_limit": config.memory_queue_bytes_max,
+            "mem_alarm": call.broker.workqueues.memory_is_high, "fd_used": process.open_files,
+            "disk_free_alarm": bool(call.broker.admin.refusal(call.who)),
+            "disk_used_percent": log.disk_percent, "partitions": [], "rates_mode": "basic",
+            "uptime": call.house.clock.now_ms() - started,
+        }
+    ]  # fmt: skip
+
+
+async def get_node(call: "Call") -> Body:
+    """The node that the path names."""
+    if call.path["node"] != NODE:
+        raise BrokerNotFoundError(f"there is no node {call.path['node']!r:.80}")
+    return (await nodes(call))[0]
+
+
+async def memory(call: "Call") -> Body:
+    """What the process takes, in bytes: declared queues in memory, and all the rest."""
+    total, parts = await _parts(call)
+    totals = dict.fromkeys(("erlang", "rss", "allocated"), total)
+    return {"memory": {**parts, "strategy": "rss", "total": totals}}
+
+
+async def relative_memory(call: "Call") -> Body:
+    """The same in hundredths."""
+    total, parts = await _parts(call)
+    shares = {name: -(-part * 100 // max(1, total)) for name, part in parts.items()}
+    return {"memory": {"total": 100, **shares}}
+
+
+async def _parts(call: "Call") -> tuple[int, dict[str, int]]:
+    await get_node(call)
+    total, queues = process_state().memory_bytes, call.broker.workqueues.memory_bytes
+    parts = dict.fromkeys(_NOT_HERE, 0)
+    return total, {**parts, "queue_procs": queues, "other_proc": max(0, total - queues)}
+
+
+async def cluster_name(call: "Call") -> Body:
+    """The name of the cluster."""
+    return {"name": call.broker.config.cluster or call.broker.config.name}
+
+
+async def global_parameters(call: "Call") -> list[Body]:
+    """The one that there is."""
+    return [{"name": "cluster_name", "value": (await cluster_name(call))["name"]}]
+
+
+async def global_parameter(call: "Call") -> Body:
+    """The one that the path names."""
+    for each in await global_parameters(call):
+        if each["name"] == call.path["name"]:
+            return each
+    raise KeyNotFoundError(f"there is no global parameter {call.path['name']!r:.80}")
+
+
+async def auth(call: "Call") -> Body:
+    """How people log in to the console: by name and password, not by another server."""
+    return {
+        "enable_uaa": False, "uaa_client_id": "", "uaa_location": "", "oauth_enabled": False,
+    }  # fmt: skip
