@@ -34,7 +34,7 @@ CONNECT_SECONDS_MAX = 30.0
 
 def remoting(code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> bytes:
     """A request."""
-    return b"".join(encode_request(code, 1, ext or {}, body))  # type: ignore[arg-type]
+    return b"".join(encode_request(code, 1, ext or {}, body))
 
 
 # -- Kafka -------------------------------------------------------------------------------------

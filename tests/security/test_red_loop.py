@@ -10,7 +10,6 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -86,7 +85,7 @@ def test_pipelined_questions_for_all_versions_hold_nobody(besieged: Besieged) ->
 
 def test_pipelined_questions_for_all_topics_hold_nobody(besieged: Besieged) -> None:
     press(
-        besieged.ports["remoting" if False else "broker"], b"",
+        besieged.ports["broker"], b"",
         b"".join(
             remoting(
                 RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -277,7 +276,7 @@ def test_empty_lines_without_end_hold_nobody(besieged: Besieged) -> None:
 
 def _subscribe(first: int, count: int) -> bytes:
     wanted = [Subscription(f"a/{each}/+/#", 1) for each in range(first, first + count)]
-    return packets.encode_subscribe(Subscribe(1, wanted, {}), V5)
+    return packets.encode_subscribe(V5, Subscribe(1, wanted, {}))
 
 
 def test_one_request_for_very_many_subscriptions_holds_nobody(besieged: Besieged) -> None:

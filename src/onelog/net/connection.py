@@ -22,7 +22,7 @@ import ipaddress
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -99,6 +99,26 @@ class FramedSession(ABC):
     def __init__(self, connection: "Connection") -> None:
         self.connection = connection
         self._unread = 0
+        self._work: deque[Iterator[object]] = deque()
+        """What is done a step at a time; what follows on the connection waits for it."""
+
+    def work(self, steps: Iterator[object]) -> None:
+        """Do what may take long, a step at a time, in as many turns as that needs."""
+        self._work.append(steps)
+        if len(self._work) == 1:
+            self._is_done()
+
+    def _is_done(self) -> bool:
+        """Go on with what was begun; False if the turn was over before its end."""
+        work, connection = self._work, self.connection
+        while work:
+            for _ in work[0]:
+                if connection.closing:
+                    break
+                if connection.turn_is_over():
+                    return False
+            work.popleft()
+        return True
 
     @abstractmethod
     def _handle_read(self) -> None:
@@ -107,14 +127,16 @@ class FramedSession(ABC):
     def data_received(self, data: bytes) -> None:
         """Bytes arrived, or it is its turn again."""
         self._reader.feed(data)
-        self._handle_read()
+        if not self._work or self._is_done():
+            self._handle_read()
         unread = self._reader.unread_bytes
         if unread or self._unread:
             self._keep(unread, unread != self._unread + len(data))
 
     def writable(self) -> None:
         """The peer reads again: go on with the requests that were put off."""
-        self._handle_read()
+        if not self._work or self._is_done():
+            self._handle_read()
         self._keep(self._reader.unread_bytes, True)
 
     def _keep(self, unread: int, anew: bool) -> None:

@@ -4,7 +4,7 @@ A fetch is the core's fetch with a cursor for each partition; waiting, limits an
 are the core's. Fetch sessions are told only what is new to them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from onelog.core.catalog.topics import TopicConfig
@@ -15,7 +15,15 @@ from onelog.gateways.kafka import batches, message_sets
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch_sessions import NO_SESSION, FetchSession, Place, Wanted
 from onelog.gateways.kafka.names import NO_ID, require_readable
-from onelog.gateways.kafka.session import LEADER_EPOCH, Handler, KafkaSession, Request, leader_of
+from onelog.gateways.kafka.session import (
+    LEADER_EPOCH,
+    LONG_STEPS,
+    Handler,
+    KafkaSession,
+    Request,
+    Steps,
+    leader_of,
+)
 from onelog.names import VIEW_TOPICS
 from onelog.record.forms.kafka import Codec
 from onelog.store.outcomes import Aborted
@@ -25,6 +33,9 @@ from onelog.wire.kafka.schema import Fields
 
 FETCH_BYTES_MAX = 8 << 20
 """In one answer, whatever is asked for: more would wait in memory for a slow reader."""
+PARTITIONS_MAX, OTHERS_WAIT_MS = 1_000, 50
+"""So many partitions are looked at for one fetch, and then waited for, if there are others: those
+have their turn in the next fetches."""
 _COUNT_MAX = 1 << 30
 _ZSTD_FETCH_VERSION = 10
 _BATCH_VERSION, _TIME_VERSION = 4, 2
@@ -54,7 +65,7 @@ class _Fetching(NamedTuple):
     """Whether all partitions are told, also those without news."""
 
 
-def fetch(session: KafkaSession, request: Request) -> Fields | None:
+def fetch(session: KafkaSession, request: Request) -> Steps:
     """FETCH."""
     fields = request.fields
     wanted = _wanted(fields)
@@ -75,10 +86,14 @@ def fetch(session: KafkaSession, request: Request) -> Fields | None:
             is_full = fields["session_epoch"] == 0
             fetch_session = found
     fetching = _Fetching(session, request, fetch_session, [], [], {}, is_full)
-    _aim(fetching, wanted)
+    yield from _aim(fetching, _some(session, fetching.refused, wanted))
     bytes_max = max(1, min(fields.get("max_bytes", FETCH_BYTES_MAX), FETCH_BYTES_MAX))
     cursor_bytes = max((each.bytes_max for _, each in wanted), default=1)
-    wait_ms = fields["max_wait_ms"] if fetching.cursors and not fetching.refused else 0
+    wait_ms = (
+        fields["max_wait_ms"] if fetching.cursors and not any(fetching.refused.values()) else 0
+    )
+    if len(wanted) > PARTITIONS_MAX:
+        wait_ms = min(wait_ms, OTHERS_WAIT_MS)
     limits = Limits(
         _COUNT_MAX, max(1, cursor_bytes), bytes_max, min(fields["min_bytes"], bytes_max), True,
         True, fields.get("isolation_level") == _READ_COMMITTED,
@@ -109,7 +124,25 @@ def _wanted(fields: Fields) -> list[tuple[Place, Wanted]]:
     ]
 
 
-def _aim(fetching: _Fetching, wanted: Sequence[tuple[Place, Wanted]]) -> None:
+def _some(
+    session: KafkaSession,
+    others: dict[Place, ErrorCode],
+    wanted: Sequence[tuple[Place, Wanted]],
+) -> Sequence[tuple[Place, Wanted]]:
+    """The partitions that are looked at: of very many, those whose turn it is; for the others it
+    is said that nothing is there."""
+    if len(wanted) <= PARTITIONS_MAX:
+        return wanted
+    begin = session.fetched % len(wanted)
+    session.fetched = begin + PARTITIONS_MAX
+    some = [*wanted[begin : session.fetched], *wanted[: max(0, session.fetched - len(wanted))]]
+    others |= dict.fromkeys((place for place, _ in wanted), ErrorCode.NONE)
+    for place, _ in some:
+        others.pop(place, None)
+    return some
+
+
+def _aim(fetching: _Fetching, wanted: Sequence[tuple[Place, Wanted]]) -> Iterator[None]:
     """Find the queues of partitions; what cannot be read is refused."""
     session = fetching.session
     names: dict[str | bytes, TopicConfig | ErrorCode] = {}
@@ -133,6 +166,7 @@ def _aim(fetching: _Fetching, wanted: Sequence[tuple[Place, Wanted]]) -> None:
                     continue
             fetching.places.append(place)
             fetching.cursors.append(Cursor(None, name.name, queue_id, offset))
+        yield
 
 
 def _name(session: KafkaSession, key: str | bytes) -> TopicConfig | ErrorCode:
@@ -154,6 +188,7 @@ def epoch_error(leader_epoch: int) -> ErrorCode | None:
 
 def _fetched(fetching: _Fetching, results: Sequence[Result]) -> None:
     session, request, fetch_session = fetching.session, fetching.request, fetching.fetch_session
+    request.is_long = len(results) + len(fetching.refused) >= LONG_STEPS
     told: dict[str | bytes, list[Fields]] = {}
     budget = [batches.CONVERTED_MAX]
     answers = [(place, _refused(place[1], code)) for place, code in fetching.refused.items()]

@@ -1,11 +1,21 @@
 """Requests about places in partitions: where they begin, end and were at a time; and who to ask."""
 
+from collections.abc import Generator
+
 from onelog.core.cursors.times import Dated
 from onelog.errors import OnelogError
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch import epoch_error
 from onelog.gateways.kafka.names import require_readable
-from onelog.gateways.kafka.session import LEADER_EPOCH, Handler, KafkaSession, Request, agreed
+from onelog.gateways.kafka.session import (
+    LEADER_EPOCH,
+    Handler,
+    KafkaSession,
+    Request,
+    Steps,
+    agreed,
+    whole,
+)
 from onelog.names import OFFSETS_TOPIC, VIEW_TOPICS
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
@@ -16,27 +26,32 @@ _READ_COMMITTED = 1
 _NOWHERE = Dated(-1, -1)
 
 
-def list_offsets(session: KafkaSession, request: Request) -> Fields | None:
+def list_offsets(session: KafkaSession, request: Request) -> Steps:
     """LIST_OFFSETS: begin and end are known; where a time is, a worker looks up."""
     fields = request.fields
     is_committed = fields.get("isolation_level") == _READ_COMMITTED
     times = [each["timestamp"] for topic in fields["topics"] for each in topic["partitions"]]
 
-    def listed(topic: Fields) -> Fields:
-        name = topic["name"]
-        partitions = [_listed(session, name, each, is_committed) for each in topic["partitions"]]
-        return {"name": name, "partitions": partitions}
+    def listed(are_views: bool) -> Generator[None, None, list[Fields]]:
+        told: list[Fields] = []
+        for topic in fields["topics"]:
+            if (topic["name"] in VIEW_TOPICS) == are_views:
+                partitions: list[Fields] = []
+                told.append({"name": topic["name"], "partitions": partitions})
+                for each in topic["partitions"]:
+                    partitions.append(_listed(session, topic["name"], each, is_committed))
+                    yield
+        return told
 
     # What is a view changes in the loop, and is looked at there.
-    views = [listed(each) for each in fields["topics"] if each["name"] in VIEW_TOPICS]
+    views = yield from listed(True)
 
-    def find() -> Fields:
-        others = [listed(each) for each in fields["topics"] if each["name"] not in VIEW_TOPICS]
-        return {"topics": others + views}
+    def find() -> Steps:
+        return {"topics": (yield from listed(False)) + views}
 
     if all(each < 0 and each != MAX_TIMESTAMP for each in times):
-        return find()
-    session.look_up(request, find)
+        return (yield from find())
+    session.look_up(request, lambda: whole(find()))
     return None
 
 

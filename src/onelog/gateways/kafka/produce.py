@@ -21,7 +21,7 @@ from onelog.gateways.kafka.configs import (
 )
 from onelog.gateways.kafka.error_codes import error_code_in
 from onelog.gateways.kafka.names import NO_ID, require_topic
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request, leader_of
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, leader_of
 from onelog.message import Appended, NewMessage
 from onelog.record.forms import Form
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
@@ -96,7 +96,7 @@ class _Producing:
         self.failed = True
 
 
-def produce(session: KafkaSession, request: Request) -> None:
+def produce(session: KafkaSession, request: Request) -> Steps:
     """PRODUCE."""
     fields = request.fields
     producing = _Producing(session, request)
@@ -131,10 +131,12 @@ def produce(session: KafkaSession, request: Request) -> None:
                 if known is not None and isinstance(error, NotLeaderError):
                     partition["current_leader"] = leader_of(session, known, each["index"])
                 producing.done()
+            yield
         producing.answer.append(
             {"name": name, "topic_id": topic.get("topic_id", NO_ID), "partition_responses": told}
         )
     producing.done()
+    return None
 
 
 def _publish(producing: _Producing, topic: TopicConfig, wanted: Fields, told: Fields) -> None:

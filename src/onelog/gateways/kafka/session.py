@@ -2,6 +2,7 @@
 
 A handler takes the session and the request. It returns the fields of the answer, or None if they
 come later, by `Session.answer` (a held fetch, a batch that waits for the disk), or never (`drop`).
+Where a request may name very many partitions, the handler is a generator that yields between them.
 A client may send many requests before it reads an answer: each has a place in a queue, and answers
 leave from its head.
 
@@ -12,8 +13,8 @@ reading, or has had its turn, answers wait here, and its further requests stay u
 import logging
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from typing import TypeVar, cast
 
 from onelog.core.access import SELF, Action, Kind, Principal
 from onelog.core.catalog.topics import TopicConfig
@@ -35,13 +36,23 @@ from onelog.message import encode_host
 from onelog.net.connection import Connection, FramedSession, is_here
 from onelog.wire.kafka import schema
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
-from onelog.wire.kafka.frame import FrameReader, encode_answer, read_fields, read_header
+from onelog.wire.kafka.frame import (
+    FrameReader,
+    Header,
+    encode_answer,
+    encode_long_answer,
+    read_fields,
+    read_header,
+    read_long_fields,
+)
 from onelog.wire.kafka.schema import Fields
 
 log = logging.getLogger(__name__)
 
 PENDING_MAX = 1_000
 """Requests of one client that may wait for their answers; more stay unread."""
+LONG_BYTES, LONG_STEPS = 32 << 10, 64
+"""A request of so many bytes, or with an answer of so many parts, may take its time."""
 LEADER_EPOCH = 0
 """No partition ever has another leader."""
 _FEATURES = {"transaction.version": 2}
@@ -57,12 +68,15 @@ _BEFORE_LOGIN = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENT
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 _Found = TypeVar("_Found")
+Steps = Generator[None, None, Fields | None]
+"""A handler at work, which ends with the answer."""
 
 
 class Request:
     """A request, and its answer once there is one."""
 
-    __slots__ = ("answer", "client_id", "fields", "is_dropped", "key", "number", "version")
+    __slots__ = ("answer", "client_id", "fields", "is_dropped", "is_long", "key", "number",
+                 "version")  # fmt: skip
 
     def __init__(self, key: int, version: int, number: int, client_id: str, fields: Fields) -> None:
         self.key = key
@@ -73,6 +87,8 @@ class Request:
         self.answer: Fields | None = None
         self.is_dropped = False
         """Whether nobody wants an answer."""
+        self.is_long = False
+        """Whether its answer may have very many parts."""
 
 
 class Gateway:
@@ -144,6 +160,8 @@ class KafkaSession(FramedSession):
         self.scram: object = None
         """An exchange that has begun."""
         self._pending: deque[Request] = deque()
+        self.fetched = 0
+        """Where the next fetch goes on, of more partitions than are looked at in one."""
         self.is_local = is_here(connection.remote[0], connection.local[0])
 
     def log_in(self, who: Principal) -> None:
@@ -237,10 +255,38 @@ class KafkaSession(FramedSession):
             return
         if not self.principal.name and key not in _BEFORE_LOGIN and self.broker.logins.is_needed:
             raise WireError("not logged in: users log in by SASL here")
-        request = Request(key, version, number, client_id, read_fields(header, frame))
+        if len(frame) < LONG_BYTES:
+            self._serve(Request(key, version, number, client_id, read_fields(header, frame)))
+        else:
+            self.work(self._serve_long(header, frame))
+
+    def _serve(self, request: Request) -> None:
         self._pending.append(request)
         try:
-            answer = self.gateway.handlers[key](self, request)
+            answer = self.gateway.handlers[request.key](self, request)
+        except OnelogError as error:
+            answer = refusal(error)
+        if type(answer) is dict:
+            self.answer(request, answer)
+        elif answer is not None:
+            self.work(self._finish(request, cast(Steps, answer)))
+
+    def _serve_long(self, header: Header, frame: memoryview) -> Iterator[None]:
+        key, version, number, client_id, _ = header
+        fields = yield from read_long_fields(header, frame)
+        self._serve(Request(key, version, number, client_id, fields))
+
+    def _finish(self, request: Request, steps: Steps) -> Iterator[None]:
+        """Answer what a handler does in steps."""
+        try:
+            count = 0
+            while True:
+                next(steps)
+                count += 1
+                request.is_long = count >= LONG_STEPS
+                yield
+        except StopIteration as end:
+            answer = end.value
         except OnelogError as error:
             answer = refusal(error)
         if answer is not None:
@@ -267,16 +313,29 @@ class KafkaSession(FramedSession):
         pending, connection = self._pending, self.connection
         was_full = len(pending) >= PENDING_MAX
         while pending and pending[0].answer is not None and not connection.congested:
-            request = pending.popleft()
+            request = pending[0]
+            assert request.answer is not None
+            if request.is_long:
+                answer, request.answer = request.answer, None
+                self.work(self._send_long(request, answer))
+                return
+            pending.popleft()
             if not request.is_dropped:
-                assert request.answer is not None
                 connection.send(
                     encode_answer(request.key, request.version, request.number, request.answer)
                 )
                 if connection.closing or (pending and connection.turn_is_over()):
                     break
-        if was_full and len(pending) < PENDING_MAX:
+        if was_full and len(pending) < PENDING_MAX and not self._work:
             self._handle_read()
+
+    def _send_long(self, request: Request, answer: Fields) -> Iterator[None]:
+        number = request.number
+        pieces = yield from encode_long_answer(request.key, request.version, number, answer)
+        if self._pending:
+            self._pending.popleft()
+            self.connection.send(pieces)
+            self._send_ready()
 
     def later(self, request: Request, work: Callable[[], Awaitable[Fields | None]]) -> None:
         """Answer with what others have to be asked for, in a cluster; None if that comes later."""
@@ -310,23 +369,37 @@ class KafkaSession(FramedSession):
         self.gateway.house.look_up(find, told)
 
 
-Handler = Callable[[KafkaSession, Request], Fields | None]
+Handler = Callable[[KafkaSession, Request], Fields | Steps | None]
 
 
-def agreed(handle: Callable[[KafkaSession, Request], Fields], again: bool = False) -> Handler:
+def agreed(
+    handle: Callable[[KafkaSession, Request], Fields | Steps], again: bool = False
+) -> Handler:
     """A handler that knows what all brokers know, and may propose changes to them.
 
     `again`: it only asks, and is to see what it proposed.
     """
 
-    def handler(session: KafkaSession, request: Request) -> Fields | None:
+    def handler(session: KafkaSession, request: Request) -> Fields | Steps | None:
         agreement = session.gateway.agreement
         if agreement is None:
             return handle(session, request)
-        session.later(request, lambda: agreement.agree(lambda: handle(session, request), again))
+        session.later(
+            request, lambda: agreement.agree(lambda: whole(handle(session, request)), again)
+        )
         return None
 
     return handler
+
+
+def whole(answer: Fields | Steps) -> Fields:
+    """The answer of a handler, with all its steps taken at once."""
+    try:
+        while not isinstance(answer, dict):
+            next(answer)
+    except StopIteration as end:
+        return cast(Fields, end.value)
+    return answer
 
 
 def leader_of(session: KafkaSession, topic: TopicConfig, partition: int) -> Fields:

@@ -23,7 +23,14 @@ from onelog.gateways.kafka.names import (
     require_topic,
     topic_id,
 )
-from onelog.gateways.kafka.session import LEADER_EPOCH, Handler, KafkaSession, Request, agreed
+from onelog.gateways.kafka.session import (
+    LEADER_EPOCH,
+    Handler,
+    KafkaSession,
+    Request,
+    Steps,
+    agreed,
+)
 from onelog.message import QUEUE_ID_MAX
 from onelog.names import VIEW_TOPICS
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
@@ -43,15 +50,20 @@ class _Refused(NamedTuple):
 # -- asking ------------------------------------------------------------------------------------
 
 
-def metadata(session: KafkaSession, request: Request) -> Fields:
+def metadata(session: KafkaSession, request: Request) -> Steps:
     """METADATA: the broker, and topics; one that is not there is made, if both sides agree."""
     fields, version = request.fields, request.version
     cluster, wanted = session.gateway.cluster, fields["topics"]
+    topics: list[Fields] = []
     if wanted is None or (version == 0 and not wanted):
-        topics = [_told(cluster, each) for each in listed_topics(session.broker, session.principal)]
+        for config in listed_topics(session.broker, session.principal):
+            topics.append(_told(cluster, config))
+            yield
     else:
         may_create = fields.get("allow_auto_topic_creation", True)
-        topics = [_topic(session, each, may_create) for each in wanted]
+        for each in wanted:
+            topics.append(_topic(session, each, may_create))
+            yield
         if version < 12:
             for each in topics:
                 each["name"] = each["name"] or ""  # Before, a name could not be missing.

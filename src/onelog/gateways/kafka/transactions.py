@@ -1,6 +1,7 @@
 """Requests of producers that number their batches, or send them in transactions."""
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from onelog.core.cursors.offsets import REMOTE_QUEUES
@@ -12,7 +13,7 @@ from onelog.gateways.kafka.groups.members import member_of
 from onelog.gateways.kafka.groups.positions import committed, failed, taken
 from onelog.gateways.kafka.list_offsets import queue_of
 from onelog.gateways.kafka.names import require_topic
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps
 from onelog.gateways.kafka.transaction_parts import join_transactions
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
@@ -33,7 +34,7 @@ def _code(request: Request, error: OnelogError) -> ErrorCode:
     return error_code_in(request.key, request.version, error)
 
 
-def _settled(handle: Handler) -> Handler:
+def _settled(handle: Callable[[KafkaSession, Request], Fields | None]) -> Handler:
     """A handler that waits until other brokers know how the transaction before has ended."""
 
     def handler(session: KafkaSession, request: Request) -> Fields | None:
@@ -188,13 +189,13 @@ async def _add_group_of_others(session: KafkaSession, request: Request) -> Field
     return {"error_code": 0}
 
 
-def txn_offset_commit(session: KafkaSession, request: Request) -> Fields | None:
+def txn_offset_commit(session: KafkaSession, request: Request) -> Steps:
     """TXN_OFFSET_COMMIT: positions that count once the transaction is committed.
 
     Answered when they are as safe as configured: the commit would go without them.
     """
     fields = request.fields
-    positions, told = taken(session, fields["topics"])
+    positions, told = yield from taken(session, fields["topics"])
     if request.version < _MEMBER_VERSION:
         fields |= {"generation_id": -1, "member_id": ""}
     cluster, name = session.gateway.cluster, fields["transactional_id"]

@@ -13,7 +13,7 @@ the connection is closed.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -544,15 +544,25 @@ class MqttSession(FramedSession):
         ids = wanted.properties.get(Property.SUBSCRIPTION_ID, [0])
         if len(ids) > 1:
             raise PacketError("SUBSCRIBE has two identifiers", Reason.PROTOCOL_ERROR)
+        self.work(self._subscribe_all(client, wanted, ids[0]))
+
+    def _subscribe_all(
+        self, client: Client, wanted: packets.Subscribe, identifier: int
+    ) -> Iterator[None]:
         reasons: list[int] = []
         recorded: dict[str, tuple[int, int] | None] = {}
         news: list[Subscribed] = []
         for text, options in wanted.subscriptions:
-            subscribed, reason = self._subscribe(client, text, options, ids[0])
+            try:
+                subscribed, reason = self._subscribe(client, text, options, identifier)
+            except PacketError as error:
+                self._refuse(error)
+                return
             reasons.append(reason)
             if subscribed is not None:
-                recorded[text] = options, ids[0]
+                recorded[text] = options, identifier
                 news.append(subscribed)
+            yield
         if recorded and client.is_durable:
             self._clients.broker.sessions.subscribe(self.client_id, recorded)
         self.connection.write(
@@ -561,6 +571,7 @@ class MqttSession(FramedSession):
         for each in news:
             if each.filter.levels[0] == SYS:
                 self._clients.sys.subscribed(client, each)
+        client.go_on()
 
     def _subscribe(
         self, client: Client, text: str, options: int, identifier: int

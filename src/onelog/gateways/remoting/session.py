@@ -5,9 +5,8 @@ later (a held pull, a message that waits for the disk) or never. What goes wrong
 becomes an answer through `ERROR_CODES`.
 """
 
-import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -97,9 +96,6 @@ class Answer(NamedTuple):
     code: int = ResponseCode.SUCCESS
     remark: str | None = None
 
-
-TURN_COUNT = 100
-"""Things that are done one after the other before others have their turn."""
 
 _Found = TypeVar("_Found")
 
@@ -253,13 +249,18 @@ class BrokerSession(ServerSession[Answer]):
         self, command: Command, items: Sequence[_Found], act: Callable[[_Found], None]
     ) -> Answer | None:
         """Do something with each of many, in turns with the requests of others, and say so."""
-        for item in items[:TURN_COUNT]:
-            act(item)
-        if len(items) <= TURN_COUNT:
-            return Answer()
 
-        go_on = partial(self.in_turns, command, items[TURN_COUNT:], act)
-        asyncio.get_running_loop().call_soon(self._go_on, command, go_on)
+        def one_by_one() -> Iterator[None]:
+            try:
+                for item in items:
+                    act(item)
+                    yield
+            except errors.OnelogError as error:
+                self.fail(command, error)
+            else:
+                self.answer(command, Answer())
+
+        self.work(one_by_one())
         return None
 
     def when_warm(

@@ -11,7 +11,7 @@ that are no request raise `WireError`.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -141,6 +141,20 @@ def read_fields(header: Header, frame: memoryview) -> schema.Fields:
         raise WireError(f"{api.name} {header.version}: {error}") from None
 
 
+def read_long_fields(header: Header, frame: memoryview) -> Generator[None, None, schema.Fields]:
+    """The same in steps, for a frame that may have very many parts."""
+    at = header.fields_at
+    api = schema.apis()[header.key]
+    try:
+        if header.version in api.flexible:
+            at = schema.skip_tags(frame, at)
+        return (yield from schema.decode_long_request(header.key, header.version, frame, at))
+    except IndexError:
+        raise WireError(f"{api.name} {header.version} is cut off in its header") from None
+    except WireError as error:
+        raise WireError(f"{api.name} {header.version}: {error}") from None
+
+
 def encode_request(
     key: int, version: int, number: int, client_id: str, fields: schema.Fields
 ) -> list[Piece]:
@@ -156,13 +170,25 @@ def encode_request(
 
 def encode_answer(key: int, version: int, number: int, fields: schema.Fields) -> list[Piece]:
     """An answer, in pieces that go to the socket one after the other."""
-    pieces: list[Piece] = [b""]
-    tagged = version in schema.apis()[key].flexible and key != ApiKey.API_VERSIONS
-    if tagged:
-        pieces.append(b"\0")
+    pieces = _answer_head(key, version)
     schema.encode_response_to(key, version, fields, pieces)
     pieces[0] = _SIZED.pack(_LENGTH_BYTES + sum(map(len, pieces)), number)
     return joined(pieces)
+
+
+def encode_long_answer(
+    key: int, version: int, number: int, fields: schema.Fields
+) -> Generator[None, None, list[Piece]]:
+    """The same in steps, for an answer that may have very many parts."""
+    pieces = _answer_head(key, version)
+    yield from schema.encode_long_response_to(key, version, fields, pieces)
+    pieces[0] = _SIZED.pack(_LENGTH_BYTES + sum(map(len, pieces)), number)
+    return joined(pieces)
+
+
+def _answer_head(key: int, version: int) -> list[Piece]:
+    tagged = version in schema.apis()[key].flexible and key != ApiKey.API_VERSIONS
+    return [b"", b"\0"] if tagged else [b""]
 
 
 def joined(pieces: Sequence[Piece], bytes_max: int = 4096) -> list[Piece]:

@@ -23,10 +23,10 @@ array is longer than the bytes that are left for it.
 
 import functools
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import Any
+from typing import Any, cast
 
 from onelog.errors import WireError
 from onelog.record.forms.kafka import encode_uvarint
@@ -237,13 +237,15 @@ def _default(each: _Field, version: int) -> str:
 
 
 class _Decoder:
-    """Writes the function that decodes one version."""
+    """Writes the function that decodes one version; `in_steps`, a generator that does."""
 
-    def __init__(self, version: int, flexible: bool) -> None:
-        self.version, self.flexible = version, flexible
+    def __init__(self, version: int, flexible: bool, in_steps: bool = False) -> None:
+        self.version, self.flexible, self.in_steps = version, flexible, in_steps
         self.source = _Source("def decode(data, at):")
 
     def compiled(self, fields: list[_Field]) -> Decode:
+        if self.in_steps:
+            self.source.add(1, "yield")
         found = self.structure(fields, 1)
         self.source.add(1, f"return {found}, at")
         function: Decode = self.source.function("decode")
@@ -365,6 +367,8 @@ class _Decoder:
                 source.add(depth, f"{name} = list(struct.unpack(f'>{{{size}}}{form}', {raw}))")
             return
         source.add(depth, f"{name} = []", f"for _ in range(room(data, at, {size})):")
+        if self.in_steps:
+            source.add(depth + 1, "yield")
         element = (
             self.structure(each.fields, depth + 1)
             if each.kind == "{}"
@@ -378,14 +382,14 @@ def _element(each: _Field) -> _Field:
 
 
 class _Encoder:
-    """Writes the function that encodes one version."""
+    """Writes the function that encodes one version; `in_steps`, a generator that does."""
 
-    def __init__(self, version: int, flexible: bool) -> None:
-        self.version, self.flexible = version, flexible
+    def __init__(self, version: int, flexible: bool, in_steps: bool = False) -> None:
+        self.version, self.flexible, self.in_steps = version, flexible, in_steps
         self.source = _Source("def encode(s, out):")
 
     def compiled(self, fields: list[_Field]) -> Encode:
-        self.source.add(1, "add = out.append")
+        self.source.add(1, "add = out.append", *["yield"] * self.in_steps)
         self.structure(fields, "s", 1)
         self.source.add(1, "return None")
         function: Encode = self.source.function("encode")
@@ -506,6 +510,8 @@ class _Encoder:
             return
         element = source.fresh("e")
         source.add(depth, f"for {element} in {name}:")
+        if self.in_steps:
+            source.add(depth + 1, "yield")
         if each.kind == "{}":
             self.structure(each.fields, element, depth + 1)
         else:
@@ -517,15 +523,15 @@ def _api(key: int) -> Api:
 
 
 @functools.cache
-def _decoder(key: int, version: int, part: str) -> Decode:
+def _decoder(key: int, version: int, part: str, in_steps: bool = False) -> Any:
     api = _api(key)
-    return _Decoder(version, version in api.flexible).compiled(getattr(api, part))
+    return _Decoder(version, version in api.flexible, in_steps).compiled(getattr(api, part))
 
 
 @functools.cache
-def _encoder(key: int, version: int, part: str) -> Encode:
+def _encoder(key: int, version: int, part: str, in_steps: bool = False) -> Any:
     api = _api(key)
-    return _Encoder(version, version in api.flexible).compiled(getattr(api, part))
+    return _Encoder(version, version in api.flexible, in_steps).compiled(getattr(api, part))
 
 
 def decode_request(key: int, version: int, data: memoryview, at: int = 0) -> Fields:
@@ -534,6 +540,17 @@ def decode_request(key: int, version: int, data: memoryview, at: int = 0) -> Fie
     librdkafka relies on that: its question for all topics has an array length that is too long.
     """
     return _decode(_decoder(key, version, "request"), data, at)[0]
+
+
+def decode_long_request(
+    key: int, version: int, data: memoryview, at: int = 0
+) -> Generator[None, None, Fields]:
+    """The same in steps, for a request that may have very many parts."""
+    try:
+        fields, _ = yield from _decoder(key, version, "request", True)(data, at)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise _cut_off(error) from None
+    return cast(Fields, fields)
 
 
 def decode_response(key: int, version: int, data: memoryview, at: int = 0) -> Fields:
@@ -548,7 +565,11 @@ def _decode(decoder: Decode, data: memoryview, at: int) -> tuple[Fields, int]:
     try:
         return decoder(data, at)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise WireError(f"a message is cut off or not what it says: {error}") from None
+        raise _cut_off(error) from None
+
+
+def _cut_off(error: Exception) -> WireError:
+    return WireError(f"a message is cut off or not what it says: {error}")
 
 
 def encode_request(key: int, version: int, fields: Fields) -> "list[bytes | memoryview]":
@@ -570,3 +591,10 @@ def encode_response_to(
 ) -> None:
     """Add the bytes of an answer to others."""
     _encoder(key, version, "response")(fields, out)
+
+
+def encode_long_response_to(
+    key: int, version: int, fields: Fields, out: "list[bytes | memoryview]"
+) -> Iterator[None]:
+    """The same in steps, for an answer that may have very many parts."""
+    yield from _encoder(key, version, "response", True)(fields, out)

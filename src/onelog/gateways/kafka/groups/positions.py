@@ -1,6 +1,7 @@
 """Positions of groups: committing them, fetching them, and forgetting them."""
 
 import contextlib
+from collections.abc import Generator
 from functools import partial
 
 from onelog.core.cursors.offset_notes import Note
@@ -9,7 +10,7 @@ from onelog.errors import GroupNotFoundError, OnelogError, TopicNotFoundError
 from onelog.gateways.kafka.error_codes import error_code, error_code_in
 from onelog.gateways.kafka.groups.members import member_of
 from onelog.gateways.kafka.names import require_readable
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
@@ -18,7 +19,7 @@ METADATA_BYTES_MAX = 4096
 
 def taken(
     session: KafkaSession, topics: list[Fields]
-) -> tuple[dict[str, dict[int, Position]], list[Fields]]:
+) -> Generator[None, None, tuple[dict[str, dict[int, Position]], list[Fields]]]:
     """The positions in a request that can be committed, and an answer with a code for each."""
     positions: dict[str, dict[int, Position]] = {}
     told: list[Fields] = []
@@ -42,14 +43,15 @@ def taken(
             except OnelogError as error:
                 code = error_code(error)
             partitions.append({"partition_index": partition, "error_code": code})
+            yield
         told.append({"name": name, "partitions": partitions})
     return positions, told
 
 
-def offset_commit(session: KafkaSession, request: Request) -> Fields | None:
+def offset_commit(session: KafkaSession, request: Request) -> Steps:
     """OFFSET_COMMIT: answered when the positions are as safe as configured."""
     fields = request.fields
-    positions, told = taken(session, fields["topics"])
+    positions, told = yield from taken(session, fields["topics"])
     member = member_of(fields, "generation_id_or_member_epoch")
     try:
         session.broker.coordinator.commit(
