@@ -218,6 +218,10 @@ class CompressionError(WireError):
     """A compressed body that cannot be unpacked."""
 
 
+class UnpackedTooLargeError(CompressionError):
+    """A compressed body that unpacks to more than the limit."""
+
+
 class InvalidAddressError(OnelogError):
     """A text that should be host:port, or a list of those, and is not."""
 

@@ -7,13 +7,14 @@ answer that has to wait is given later, by a callback.
 
 import logging
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onelog.core.access import Principal
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits, OnFetched, ViewReader
 from onelog.core.cursors.forms import named_by
+from onelog.core.cursors.unpacking import ColdError
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.waiting import OnEnd, Wait
 from onelog.core.durable.writer import OnStored
@@ -39,6 +40,7 @@ from onelog.errors import (
     TransactionNotFoundError,
 )
 from onelog.message import Appended, Message, NewMessage, NewRun
+from onelog.record.forms.neutral import Neutral
 from onelog.store.outcomes import Aborted
 from onelog.store.reader import Fetched
 
@@ -388,6 +390,19 @@ class Broker(Looking):
         if self._guarded:
             self.access.check(who, "consume", ("group", group))
         return self.fetches.suggested_broker(group, fetched, far_bytes)
+
+    def messages_in(self, record: Message, begin: int = 0) -> Iterator[tuple[int, Neutral]]:
+        """The messages in a record that was fetched as stored; see `Unpacking.messages`."""
+        return self.reader.unpacking.messages(record, begin)
+
+    @property
+    def messages_passed_over(self) -> int:
+        """How many messages readers of other protocols did not get, because they are none."""
+        return self.reader.unpacking.passed_over
+
+    def prepare(self, cold: ColdError, then: Callable[[], None]) -> None:
+        """Have a worker do what a `ColdError` says, and go on."""
+        self.warming.prepare(self.reader, cold.ranges, then)
 
     def settled(
         self, who: Principal, topic: str, queue_id: int, begin: int, end: int

@@ -19,7 +19,7 @@ from typing import cast
 
 from isal import isal_zlib
 
-from onelog.errors import CompressionError
+from onelog.errors import CompressionError, UnpackedTooLargeError
 from onelog.message import Buffer, Message, SysFlag
 
 
@@ -41,9 +41,10 @@ _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEAD_BYTES = 16
 _ZLIB_LEVEL = 1
 _ZSTD_LEVEL = 3
-_ZSTD_FEED_BYTES = 1024
+_ZSTD_FEED_BYTES, _ZSTD_LITTLE_BYTES = 1024, 64
 """Compressed bytes taken at a time: a block of four bytes can hold 128 KiB, so that the most by
-which the limit can be passed is 32 MiB."""
+which the limit can be passed is 32 MiB, and of a low limit 2 MiB."""
+_LOW_BYTES = 1 << 20
 
 _IsalError = cast("type[Exception]", isal_zlib.IsalError)  # Its stub says it is an instance.
 
@@ -112,16 +113,18 @@ def unpack(data: Buffer, method: Method, bytes_max: int = UNPACKED_BYTES_MAX) ->
         unpacked, is_whole = _from_snappy(bytes(data), bytes_max)
     else:
         unpacked, is_whole = _from_zlib(data, bytes_max, _WINDOWS[method])
-    if len(unpacked) > bytes_max or not is_whole:
-        raise CompressionError(f"the compressed body is cut off, or over {bytes_max} bytes")
+    if len(unpacked) > bytes_max:
+        raise UnpackedTooLargeError(f"the compressed body is over {bytes_max} bytes")
+    if not is_whole:
+        raise CompressionError("the compressed body is cut off")
     return unpacked
 
 
-def unpacked_body(message: Message) -> bytes:
+def unpacked_body(message: Message, bytes_max: int = UNPACKED_BYTES_MAX) -> bytes:
     """The body as its sender had it; `CompressionError` if it cannot be had from these bytes."""
     if not message.sys_flag & SysFlag.COMPRESSED:
         return bytes(message.body)
-    return decompress(message.body, message.sys_flag >> 8 & 7)
+    return decompress(message.body, message.sys_flag >> 8 & 7, bytes_max)
 
 
 def _from_zlib(body: Buffer, bytes_max: int, window: int) -> tuple[bytes, bool]:
@@ -149,11 +152,12 @@ def _from_zstd(body: Buffer, bytes_max: int) -> tuple[bytes, bool]:
     inflater = zstandard.ZstdDecompressor(max_window_size=UNPACKED_BYTES_MAX).decompressobj()
     pieces: list[bytes] = []
     size = at = 0
+    feed_bytes = _ZSTD_FEED_BYTES if bytes_max > _LOW_BYTES else _ZSTD_LITTLE_BYTES
     try:
         while at < len(body) and size <= bytes_max and not inflater.eof:
-            pieces.append(inflater.decompress(body[at : at + _ZSTD_FEED_BYTES]))
+            pieces.append(inflater.decompress(body[at : at + feed_bytes]))
             size += len(pieces[-1])
-            at += _ZSTD_FEED_BYTES
+            at += feed_bytes
     except zstandard.ZstdError as error:
         raise _damaged(error) from None
     return b"".join(pieces), inflater.eof
@@ -173,7 +177,7 @@ def _from_snappy(data: bytes, bytes_max: int) -> tuple[bytes, bool]:
             at = end
     try:
         if sum(map(snappy.decompress_raw_len, blocks)) > bytes_max:
-            return b"", False
+            raise UnpackedTooLargeError(f"the compressed body is over {bytes_max} bytes")
         return b"".join(bytes(snappy.decompress_raw(block)) for block in blocks), True
     except DecompressionError as error:
         raise _damaged(error) from None

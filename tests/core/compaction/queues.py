@@ -5,10 +5,10 @@ from typing import NamedTuple
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import CLEANUP_POLICY
 from onelog.core.cursors.fetch import Cursor, Limits
-from onelog.core.cursors.forms import place_in
 from onelog.core.transactions.in_place import Stamp
 from onelog.errors import OnelogError
 from onelog.gateways.kafka import batches
+from onelog.gateways.kafka.batches import Budget
 from onelog.message import Appended, NewMessage
 from onelog.record.decode import decode_messages
 from onelog.record.forms import Form, kafka
@@ -91,7 +91,9 @@ def seen(world: World, begin: int | None = None, *, committed: bool = True) -> l
             offset = result.next_offset
             continue
         data = b"".join(
-            batches.pieces_of(TOPIC, 0, offset, result.slices, place_in, [1_000_000])[0]
+            batches.pieces_of(
+                TOPIC, 0, offset, result.slices, world.broker.messages_in, Budget(1_000_000)
+            )[0]
         )
         _, aborted = world.broker.settled(SELF, TOPIC, 0, offset, result.next_offset)
         at = 0

@@ -259,6 +259,7 @@ class Machine(RuleBasedStateMachine):
         elif outcome is Outcome.KEPT:
             self.out[offset] = member, self.world.clock.now_ms() + LOCK_MS
         else:
+            self.open[offset] -= outcome is Outcome.UNTOLD
             self._comes_back(offset)
 
     def _comes_back(self, offset: int) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
-from onelog.core.cursors.forms import place_in, records_of
+from onelog.core.cursors.forms import records_of
 from onelog.gateways.kafka import batches
+from onelog.gateways.kafka.batches import Budget
 from onelog.message import Message, decode_properties
 from onelog.record.decode import decode_messages, decode_records
 from onelog.record.forms import amqp, kafka
@@ -59,7 +60,9 @@ def test_rocketmq_pulls_them_with_properties(sales: Routed, topic: str) -> None:
 def test_kafka_fetches_them_as_batches(sales: Routed, topic: str) -> None:
     store = sales.world.store
     read = store.read_now(topic, 0, 0, 10, 1 << 20)
-    pieces, _ = batches.pieces_of(topic, 0, 0, read.slices, place_in, [10])
+    pieces, _ = batches.pieces_of(
+        topic, 0, 0, read.slices, sales.world.broker.messages_in, Budget()
+    )
     data = b"".join(pieces)
     assert kafka.read_head(data).base_offset == 0
     first, second = kafka.to_neutral(data)

@@ -12,25 +12,26 @@ record of another form into a topic marks it before.
 Invariant: a topic that is not marked has no record of another form.
 """
 
-import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from onelog.core.catalog.topics import TopicConfig, Topics
+from onelog.core.cursors.unpacking import Unpacking
 from onelog.core.durable.tables import Tables
 from onelog.errors import InvalidRequestError, WireError
 from onelog.message import Message, QueueOffset
 from onelog.record.decode import decode_message
 from onelog.record.encode import encode_stored
 from onelog.record.forms import FORM_MASK, Form, form_of
+from onelog.record.forms.unpacked import Unpacked
 from onelog.store.dispatch import targets
 from onelog.store.outcomes import Aborted
 
-log = logging.getLogger(__name__)
-
 _KEPT_BYTES_MAX = 8 << 20
-"""Converted records that are kept: one batch is read in many pulls, and taken apart once."""
+"""Converted records that are kept: others read them, too."""
+_PIECE_BYTES = 300
+"""What one takes beside its record."""
 
 
 class MarkedTopics:
@@ -81,21 +82,27 @@ class Piece(NamedTuple):
 
 
 class Conversions:
-    """Takes records apart, and keeps the last ones that were."""
+    """Takes records apart, as far as they are wanted, and keeps the last messages that were."""
 
-    def __init__(self, bytes_max: int = _KEPT_BYTES_MAX) -> None:
+    def __init__(self, unpacking: Unpacking, bytes_max: int = _KEPT_BYTES_MAX) -> None:
+        self._unpacking = unpacking
         self._bytes_max = bytes_max
-        self._kept: OrderedDict[tuple[int, str, int], list[Piece]] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, int, str, int, int], list[Piece]] = OrderedDict()
         self._kept_bytes = 0
 
     def pieces(
         self,
         topic: str,
         queue_id: int,
-        slices: list[memoryview],
+        slices: Sequence[memoryview],
         aborted: Sequence[Aborted] = (),
+        begin: int = 0,
     ) -> Iterator[Piece]:
-        """The messages in what was read from a queue, one by one, without aborted ones."""
+        """The messages in what was read from a queue, one by one, without aborted ones.
+
+        Of what holds many, those from an offset on, and few before it. `ColdError` where a worker
+        has to unpack the next record first.
+        """
         for view in slices:
             at = 0
             while at < len(view):
@@ -105,40 +112,72 @@ class Conversions:
                 if message.sys_flag & FORM_MASK:
                     if aborted and is_of(message, aborted):
                         continue
-                    yield from self._foreign(topic, queue_id, message)
+                    yield from self._foreign(topic, queue_id, message, begin)
                 else:
                     offset = place_in(topic, queue_id, message)
                     yield Piece(offset, message.inner_count, message, record)
 
-    def _foreign(self, topic: str, queue_id: int, message: Message) -> list[Piece]:
-        key = message.log_offset, topic, queue_id
+    def _foreign(self, topic: str, queue_id: int, message: Message, begin: int) -> Iterator[Piece]:
+        first = place_in(topic, queue_id, message)
+        if form_of(message.sys_flag) != Form.KAFKA:
+            yield from self._run(topic, queue_id, message, first, None, 0)
+            return
+        try:
+            unpacked = self._unpacking.of(message)
+        except WireError as error:
+            if begin <= first:  # Once, however many messages it claims.
+                self._unpacking.pass_over(message, message.inner_count, str(error))
+                yield _piece(topic, queue_id, first, message, message.queue_offset)
+            return
+        for number in unpacked.runs_from(begin - first):
+            yield from self._run(topic, queue_id, message, first, unpacked, number)
+
+    def _run(
+        self,
+        topic: str,
+        queue_id: int,
+        message: Message,
+        first: int,
+        unpacked: Unpacked | None,
+        number: int,
+    ) -> list[Piece]:
+        key = message.log_offset, message.store_ms, topic, queue_id, number
         pieces = self._kept.get(key)
         if pieces is not None:
             self._kept.move_to_end(key)
             return pieces
         # Only who has such records needs what reads them.
-        from onelog.record.forms.conversion import in_rocketmq_form
+        from onelog.record.forms.conversion import as_rocketmq, in_rocketmq_form
 
-        first = place_in(topic, queue_id, message)
-        try:
-            converted = in_rocketmq_form(message)
-        except WireError as error:
-            log.warning("a record of topic %s is delivered as it is: %s", topic, error)
-            converted = [message]
-        pieces = []
-        for each in converted:
-            offset = first + each.queue_offset - message.queue_offset
-            moved = each._replace(topic=topic, queue_id=queue_id, queue_offset=QueueOffset(offset))
-            pieces.append(Piece(offset, 1, moved, encode_stored(moved)))
+        if unpacked is not None:
+            found = self._unpacking.run(message, unpacked, number)
+            converted: Iterable[Message] = as_rocketmq(message, found)
+        else:
+            try:
+                converted = in_rocketmq_form(message)
+            except WireError as error:
+                self._unpacking.pass_over(message, 1, str(error))
+                converted = [message]
+        pieces = [_piece(topic, queue_id, first, each, message.queue_offset) for each in converted]
         self._keep(key, pieces)
         return pieces
 
-    def _keep(self, key: tuple[int, str, int], pieces: list[Piece]) -> None:
+    def _keep(self, key: tuple[int, int, str, int, int], pieces: list[Piece]) -> None:
         self._kept[key] = pieces
-        self._kept_bytes += sum(len(piece.record) for piece in pieces)
+        self._kept_bytes += _cost(pieces)
         while self._kept_bytes > self._bytes_max and self._kept:
             _, oldest = self._kept.popitem(last=False)
-            self._kept_bytes -= sum(len(piece.record) for piece in oldest)
+            self._kept_bytes -= _cost(oldest)
+
+
+def _cost(pieces: list[Piece]) -> int:
+    return sum(len(piece.record) for piece in pieces) + _PIECE_BYTES * (len(pieces) + 1)
+
+
+def _piece(topic: str, queue_id: int, first: int, message: Message, base: int) -> Piece:
+    offset = first + message.queue_offset - base
+    moved = message._replace(topic=topic, queue_id=queue_id, queue_offset=QueueOffset(offset))
+    return Piece(offset, 1, moved, encode_stored(moved))
 
 
 def is_of(message: Message, aborted: Sequence[Aborted]) -> bool:

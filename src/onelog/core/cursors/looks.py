@@ -81,10 +81,8 @@ class Looks:
         """Go on with a look that has found out what it lacks."""
         if lack.cold:
             self._under_way.setdefault(look.owner, set()).add(look)
-            self.warming.find(
-                partial(self.reader.warm, lack.cold),
-                lambda _: self._make_again(look, cold_ok=True, last=last),
-            )
+            again = partial(self._make_again, look, cold_ok=True, last=last)
+            self.warming.prepare(self.reader, lack.cold, again)
         elif lack.later:
             try:
                 self.filter_time.later(partial(self._make_again, look, cold_ok=cold_ok, last=last))

@@ -29,6 +29,7 @@ from onelog.core.compaction.remains import (
     nothing_left,
 )
 from onelog.core.cursors.forms import Conversions
+from onelog.core.cursors.unpacking import ColdError, Unpacking
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.filters.tags import Subscription
 from onelog.errors import OffsetOutOfRangeError, StoreFailedError
@@ -36,7 +37,7 @@ from onelog.message import Message, decode_properties
 from onelog.names import COMPACTED_TOPIC
 from onelog.record.decode import decode_message
 from onelog.record.entries import ENTRY, ENTRY_DTYPE, PADDING_SIZE
-from onelog.record.forms import FORM_CODE
+from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.store.message_store import MessageStore
 from onelog.store.outcomes import Aborted
 from onelog.store.reader import Fetched, FetchStatus
@@ -51,6 +52,9 @@ _PROBE_SHIFT = 16
 _PROBE_MS = 1_000
 _PROBES_MAX = 4_096
 _BLOCKS_MANY = 4
+_LOOKED_AT_MAX, _LOOK_BYTES = 2 << 20, 4 << 10
+"""Bytes of converted records that one read looks at, and what each counts for besides: a reader who
+wants none of them goes on with the next."""
 
 
 class Transactions(Protocol):
@@ -82,7 +86,8 @@ class QueueReader:
 
     def __post_init__(self) -> None:
         self._probed_ms: dict[int, int] = {}
-        self._conversions = Conversions()
+        self.unpacking = Unpacking()
+        self._conversions = Conversions(self.unpacking)
 
     def read(
         self,
@@ -256,27 +261,49 @@ class QueueReader:
             return pulled._replace(status=FetchStatus.LATER, slices=[], next_offset=offset)
         slices: list[memoryview] = []
         offsets: list[int] = []
-        count = size = 0
+        count = size = looked_at = 0
         next_offset = pulled.next_offset
         aborted: list[Aborted] = []
         if self._transactions is not None:
             aborted = self._transactions.aborted_between(topic, queue_id, offset, next_offset)
-        for piece in self._conversions.pieces(topic, queue_id, pulled.slices, aborted):
-            is_wanted = subscription is None or subscription.wants(piece.message.properties)
-            if piece.offset + piece.messages <= offset or not is_wanted:
-                continue
-            if slices and (count >= count_max or size + len(piece.record) > bytes_max):
-                next_offset = piece.offset
-                break
-            slices.append(memoryview(piece.record))
-            offsets.append(piece.offset)
-            count += piece.messages
-            size += len(piece.record)
+        reached = offset
+        try:
+            for piece in self._conversions.pieces(topic, queue_id, pulled.slices, aborted, offset):
+                end = piece.offset + piece.messages
+                if end <= offset:
+                    continue
+                if self._is_enough(looked_at, subscription):
+                    next_offset = reached
+                    break
+                is_wanted = subscription is None or subscription.wants(piece.message.properties)
+                looked_at += _LOOK_BYTES + len(piece.record)
+                if is_wanted:
+                    if slices and (count >= count_max or size + len(piece.record) > bytes_max):
+                        next_offset = piece.offset
+                        break
+                    slices.append(memoryview(piece.record))
+                    offsets.append(piece.offset)
+                    count += piece.messages
+                    size += len(piece.record)
+                reached = end
+        except ColdError as cold:
+            if reached == offset:
+                return pulled._replace(
+                    status=FetchStatus.COLD, slices=[], next_offset=offset, ranges=list(cold.ranges)
+                )
+            next_offset = reached
         status = FetchStatus.FOUND if slices else FetchStatus.NO_MATCHED_MESSAGE
         return Fetched(
             status, slices, next_offset, pulled.min_offset, pulled.max_offset, count, size,
             pulled.ranges, offsets,
         )  # fmt: skip
+
+    def _is_enough(self, looked_at: int, subscription: Subscription | None) -> bool:
+        """Whether a read of converted records ends here, whatever it has found."""
+        if looked_at > _LOOKED_AT_MAX:
+            return True
+        time, has_condition = self.filter_time, subscription and subscription.predicate
+        return bool(looked_at and has_condition) and time.seconds() >= time.deadline
 
     def carried(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
         """Where the batch with a message lies that is left of a compacted queue."""
@@ -289,18 +316,27 @@ class QueueReader:
         return None if found is None or number >= left.last else (*found[:2], FORM_CODE)
 
     def message_in(
-        self, topic: str, queue_id: int, offset: int, record: memoryview
+        self, topic: str, queue_id: int, offset: int, record: memoryview, *, now: bool = False
     ) -> tuple[Message, memoryview]:
-        """The message that an entry of a queue stands for, from the record that it names."""
+        """The message that an entry of a queue stands for, from the record that it names.
+
+        `ColdError` if a worker has to unpack it first, unless it is needed `now`;
+        `OffsetOutOfRangeError` if it is not there.
+        """
         if topic in self._marked:
+            if now and decode_message(record).sys_flag & FORM_MASK:
+                self.unpacking.unpack_now(decode_message(record))
             is_left = bool(self._remains) and decode_message(record).topic == COMPACTED_TOPIC
             if is_left:
                 record = moved_records(record)[0]
-            for piece in self._conversions.pieces(topic, queue_id, [record]):
-                if piece.offset == offset:
+            for piece in self._conversions.pieces(topic, queue_id, [record], (), offset):
+                if piece.offset <= offset < piece.offset + piece.messages:
                     return piece.message, memoryview(piece.record)
-            if is_left:
-                raise OffsetOutOfRangeError(f"message {offset} of topic {topic} was compacted")
+                if piece.offset > offset:
+                    break
+            raise OffsetOutOfRangeError(
+                f"message {offset} of topic {topic} was compacted, or cannot be read"
+            )
         return decode_message(record), record
 
     def _cold(

@@ -8,13 +8,17 @@ Invariant: whoever is told to wait is called exactly once, and finds ready what 
 """
 
 import threading
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onelog.core.durable.durability import Post
 from onelog.errors import OnelogError
 from onelog.jobs import Job
 from onelog.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from onelog.core.cursors.reading import QueueReader
 
 _Found = TypeVar("_Found")
 
@@ -30,6 +34,8 @@ class Warming:
         self._post = post
         self._read: set[int] = set()
         """What a worker has just read, for somebody who has not asked again yet."""
+        self._line: deque[tuple[QueueReader, Any, Callable[[], None]]] = deque()
+        """Whose records are unpacked, and are to be."""
         self._job = Job("reading ahead")
 
     def is_ready(self, log_offsets: Iterable[int], again: Callable[[], None]) -> bool:
@@ -50,6 +56,41 @@ class Warming:
             read.difference_update(cold)
 
         return self._run(lambda: self._read_all(cold), then)
+
+    def prepare(
+        self, reader: "QueueReader", ranges: Sequence[tuple[int, int]], then: Callable[[], None]
+    ) -> None:
+        """Have a worker see to what a read found cold, and go on in the loop.
+
+        What is to be unpacked takes memory: that is done for one after the other.
+        """
+        if not reader.unpacking.wanted(ranges):
+            self.find(lambda: reader.warm(ranges), lambda _: then())
+            return
+        self._line.append((reader, ranges, then))
+        if len(self._line) == 1:
+            self._unpack_next()
+
+    def _unpack_next(self) -> None:
+        reader, ranges, then = self._line[0]
+        wanted = reader.unpacking.wanted(ranges)  # Somebody before may have had it done.
+        found: list[Any] = []
+
+        def work() -> None:
+            reader.warm(ranges)
+            found.extend(reader.unpacking.unpack(self._store, wanted))
+
+        def end(_: None) -> None:
+            reader.unpacking.take(wanted, found)
+            try:
+                then()  # Before anything else is unpacked, for which this might have to go.
+            finally:
+                self._line.popleft()
+                if self._line:
+                    self._unpack_next()
+
+        if self._run(work, end):
+            end(None)
 
     def find(self, find: Callable[[], _Found], then: Callable[[_Found], None]) -> None:
         """Have a worker find something out, and go on with it in the loop."""

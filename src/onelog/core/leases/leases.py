@@ -574,7 +574,8 @@ class Leases:
                 if outcome is Outcome.DONE:
                     self._acknowledged(out[offset], offset)
                 else:
-                    self._give_back(out[offset], offset)
+                    is_counted = outcome is Outcome.RETURNED
+                    self._give_back(out[offset], offset, is_counted=is_counted)
         self._free(queue)  # There may be room for more.
 
     def _keep(

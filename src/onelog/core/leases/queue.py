@@ -81,6 +81,8 @@ class Outcome(enum.Enum):
     RETURNED = enum.auto()
     KEPT = enum.auto()
     """It takes longer."""
+    UNTOLD = enum.auto()
+    """It did not get there: as if it had not been handed out."""
 
 
 IN_PLACE = Policy(1)

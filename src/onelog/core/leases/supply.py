@@ -9,9 +9,11 @@ and `next_offset` without being in it.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from onelog.core.cursors.reading import QueueReader, candidates
+from onelog.core.cursors.unpacking import ColdError
 from onelog.core.durable.waiting import Key
 from onelog.core.filters.tags import Subscription
 from onelog.core.leases.queue import IN_PLACE, Policy, QueueLeases
@@ -75,6 +77,23 @@ class Found(NamedTuple):
     later: bool = False
 
 
+@dataclass(slots=True)
+class _CameBack:
+    """Messages that came back, and can be handed out."""
+
+    room: int
+    """For so many bytes more."""
+    offsets: list[int] = field(default_factory=list)
+    records: list[memoryview] = field(default_factory=list)
+    deleted: list[int] = field(default_factory=list)
+    cold: Sequence[tuple[int, int]] = ()
+    is_late: bool = False
+    """Whether filters have no more time."""
+    is_cut: bool = False
+    """Whether what was found leaves before the rest is looked at."""
+    trouble: StoreFailedError | None = None
+
+
 class Supply:
     """Finds messages for leases."""
 
@@ -91,41 +110,14 @@ class Supply:
         cold_ok: bool,
     ) -> Found:
         """Messages that came back, and if there are too few, unread ones; at least one of any."""
-        again: list[int] = []
-        deleted: list[int] = []
-        left: list[int] = []
-        records: list[memoryview] = []
-        room, late = bytes_max, False
-        trouble: StoreFailedError | None = None
-        looked_at = queue.next_ready(count_max) if queue.ready else []
-        for offset in looked_at:
-            if late := late or not self._has_time(request):
-                left.append(offset)
-                continue
-            entry = self._entry(queue, offset)
-            if entry is None:
-                deleted.append(offset)
-                continue
-            at, size, code = entry
-            if not cold_ok and not self._store.is_warm(at, size):
-                queue.put_back(looked_at)
-                return Found(queue.next, cold=[(at, size)])
-            record = self._read(queue, offset, at, size)
-            if not isinstance(record, memoryview):
-                trouble = record or trouble
-                (deleted if record is None else left).append(offset)
-                continue
-            if _wants(request.subscription, code, record) and (len(record) <= room or not again):
-                again.append(offset)
-                records.append(record)
-                room -= len(record)
-            else:
-                left.append(offset)
-        queue.put_back(left)
-        if late or len(again) >= count_max or room <= 0:
-            return Found(queue.next, again, (), records, deleted, later=late and not again)
+        back = self._came_back(queue, count_max, bytes_max, request, cold_ok)
+        again, records, deleted = back.offsets, back.records, back.deleted
+        if back.cold:
+            return Found(queue.next, cold=back.cold)
+        if back.is_cut or len(again) >= count_max or back.room <= 0:
+            return Found(queue.next, again, (), records, deleted, later=back.is_late and not again)
         try:
-            begin, result = self._unread(queue, count_max - len(again), room, request, cold_ok)
+            begin, result = self._unread(queue, count_max - len(again), back.room, request, cold_ok)
         except StoreFailedError:
             if not again:
                 queue.put_back(deleted)
@@ -135,12 +127,60 @@ class Supply:
             lack = () if again else (result.ranges, result.status is FetchStatus.LATER)
             return Found(begin, again, (), records, deleted, *lack)
         if result.status is not FetchStatus.FOUND:
-            if trouble is not None and not again:
+            if back.trouble is not None and not again:
                 queue.put_back(deleted)
-                raise trouble
+                raise back.trouble
             return Found(result.next_offset, again, (), records, deleted)
         fresh = self._places(queue, begin, result, request.subscription)
         return Found(result.next_offset, again, fresh, records + result.slices, deleted)
+
+    def _came_back(
+        self,
+        queue: QueueLeases,
+        count_max: int,
+        bytes_max: int,
+        request: LeaseRequest,
+        cold_ok: bool,
+    ) -> "_CameBack":
+        back = _CameBack(bytes_max)
+        left: list[int] = []
+        looked_at = queue.next_ready(count_max) if queue.ready else []
+        for offset in looked_at:
+            back.is_late = back.is_late or not self._has_time(request)
+            back.is_cut |= back.is_late
+            if back.is_cut:
+                left.append(offset)
+                continue
+            entry = self._entry(queue, offset)
+            if entry is None:
+                back.deleted.append(offset)
+                continue
+            at, size, code = entry
+            try:
+                if not cold_ok and not self._store.is_warm(at, size):
+                    queue.put_back(looked_at)
+                    return _CameBack(0, cold=[(at, size)])
+                record = self._read(queue, offset, at, size)
+            except ColdError as cold:
+                if not back.offsets:
+                    queue.put_back(looked_at)
+                    return _CameBack(0, cold=cold.ranges)
+                back.is_cut = True  # What was found leaves first.
+                left.append(offset)
+                continue
+            if not isinstance(record, memoryview):
+                back.trouble = record or back.trouble
+                (back.deleted if record is None else left).append(offset)
+            elif _wants(request.subscription, code, record) and (
+                len(record) <= back.room or not back.offsets
+            ):
+                back.offsets.append(offset)
+                back.records.append(record)
+                back.room -= len(record)
+            else:
+                left.append(offset)
+        queue.put_back(left)
+        return back
 
     def _has_time(self, request: LeaseRequest) -> bool:
         wanted = request.subscription
@@ -151,7 +191,7 @@ class Supply:
         found: dict[int, memoryview] = {}
         for offset in offsets:
             entry = self._entry(queue, offset)
-            record = None if entry is None else self._read(queue, offset, *entry[:2])
+            record = None if entry is None else self._read(queue, offset, *entry[:2], now=True)
             if isinstance(record, StoreFailedError):
                 raise record
             if record is not None:
@@ -173,28 +213,27 @@ class Supply:
             message = self._store.message_at(entry[0])
             if not message.sys_flag & FORM_MASK:
                 return message
-            return decode_message(self._record(queue, offset, *entry[:2]))
+            return decode_message(self._record(queue, offset, *entry[:2], now=True))
         except (OffsetOutOfRangeError, StoreCorruptError):
             return None
 
     def _read(
-        self, queue: QueueLeases, offset: int, at: int, size: int
+        self, queue: QueueLeases, offset: int, at: int, size: int, *, now: bool = False
     ) -> memoryview | StoreFailedError | None:
         """`_record`; None if it was compacted; or why the disk cannot read it."""
         try:
-            return self._record(queue, offset, at, size)
+            return self._record(queue, offset, at, size, now=now)
         except OffsetOutOfRangeError:
             return None
         except StoreFailedError as error:
             return error
 
-    def _record(self, queue: QueueLeases, offset: int, at: int, size: int) -> memoryview:
-        """The record of one message, as RocketMQ's readers get it.
-
-        `OffsetOutOfRangeError` if it was compacted, and is not left.
-        """
+    def _record(
+        self, queue: QueueLeases, offset: int, at: int, size: int, *, now: bool
+    ) -> memoryview:
+        """The record of one message, as RocketMQ's readers get it; see `message_in`."""
         record = self._store.read_record(at, size)
-        return self._reader.message_in(queue.topic, queue.queue_id, offset, record)[1]
+        return self._reader.message_in(queue.topic, queue.queue_id, offset, record, now=now)[1]
 
     def _entry(self, queue: QueueLeases, offset: int) -> tuple[int, int, int] | None:
         """Where a message lies; None if retention has deleted it, or damage lost it."""

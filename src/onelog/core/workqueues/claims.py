@@ -8,11 +8,11 @@ or gives it back.
 from collections.abc import Callable
 from functools import partial
 
+from onelog.core.cursors.unpacking import ColdError
 from onelog.core.workqueues.deliveries import Delivery
 from onelog.core.workqueues.log_shelf import LogShelf
 from onelog.core.workqueues.memory_shelf import Handover
 from onelog.core.workqueues.queue import WorkQueue
-from onelog.core.workqueues.supply import ColdError
 from onelog.core.workqueues.workqueues import WorkQueues
 
 

@@ -32,7 +32,7 @@ STORED_MS: Final = 4
 SIZE: Final = 5
 
 
-def facts_of(body: bytes, form: int) -> tuple[int, bool]:
+def facts_of(body: bytes | memoryview, form: int) -> tuple[int, bool]:
     """How many bytes the payload has, and whether the message says itself when it expires."""
     if form != AMQP_FLAG:
         return len(body), False

@@ -237,13 +237,11 @@ class LogShelf:
             self.end = end
             return
         while at < end:
-            stretch = self.supply.read(
-                self.topic, self.queue_id, at, 1_000, HOT_BYTES_MAX, cold_ok=True
-            )
-            self.ready_bytes += sum(each[SIZE] for each in stretch.found if each[PLACE] < end)
-            if stretch.next_offset <= at:
+            size, after = self.supply.measure(self.topic, self.queue_id, at, end)
+            self.ready_bytes += size
+            if after <= at:
                 break
-            at = stretch.next_offset
+            at = after
         self.end = max(self.end, end)
 
     # -- handing out ---------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from onelog.core.cursors.unpacking import ColdError
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.workqueues.arguments import Terms
 from onelog.core.workqueues.consumers import Consumer, OnBodies, Rota, shares
@@ -28,7 +29,6 @@ from onelog.core.workqueues.deliveries import (
 from onelog.core.workqueues.log_shelf import LogShelf
 from onelog.core.workqueues.memory_shelf import Handover, MemoryShelf
 from onelog.core.workqueues.selecting import Passed, PassedOver, wants
-from onelog.core.workqueues.supply import ColdError
 from onelog.core.workqueues.surroundings import Surroundings
 from onelog.errors import NotMasterError, StoreError
 from onelog.message import NewMessage, NewRun

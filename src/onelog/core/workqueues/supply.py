@@ -8,17 +8,18 @@ Invariant: an offset that is passed over has no message that a consumer could ge
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
 from onelog.core.cursors.forms import is_of, place_in
 from onelog.core.cursors.reading import QueueReader
+from onelog.core.cursors.unpacking import ColdError
 from onelog.core.routing.names import queue_of
 from onelog.core.workqueues.deliveries import AMQP_FLAG, BODY, FORM, Delivery, facts_of
 from onelog.errors import WireError
 from onelog.message import LOOPBACK, LogOffset, Message, NewMessage, NewRun, QueueOffset
-from onelog.record.decode import decode_message
+from onelog.record.decode import decode_messages
 from onelog.record.forms import FORM_MASK, amqp
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import FetchStatus
@@ -32,6 +33,7 @@ _HEAD = Struct(">i32xi16xq20xi")
 """Of a record with addresses of 4 bytes: its size, sysFlag, store time and length of the body."""
 _UNUSUAL = 0x30 | 0x80
 """Flags of records that have longer addresses, or are inner batches."""
+_MEASURED_COUNT, _MEASURED_BYTES = 1_000, 1 << 20
 _ENDED = frozenset(
     (
         FetchStatus.NO_MATCHED_LOGIC_QUEUE,
@@ -40,14 +42,6 @@ _ENDED = frozenset(
         FetchStatus.OFFSET_OVERFLOW_BADLY,
     )
 )
-
-
-class ColdError(Exception):
-    """What has to be read from disk before it can be handed out."""
-
-    def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
-        super().__init__(ranges)
-        self.ranges = ranges
 
 
 class Stretch(NamedTuple):
@@ -151,9 +145,13 @@ class LogSupply:
             if result.status is FetchStatus.COLD:
                 raise ColdError(result.ranges)
             if result.status is FetchStatus.FOUND:
-                found = self._deliveries(topic, queue_id, at, result.next_offset, result.slices)
-                if found:
-                    return Stretch(found, result.next_offset)
+                stretch = self._deliveries(
+                    topic, queue_id, at, result.next_offset, result.slices,
+                    (count, bytes_max, cold_ok),
+                )  # fmt: skip
+                if stretch.found:
+                    return stretch
+                result = result._replace(next_offset=stretch.next_offset)
             elif result.status in _ENDED:
                 break
             if result.next_offset <= at:
@@ -161,9 +159,27 @@ class LogSupply:
             at = result.next_offset
         return Stretch([], at)
 
+    def measure(self, topic: str, queue_id: int, begin: int, end: int) -> tuple[int, int]:
+        """The payload bytes of some messages; of those in a batch, what the batch has."""
+        result = self._reader.read(
+            topic, queue_id, begin, min(_MEASURED_COUNT, end - begin), _MEASURED_BYTES,
+            cold_ok=True, bulk=True, as_stored=True, committed=True,
+        )  # fmt: skip
+        size = 0
+        for message in (each for view in result.slices for each in decode_messages(view)):
+            form = message.sys_flag & FORM_MASK
+            size += facts_of(message.body, form)[0]
+        return size, result.next_offset
+
     def _deliveries(
-        self, topic: str, queue_id: int, begin: int, end: int, slices: Sequence[memoryview]
-    ) -> list[Delivery]:
+        self,
+        topic: str,
+        queue_id: int,
+        begin: int,
+        end: int,
+        slices: Sequence[memoryview],
+        limits: tuple[int, int, bool],
+    ) -> Stretch:
         found: list[Delivery] = []
         offset = begin
         unpack = _HEAD.unpack_from
@@ -174,7 +190,7 @@ class LogSupply:
                 size, flags, stored_ms, body_bytes = unpack(view, at)
                 form = flags & FORM_MASK
                 if flags & _UNUSUAL or form not in AS_STORED:
-                    return self._any_form(topic, queue_id, begin, end, slices)
+                    return self._any_form(topic, queue_id, begin, end, slices, *limits)
                 body = bytes(view[at + 88 : at + 88 + body_bytes])
                 at += size
                 if form != AMQP_FLAG:
@@ -188,46 +204,64 @@ class LogSupply:
                 found.append((offset, 0, body, form, stored_ms, payload))
                 offset += 1
         if offset != end:  # A record less than entries: something there is damaged or deleted.
-            return self._any_form(topic, queue_id, begin, end, slices)
-        return found
+            return self._any_form(topic, queue_id, begin, end, slices, *limits)
+        return Stretch(found, end)
 
     def _any_form(
-        self, topic: str, queue_id: int, begin: int, end: int, slices: Sequence[memoryview]
-    ) -> list[Delivery]:
-        """The same for records of which some are not as most are."""
+        self,
+        topic: str,
+        queue_id: int,
+        begin: int,
+        end: int,
+        slices: Sequence[memoryview],
+        count: int,
+        bytes_max: int,
+        cold_ok: bool,
+    ) -> Stretch:
+        """The same for records of which some are not as most are; not more than there is room for,
+        and the first in any case."""
         aborted = self._reader.aborted(topic, queue_id, begin, end)
         found: list[Delivery] = []
-        for view in slices:
-            at = 0
-            while at < len(view):
-                message = decode_message(view, at)
-                at += message.size
-                first = place_in(topic, queue_id, message)
-                form = message.sys_flag & FORM_MASK
-                if form in AS_STORED:
-                    body = bytes(message.body)
-                    size = facts_of(body, form)[0]
-                    found.append((first, 0, body, form, message.store_ms, size))
-                    continue
-                if form and aborted and is_of(message, aborted):
-                    continue
-                for delta, body in _in_amqp_form(message, topic):
-                    if begin <= first + delta < end:
-                        size = facts_of(body, AMQP_FLAG)[0]
-                        found.append((first + delta, 0, body, AMQP_FLAG, message.store_ms, size))
-        return found
+        reached, room = begin, bytes_max
+        for message in (each for view in slices for each in decode_messages(view)):
+            first = place_in(topic, queue_id, message)
+            form = message.sys_flag & FORM_MASK
+            if form in AS_STORED:
+                body = bytes(message.body)
+                found.append((first, 0, body, form, message.store_ms, facts_of(body, form)[0]))
+                room -= len(body)
+                reached = first + 1
+                continue
+            if form and aborted and is_of(message, aborted):
+                continue
+            try:
+                for delta, body in self._in_amqp_form(message, topic, max(0, begin - first)):
+                    if first + delta >= end:
+                        break
+                    if found and (len(found) >= count or room < len(body)):
+                        return Stretch(found, max(reached, first + delta))
+                    size = facts_of(body, AMQP_FLAG)[0]
+                    found.append((first + delta, 0, body, AMQP_FLAG, message.store_ms, size))
+                    room -= len(body)
+                    reached = first + delta + 1
+            except ColdError:
+                if found:
+                    return Stretch(found, reached)
+                if not cold_ok:
+                    raise
+                self._reader.unpacking.unpack_now(message)
+                return self._any_form(
+                    topic, queue_id, begin, end, slices, count, bytes_max, cold_ok
+                )
+        return Stretch(found, end)
 
-
-def _in_amqp_form(message: Message, topic: str) -> list[tuple[int, bytes]]:
-    """The messages in a record, as record bodies of AMQP's form, and their places in it."""
-    # Only who has such records needs what reads them.
-    from onelog.record.forms.conversion import in_amqp_form
-
-    try:
-        return in_amqp_form(message, queue_of(topic)[1])
-    except WireError as error:
-        log.warning("a record of topic %s cannot be delivered: %s", message.topic, error)
-        return []
+    def _in_amqp_form(
+        self, message: Message, topic: str, begin: int
+    ) -> Iterator[tuple[int, bytes]]:
+        """The messages in a record from an offset in it on, as record bodies of AMQP's form."""
+        key = queue_of(topic)[1]
+        for delta, neutral in self._reader.unpacking.messages(message, begin):
+            yield delta, amqp.from_neutral(neutral, key=key)
 
 
 def content_of(delivery: Delivery, queue: str) -> amqp.Content | None:
@@ -239,5 +273,10 @@ def content_of(delivery: Delivery, queue: str) -> amqp.Content | None:
         queue, 0, QueueOffset(place), LogOffset(0), memoryview(body), b"", 0, form, stored_ms,
         LOOPBACK, stored_ms, LOOPBACK, 0, 0, 0, len(body),
     )  # fmt: skip
-    found = _in_amqp_form(record, queue)
-    return amqp.read(found[0][1]) if found else None
+    from onelog.record.forms.conversion import in_amqp_form  # Few queues have such messages.
+
+    try:
+        return amqp.read(in_amqp_form(record, queue_of(queue)[1])[0][1])
+    except WireError as error:
+        log.warning("a message of queue %s cannot be read: %s", queue, error)
+        return None

@@ -26,6 +26,7 @@ from onelog.core.access import SELF, Access, Action, Principal
 from onelog.core.admin import Admin
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.reading import QueueReader
+from onelog.core.cursors.unpacking import ColdError
 from onelog.core.cursors.warming import Warming
 from onelog.core.durable.deadlines import Deadlines, Schedule
 from onelog.core.durable.durability import WhenSafe
@@ -46,7 +47,7 @@ from onelog.core.workqueues.memory_shelf import MemoryShelf
 from onelog.core.workqueues.policies import Policies, Policy
 from onelog.core.workqueues.queue import Shelf, WorkQueue
 from onelog.core.workqueues.recording import Shelves
-from onelog.core.workqueues.supply import ColdError, LogSupply, content_of
+from onelog.core.workqueues.supply import LogSupply, content_of
 from onelog.core.workqueues.turns import Turns
 from onelog.errors import (
     AccessRefusedError,
@@ -598,7 +599,7 @@ class WorkQueues:
 
     def warm(self, ranges: Sequence[tuple[int, int]], then: Callable[[], None]) -> None:
         """Have a worker read from disk, and go on."""
-        self._warming.find(partial(self._reader.warm, ranges), lambda _: then())
+        self._warming.prepare(self._reader, ranges, then)
 
     def later(self, wait_ms: int, then: Callable[[], None]) -> None:
         """Call back after a while."""

@@ -10,18 +10,20 @@ are all read, each from where `x-stream-offset` says, and each delivery has its 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from onelog.core.cursors.fetch import Cursor, Limits, Result
 from onelog.core.cursors.forms import is_of, place_in
+from onelog.core.cursors.unpacking import ColdError
 from onelog.core.routing.names import queue_of, topic_of
 from onelog.errors import OnelogError
 from onelog.gateways.amqp.refusals import unmet
-from onelog.message import Buffer
+from onelog.message import Buffer, Message
 from onelog.record.decode import decode_messages
-from onelog.record.forms.amqp import properties_at
+from onelog.record.forms import Form, form_of
+from onelog.record.forms.amqp import from_neutral, properties_at
 from onelog.record.forms.amqp_fields import Table, Timestamp, Value, with_headers
 from onelog.store.reader import Fetched
 from onelog.wire.amqp.frame import DeliveryWriter
@@ -120,7 +122,7 @@ class StreamReader:
 
     resume = start
 
-    def _fetched(self, order: Sequence[int], _: object, results: Sequence[Result]) -> None:
+    def _fetched(self, order: Sequence[int], token: object, results: Sequence[Result]) -> None:
         self._is_reading = False
         if self._is_stopped:
             return
@@ -130,7 +132,14 @@ class StreamReader:
                 self._consuming.gone_stream(self)
                 return
             if len(items) < self._room:
-                self._take(queue_id, fetched, items)
+                try:
+                    self._take(queue_id, fetched, items)
+                except ColdError as cold:
+                    if not items:
+                        self._is_reading = True
+                        self._broker.prepare(cold, partial(self._fetched, order, token, results))
+                        return
+                    break
                 self._turn = queue_id + 1
         self._room -= len(items)
         if items:
@@ -141,29 +150,35 @@ class StreamReader:
         self, queue_id: int, fetched: Fetched, items: list[tuple[int, bytes, bytes, Buffer]]
     ) -> None:
         """The messages that were read of a queue, as far as there is room for them."""
-        from onelog.record.forms.conversion import in_amqp_form  # Of all forms; few need that.
-
         topic, name, offset = self.queue.topic, self.queue.name, self._offsets[queue_id]
         _, aborted = self._broker.settled(self._who, topic, queue_id, offset, fetched.next_offset)
-        for view in fetched.slices:
-            for message in decode_messages(view):
-                if aborted and is_of(message, aborted):
-                    continue
-                first = place_in(topic, queue_id, message)
-                for delta, body in in_amqp_form(message, name):
-                    place = first + delta
-                    if place < offset:
-                        continue
-                    if len(items) >= self._room:
-                        self._offsets[queue_id] = place
-                        return
-                    begin, end = properties_at(body)
-                    headers: Table = {"x-stream-offset": place}
-                    if self.queue.queues > 1:
-                        headers["x-stream-partition"] = queue_id
-                    properties = with_headers(body[begin:end], headers)
-                    items.append((place, body[: begin - 4], properties, body[end:]))
+        size = 0
+        for message in (each for view in fetched.slices for each in decode_messages(view)):
+            if aborted and is_of(message, aborted):
+                continue
+            first = place_in(topic, queue_id, message)
+            for delta, body in self._bodies(message, name, max(0, offset - first)):
+                place = first + delta
+                if len(items) >= self._room or size > BYTES_MAX:
+                    self._offsets[queue_id] = place
+                    return
+                begin, end = properties_at(body)
+                headers: Table = {"x-stream-offset": place}
+                if self.queue.queues > 1:
+                    headers["x-stream-partition"] = queue_id
+                properties = with_headers(body[begin:end], headers)
+                items.append((place, body[: begin - 4], properties, body[end:]))
+                self._offsets[queue_id] = place + 1
+                size += len(body)
         self._offsets[queue_id] = max(offset, fetched.next_offset)
+
+    def _bodies(self, message: Message, name: str, begin: int) -> Iterator[tuple[int, bytes]]:
+        """The messages in a record, in AMQP's form; without those that cannot be read."""
+        if form_of(message.sys_flag) == Form.AMQP:
+            yield 0, bytes(message.body)
+            return
+        for delta, neutral in self._broker.messages_in(message, begin):
+            yield delta, from_neutral(neutral, key=name)
 
     def stop(self) -> None:
         """Deliver nothing any more."""

@@ -89,6 +89,11 @@ def _broker(house: House, who: Principal, page: Page) -> None:
     page.one(
         "rocketmq_timing_messages", "gauge", "Timed messages that wait.", state.timed_count, where
     )
+    page.one(
+        "onelog_messages_passed_over_total", "counter",
+        "Messages that could not be read, and that readers of other protocols did not get.",
+        house.broker.messages_passed_over,
+    )  # fmt: skip
     delayed = sum(end - done for done, end in state.delayed.values())
     page.one("onelog_delayed_messages", "gauge", "Messages of delay levels that wait.", delayed)
     stalls = house.stalls

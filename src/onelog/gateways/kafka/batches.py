@@ -10,21 +10,23 @@ the offset that was asked for.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from struct import Struct
 
+from onelog.core.cursors.forms import place_in
+from onelog.core.cursors.unpacking import ColdError
 from onelog.core.transactions.in_place import Stamp
 from onelog.errors import WireError
 from onelog.gateways.kafka.session import LEADER_EPOCH
-from onelog.message import Message, QueueOffset, SysFlag
+from onelog.message import Message
 from onelog.record.decode import decode_message
 from onelog.record.forms import Form, form_of, kafka
-from onelog.record.forms.conversion import in_kafka_form
 from onelog.record.forms.kafka import Attribute, Batch, Codec
-from onelog.record.inner_batch import unwrapped
+from onelog.record.forms.neutral import Neutral
 from onelog.record.layout import HEADS
 from onelog.wire.kafka.codes import ErrorCode
 
-CONVERTED_MAX = 1_000
+CONVERTED_MAX, CONVERTED_BYTES_MAX = 1_000, 2 << 20
 """Messages of RocketMQ's form that one answer converts; those behind them come with the next."""
 _ZSTD_PRODUCE_VERSION = 7
 _START = Struct(">qii")
@@ -32,7 +34,30 @@ _START_BYTES = _START.size
 _RECORD_BYTES_MIN = 7
 _PACKED_BYTES_MIN = 1 / 8
 """No codec packs the number of a record into less than a bit; each takes room in the index."""
-_INNER_BATCH = int(SysFlag.INNER_BATCH)
+Placed = tuple[int, Neutral]
+"""A message and its offset in the queue."""
+MessagesIn = Callable[[Message, int], Iterator[tuple[int, Neutral]]]
+"""The broker's `messages_in`."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """How much one answer may convert."""
+
+    messages: int = CONVERTED_MAX
+    size: int = CONVERTED_BYTES_MAX
+    is_whole: bool = False
+    """Whether nothing of what was read may be left for the next answer."""
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether there is nothing left of it."""
+        return self.messages <= 0 or self.size <= 0
+
+    def use(self, message: Neutral) -> None:
+        """A message is converted."""
+        self.messages -= 1
+        self.size -= len(message.body or b"")
 
 
 class BatchError(Exception):
@@ -128,18 +153,18 @@ def pieces_of(
     queue_id: int,
     offset: int,
     slices: Sequence[memoryview],
-    place: Callable[[str, int, Message], int],
-    budget: list[int],
+    messages_in: MessagesIn,
+    budget: Budget,
 ) -> tuple[list[bytes | memoryview], int]:
     """What was read from a queue as batches, in pieces for the socket; and the most recent codec.
 
-    `place` says at which offset a record of RocketMQ's form is in this queue; `budget` holds how
-    many more of those may be converted, and counts down.
+    The budget says how much of RocketMQ's form may be converted, and is used up. `ColdError` if a
+    worker has to unpack the first of that before.
     """
     found: list[bytes | memoryview] = []
-    plain: list[Message] = []
+    plain: list[Placed] = []
     codecs = 0
-    for record, flags in _records(slices):
+    for record, flags in records_of(slices):
         if form_of(flags) == Form.KAFKA:
             if plain:
                 found += _converted(plain)
@@ -153,19 +178,30 @@ def pieces_of(
             found.append(body[_START_BYTES:])
             codecs |= 1 << (body[22] & Attribute.CODEC)
         else:
-            message = decode_message(record)
-            at = place(topic, queue_id, message)
-            for each in _single(message._replace(queue_offset=QueueOffset(at))):
-                if each.queue_offset < offset:
-                    continue
-                if budget[0] <= 0:
-                    return found + _converted(plain), codecs
-                budget[0] -= 1
-                plain.append(each)
+            try:
+                for each in placed(topic, queue_id, offset, record, messages_in):
+                    if budget.is_used_up:
+                        return found + _converted(plain), codecs
+                    budget.use(each[1])
+                    plain.append(each)
+            except ColdError:
+                if budget.is_whole or not (found or plain):
+                    raise
+                break  # What follows comes with the next answer.
     return found + _converted(plain), codecs
 
 
-def _records(slices: Sequence[memoryview]) -> Iterator[tuple[memoryview, int]]:
+def placed(
+    topic: str, queue_id: int, offset: int, record: memoryview, messages_in: MessagesIn
+) -> Iterator[Placed]:
+    """The messages in a record, from an offset of the queue on, with their offsets in it."""
+    message = decode_message(record)
+    at = place_in(topic, queue_id, message)
+    for delta, neutral in messages_in(message, max(0, offset - at)):
+        yield at + delta, neutral
+
+
+def records_of(slices: Sequence[memoryview]) -> Iterator[tuple[memoryview, int]]:
     """Each record, and its sysFlag."""
     for view in slices:
         at, end = 0, len(view)
@@ -175,24 +211,14 @@ def _records(slices: Sequence[memoryview]) -> Iterator[tuple[memoryview, int]]:
             at += size
 
 
-def _single(message: Message) -> list[Message]:
-    """The messages in a record of RocketMQ's form."""
-    if not message.sys_flag & _INNER_BATCH:
-        return [message]
-    try:
-        return unwrapped([message])
-    except WireError:
-        return [message]
-
-
-def _converted(messages: list[Message]) -> list[bytes | memoryview]:
+def _converted(messages: Sequence[Placed]) -> list[bytes | memoryview]:
     """Messages of RocketMQ's form as batches; a new one where offsets do not follow."""
     batches: list[bytes | memoryview] = []
     begin = 0
     for end in range(1, len(messages) + 1):
-        if end == len(messages) or messages[end].queue_offset != messages[end - 1].queue_offset + 1:
+        if end == len(messages) or messages[end][0] != messages[end - 1][0] + 1:
             run = messages[begin:end]
-            batches.append(in_kafka_form(run, run[0].queue_offset))
+            batches.append(kafka.from_neutral([neutral for _, neutral in run], run[0][0]))
             begin = end
     return batches
 

@@ -5,11 +5,12 @@ are the core's. Fetch sessions are told only what is new to them.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits, Result
-from onelog.core.cursors.forms import place_in
+from onelog.core.cursors.unpacking import ColdError
 from onelog.errors import OnelogError
 from onelog.gateways.kafka import batches, message_sets
 from onelog.gateways.kafka.error_codes import error_code
@@ -26,6 +27,7 @@ from onelog.gateways.kafka.session import (
 )
 from onelog.names import VIEW_TOPICS
 from onelog.record.forms.kafka import Codec
+from onelog.record.forms.neutral import Neutral
 from onelog.store.outcomes import Aborted
 from onelog.store.reader import Fetched, FetchStatus
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
@@ -63,6 +65,7 @@ class _Fetching(NamedTuple):
     refused: dict[Place, ErrorCode]
     is_full: bool
     """Whether all partitions are told, also those without news."""
+    limits: Limits
 
 
 def fetch(session: KafkaSession, request: Request) -> Steps:
@@ -85,19 +88,20 @@ def fetch(session: KafkaSession, request: Request) -> Steps:
             wanted = list(found.partitions.items())
             is_full = fields["session_epoch"] == 0
             fetch_session = found
-    fetching = _Fetching(session, request, fetch_session, [], [], {}, is_full)
-    yield from _aim(fetching, _some(session, fetching.refused, wanted))
     bytes_max = max(1, min(fields.get("max_bytes", FETCH_BYTES_MAX), FETCH_BYTES_MAX))
     cursor_bytes = max((each.bytes_max for _, each in wanted), default=1)
+    limits = Limits(
+        _COUNT_MAX, max(1, min(cursor_bytes, bytes_max)), bytes_max,
+        min(fields["min_bytes"], bytes_max), True, True,
+        fields.get("isolation_level") == _READ_COMMITTED,
+    )  # fmt: skip
+    fetching = _Fetching(session, request, fetch_session, [], [], {}, is_full, limits)
+    yield from _aim(fetching, _some(session, fetching.refused, wanted))
     wait_ms = (
         fields["max_wait_ms"] if fetching.cursors and not any(fetching.refused.values()) else 0
     )
     if len(wanted) > PARTITIONS_MAX:
         wait_ms = min(wait_ms, OTHERS_WAIT_MS)
-    limits = Limits(
-        _COUNT_MAX, max(1, cursor_bytes), bytes_max, min(fields["min_bytes"], bytes_max), True,
-        True, fields.get("isolation_level") == _READ_COMMITTED,
-    )  # fmt: skip
     session.broker.fetch(
         session.principal, fetching.cursors, limits, wait_ms, _fetched, session, fetching
     )
@@ -190,11 +194,15 @@ def _fetched(fetching: _Fetching, results: Sequence[Result]) -> None:
     session, request, fetch_session = fetching.session, fetching.request, fetching.fetch_session
     request.is_long = len(results) + len(fetching.refused) >= LONG_STEPS
     told: dict[str | bytes, list[Fields]] = {}
-    budget = [batches.CONVERTED_MAX]
+    budget = batches.Budget()
     answers = [(place, _refused(place[1], code)) for place, code in fetching.refused.items()]
     moved = _send_on(session, answers) if fetching.refused else {}
     for place, cursor, result in zip(fetching.places, fetching.cursors, results, strict=True):
-        answers.append((place, _partition(fetching, place[1], cursor, result, budget)))
+        try:
+            answers.append((place, _partition(fetching, place[1], cursor, result, budget)))
+        except ColdError as cold:
+            session.broker.prepare(cold, partial(_fetched, fetching, results))
+            return
     for place, partition in answers:
         if fetch_session is not None:
             is_news = fetch_session.is_news(place, partition)
@@ -239,7 +247,7 @@ def _refused(partition: int, code: ErrorCode) -> Fields:
 
 
 def _partition(
-    fetching: _Fetching, partition: int, cursor: Cursor, result: Result, budget: list[int]
+    fetching: _Fetching, partition: int, cursor: Cursor, result: Result, budget: batches.Budget
 ) -> Fields:
     """The answer for one partition."""
     session, request = fetching.session, fetching.request
@@ -264,33 +272,58 @@ def _partition(
         else None,
         "records": b"",
     }
-    code = _read(cursor, result, answer, budget, request.version)
+    code = _read(fetching, cursor, result, answer, budget)
     return answer if code is None else _refused(partition, code)
 
 
 def _read(
-    cursor: Cursor, result: Fetched, answer: Fields, budget: list[int], version: int
+    fetching: _Fetching, cursor: Cursor, result: Fetched, answer: Fields, budget: batches.Budget
 ) -> ErrorCode | None:
     """Put the batches into an answer; or what is wrong."""
-    status = result.status
+    status, version = result.status, fetching.request.version
     if status is FetchStatus.FOUND:
+        messages_in = fetching.session.broker.messages_in
         pieces: list[bytes | memoryview] = list(result.slices)
         codecs = 0
-        if cursor.topic not in VIEW_TOPICS:
+        if cursor.topic in VIEW_TOPICS:
+            if version < _BATCH_VERSION:
+                return ErrorCode.UNSUPPORTED_VERSION
+        elif version < _BATCH_VERSION:
+            answer["records"] = [_message_set(fetching, cursor, result)]
+            return None
+        else:
             pieces, codecs = batches.pieces_of(
-                cursor.topic, cursor.queue_id, cursor.offset, result.slices, place_in, budget
+                cursor.topic, cursor.queue_id, cursor.offset, result.slices, messages_in, budget
             )
         if codecs & _ZSTD_BIT and version < _ZSTD_FETCH_VERSION:
             return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-        if version < _BATCH_VERSION:
-            magic = 1 if version >= _TIME_VERSION else 0
-            pieces = [message_sets.from_batches(pieces, cursor.offset, magic)]
         answer["records"] = pieces
     elif status in _GAPS:
         answer["records"] = [batches.gap(cursor.offset, result.next_offset)]
     elif status not in _NOTHING or (status in _EMPTY and cursor.offset):
         return ErrorCode.OFFSET_OUT_OF_RANGE
     return None
+
+
+def _message_set(fetching: _Fetching, cursor: Cursor, result: Fetched) -> bytes:
+    """What was read, for a consumer from before there were batches."""
+    topic, queue_id, begin = cursor.topic, cursor.queue_id, cursor.offset
+    magic = 1 if fetching.request.version >= _TIME_VERSION else 0
+    messages_in = fetching.session.broker.messages_in
+    found = message_sets.from_messages(
+        (
+            each
+            for record, _ in batches.records_of(result.slices)
+            for each in batches.placed(topic, queue_id, begin, record, messages_in)
+        ),
+        magic,
+        fetching.limits.cursor_bytes_max,
+    )
+    if found or result.next_offset >= result.max_offset:
+        return found
+    # Nothing of it can be read: an empty message in its place, or the consumer would not get on.
+    empty = result.next_offset - 1, Neutral(None, None, (), fetching.session.gateway.clock.now_ms())
+    return message_sets.from_messages([empty], magic, 0)
 
 
 HANDLERS: dict[ApiKey, Handler] = {ApiKey.FETCH: fetch}

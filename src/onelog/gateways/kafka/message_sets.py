@@ -18,20 +18,21 @@ Invariant: bytes that are no set raise `BatchError`, and nothing else.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from isal.isal_zlib import crc32
 
+from onelog.core.cursors.unpacking import ColdError
 from onelog.errors import WireError
-from onelog.gateways.kafka.batches import BatchError
+from onelog.gateways.kafka.batches import BatchError, Placed
 from onelog.record.compression import UNPACKED_BYTES_MAX, Method, unpack
 from onelog.record.forms import kafka
 from onelog.record.forms.kafka import Codec
-from onelog.record.forms.neutral import Neutral
+from onelog.record.forms.neutral import Neutral, sane_ms
 from onelog.wire.kafka.codes import ErrorCode
 
-MESSAGES_MAX = 10_000
-"""That one answer to an old consumer converts, and the rest of the batch that has the last one."""
+MESSAGES_MAX = 1_000
+"""That one answer to an old consumer converts."""
 _HEAD = struct.Struct(">qiIbb")
 _SIZE_END = 12
 _CRC_END = 16
@@ -99,30 +100,27 @@ def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     return data[at : at + size], at + size
 
 
-def from_batches(pieces: Sequence[bytes | memoryview], offset: int, magic: int) -> bytes:
-    """The messages of whole batches, from an offset on, as a set of a format."""
-    raw = b"".join(pieces)
+def from_messages(messages: Iterable[Placed], magic: int, bytes_max: int) -> bytes:
+    """Messages as a set of a format: so many bytes, and the first in any case."""
     found: list[bytes] = []
-    at = 0
-    while at < len(raw) and len(found) < MESSAGES_MAX:
-        batch = kafka.read_head(raw, at)
-        try:
-            records = kafka.records(memoryview(raw)[at : at + batch.size]) if batch.records else []
-        except WireError:
-            records = []  # What cannot be read has no messages.
-        at += batch.size
-        found += [
-            _encoded(batch.base_offset + delta, message, magic)
-            for delta, message in records
-            if batch.base_offset + delta >= offset
-        ]
+    size = 0
+    try:
+        for offset, message in messages:
+            encoded = _encoded(offset, message, magic)
+            size += len(encoded)
+            if found and (size > bytes_max or len(found) >= MESSAGES_MAX):
+                break
+            found.append(encoded)
+    except ColdError:
+        if not found:
+            raise  # Else what follows comes with the next answer.
     return b"".join(found)
 
 
 def _encoded(offset: int, message: Neutral, magic: int) -> bytes:
     body = bytes((magic, 0))
     if magic == 1:
-        body += _TIME.pack(message.time_ms)
+        body += _TIME.pack(sane_ms(message.time_ms))
     for each in (message.key, message.body):
         body += _LENGTH.pack(-1 if each is None else len(each)) + (each or b"")
     checked = crc32(body).to_bytes(4, "big") + body

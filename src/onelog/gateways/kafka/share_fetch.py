@@ -7,8 +7,11 @@ messages in them are the member's now.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 
 from onelog.core.cursors.forms import place_in
+from onelog.core.cursors.unpacking import ColdError
 from onelog.core.leases.leases import LeasedPart
 from onelog.core.leases.lending import Leased
 from onelog.core.leases.queue import Outcome
@@ -21,11 +24,14 @@ from onelog.gateways.kafka.groups.group_settings import terms_of
 from onelog.gateways.kafka.names import require_topic
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request, leader_of
 from onelog.gateways.kafka.share_sessions import FINAL, NEW, Place, ShareSession
+from onelog.record.decode import decode_message
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
 RECORDS_MAX = 1_000
 """Messages of one answer, whatever is asked for, but for what makes the last batch whole."""
+_CONVERTED_BYTES_MAX = 32 << 20
+"""Unpacked, in one answer; or one record."""
 _MEMBER_CHARS_MAX = 36
 _RENEW = 4
 _OUTCOMES = {
@@ -52,6 +58,8 @@ class _Asked:
     refused: dict[Place, ErrorCode] = field(default_factory=dict)
     places: dict[tuple[str, int], Place] = field(default_factory=dict)
     """The partitions of queues that are looked into."""
+    converted: dict[tuple[str, int], list[list[bytes | memoryview]]] = field(default_factory=dict)
+    """Of parts that have to be unpacked the batches of their first records."""
 
 
 def share_fetch(session: KafkaSession, request: Request) -> Fields | None:
@@ -218,10 +226,7 @@ def _answer_when_safe(asked: _Asked, parts: Sequence[LeasedPart]) -> None:
         }
         for place, code in asked.refused.items():
             told.setdefault(place, {})["error_code"] = code
-        for part in parts:
-            place = asked.places[part.topic, part.queue_id]
-            told.setdefault(place, {}).update(_records(part))
-        asked.session.answer(asked.request, _answer(asked, told))
+        _tell(asked, list(parts), told)
 
     if asked.acknowledged:
         asked.session.broker.sharing.when_safe(safe)
@@ -229,12 +234,52 @@ def _answer_when_safe(asked: _Asked, parts: Sequence[LeasedPart]) -> None:
         safe(None)
 
 
-def _records(part: LeasedPart) -> Fields:
-    # All that was handed out has to be there; that is so much already that it is not too much.
-    pieces, _ = batches.pieces_of(
-        part.topic, part.queue_id, 0, part.records, place_in, [FETCH_BYTES_MAX]
-    )
-    return {"records": pieces, "acquired_records": list(_acquired(part.offsets, part.times))}
+def _tell(asked: _Asked, parts: list[LeasedPart], told: dict[Place, Fields]) -> None:
+    """Answer, with the records of these parts; when they are unpacked, where they have to be."""
+    while parts:
+        part = parts[0]
+        try:
+            records = _records(asked, part)
+        except ColdError as cold:
+            asked.session.broker.prepare(cold, partial(_tell, asked, parts, told))
+            return
+        place = asked.places[part.topic, part.queue_id]
+        part = records[1]
+        acquired = {"acquired_records": list(_acquired(part.offsets, part.times))}
+        told.setdefault(place, {}).update({"records": records[0], **acquired})
+        del parts[0]
+    asked.session.answer(asked.request, _answer(asked, told))
+
+
+def _records(asked: _Asked, part: LeasedPart) -> tuple[list[bytes | memoryview], LeasedPart]:
+    """The batches of a part, and the part: all that was handed out has to be there."""
+    place = part.topic, part.queue_id
+    done = asked.converted.setdefault(place, [])
+    # One after the other, since to unpack the next may take the place of the last.
+    records = [record for record, _ in batches.records_of(part.records)]
+    broker, budget = asked.session.broker, batches.Budget(1 << 30, 1 << 40, True)
+    try:
+        if not done:
+            return batches.pieces_of(*place, 0, records, broker.messages_in, budget)[0], part
+    except ColdError:
+        pass
+    for record in records[len(done) :]:
+        if sum(map(len, chain.from_iterable(done))) > _CONVERTED_BYTES_MAX:
+            part = _without_rest(asked, part, place_in(*place, decode_message(record)))
+            break
+        done.append(batches.pieces_of(*place, 0, [record], broker.messages_in, budget)[0])
+    return [*chain.from_iterable(asked.converted.pop(place))], part
+
+
+def _without_rest(asked: _Asked, part: LeasedPart, end: int) -> LeasedPart:
+    """A part up to an offset; what follows others may have."""
+    count = sum(offset < end for offset in part.offsets)
+    untold = [(range(offset, offset + 1), Outcome.UNTOLD) for offset in part.offsets[count:]]
+    asked.session.broker.sharing.settle(
+        asked.session.principal, asked.group, asked.member, (part.topic, part.queue_id), untold,
+        asked.terms,
+    )  # fmt: skip
+    return part._replace(offsets=part.offsets[:count], times=part.times[:count])
 
 
 def _acquired(offsets: Sequence[int], times: Sequence[int]) -> Iterator[Fields]:

@@ -13,13 +13,13 @@ Invariant: a message of the form that is asked for comes out as it is; what cann
 `WireError`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from onelog.errors import CompressionError, WireError
 from onelog.message import UNIQUE_KEY, Message, QueueOffset, SysFlag, property_bytes
 from onelog.record.compression import unpacked_body
 from onelog.record.forms import FORM_MASK, Form, amqp, form_of, kafka, mqtt, rocketmq
-from onelog.record.forms.neutral import Neutral
+from onelog.record.forms.neutral import Neutral, sane_ms
 from onelog.record.inner_batch import unwrapped
 
 _LEFT = ~int(FORM_MASK | SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP | SysFlag.COMPRESSED | 0x700)
@@ -79,22 +79,23 @@ def in_rocketmq_form(record: Message) -> list[Message]:
     """The messages in a record; of one that says how a transaction ended there are none."""
     if form_of(record.sys_flag) not in _NEUTRAL or not record.sys_flag & FORM_MASK:
         return [record]
-    messages = []
+    return [*as_rocketmq(record, neutrals(record))]
+
+
+def as_rocketmq(record: Message, messages: Iterable[tuple[int, Neutral]]) -> Iterator[Message]:
+    """Messages that were found in a record, in RocketMQ's form."""
     record_id = record.message_id.encode()
-    for offset_delta, neutral in neutrals(record):
+    for offset_delta, neutral in messages:
         body, properties = rocketmq.from_neutral(neutral)
         if property_bytes(properties, _UNIQUE_NEEDLE) is None:
             properties += b"%b%b-%d\x02" % (_UNIQUE_NEEDLE, record_id, offset_delta)
-        messages.append(
-            record._replace(
-                queue_offset=QueueOffset(record.queue_offset + offset_delta),
-                body=memoryview(body),
-                properties=properties,
-                born_ms=neutral.time_ms,
-                sys_flag=record.sys_flag & _LEFT,
-            )
+        yield record._replace(
+            queue_offset=QueueOffset(record.queue_offset + offset_delta),
+            body=memoryview(body),
+            properties=properties,
+            born_ms=sane_ms(neutral.time_ms),
+            sys_flag=record.sys_flag & _LEFT,
         )
-    return messages
 
 
 def in_kafka_form(messages: Sequence[Message], first_offset: int) -> bytes:

@@ -28,7 +28,7 @@ Invariant: what is written here is read back as the same neutral messages. Bytes
 raise `WireError`, and nothing else.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
@@ -37,7 +37,7 @@ from crc32c import crc32c
 
 from onelog.errors import WireError
 from onelog.record.compression import UNPACKED_BYTES_MAX, Method, pack, unpack
-from onelog.record.forms.neutral import Header, Neutral
+from onelog.record.forms.neutral import Header, Neutral, sane_ms
 
 HEAD = Struct(">qiibIhiqqqhii")
 MAGIC = 2
@@ -45,6 +45,9 @@ LENGTH_AT, EPOCH_AT, MAGIC_AT, CRC_AT, ATTRIBUTES_AT = 8, 12, 16, 17, 21
 _LENGTH_END = 12
 _RECORD_BYTES_MIN = 7
 """A record without key, value and headers."""
+_HEADERS_MAX = 500
+"""Of a message that is read run by run: each takes two bytes at least, and so much work as others'
+whole messages."""
 
 
 class Codec(IntEnum):
@@ -160,14 +163,17 @@ def records(data: bytes | memoryview, *, bytes_max: int = UNPACKED_BYTES_MAX) ->
 
 def unpacked(data: bytes | memoryview, batch: Batch, bytes_max: int = UNPACKED_BYTES_MAX) -> bytes:
     """The records of a batch, one behind the other."""
-    packed = data[HEAD.size : batch.size]
-    raw = _unpacked(packed, batch.attributes & Attribute.CODEC, bytes_max)
+    raw = raw_records(data, batch, bytes_max)
     if not 0 < batch.records <= len(raw) // _RECORD_BYTES_MIN:
         raise WireError(f"a batch of {len(raw)} bytes cannot hold {batch.records} records")
     return raw
 
 
-def _unpacked(packed: bytes | memoryview, codec: int, bytes_max: int) -> bytes:
+def raw_records(
+    data: bytes | memoryview, batch: Batch, bytes_max: int = UNPACKED_BYTES_MAX
+) -> bytes:
+    """The same, whether or not there can be as many as the batch says."""
+    packed, codec = data[HEAD.size : batch.size], batch.attributes & Attribute.CODEC
     if codec == Codec.NONE:
         return bytes(packed)
     if codec not in _METHODS:
@@ -180,29 +186,116 @@ def _records(raw: bytes, count: int, base_ms: int, append_ms: int | None) -> Ite
     try:
         for number in range(count):
             size, at = varint(raw, at)
-            end = at + size
-            time_delta, at = varint(raw, at + 1)
-            offset_delta, at = varint(raw, at)
-            key, at = _bytes(raw, at)
-            value, at = _bytes(raw, at)
-            header_count, at = varint(raw, at)
-            if not 0 <= header_count <= len(raw) - at:
-                raise WireError(f"record {number} claims {header_count} headers")
-            headers: list[Header] = []
-            for _ in range(header_count):
-                name, at = _bytes(raw, at)
-                if name is None:
-                    raise WireError(f"record {number} has a header without a name")
-                content, at = _bytes(raw, at)
-                headers.append((name.decode("utf-8", "surrogateescape"), content))
-            if at != end:
-                raise WireError(f"record {number} of a batch is not as long as it says")
-            time_ms = base_ms + time_delta if append_ms is None else append_ms
-            yield Record(offset_delta, Neutral(key, value, tuple(headers), time_ms))
+            yield _record_in(raw, at, at + size, number, base_ms, append_ms)
+            at += size
     except IndexError:
         raise WireError("a record batch is cut off") from None
     if at != len(raw):
         raise WireError(f"{len(raw) - at} bytes follow the last record of a batch")
+
+
+def _record_in(
+    raw: bytes,
+    at: int,
+    end: int,
+    number: int,
+    base_ms: int,
+    append_ms: int | None,
+    headers_max: int = 1 << 31,
+) -> Record:
+    """The record whose length says that it is there; also `IndexError` if it is cut off."""
+    time_delta, at = varint(raw, at + 1)
+    offset_delta, at = varint(raw, at)
+    key, at = _bytes(raw, at)
+    value, at = _bytes(raw, at)
+    header_count, at = varint(raw, at)
+    if not 0 <= header_count <= len(raw) - at:
+        raise WireError(f"record {number} claims {header_count} headers")
+    headers: list[Header] = []
+    for _ in range(min(header_count, headers_max)):
+        name, at = _bytes(raw, at)
+        if name is None:
+            raise WireError(f"record {number} has a header without a name")
+        content, at = _bytes(raw, at)
+        headers.append((name.decode("utf-8", "surrogateescape"), content))
+    if at > end or (at < end and header_count <= headers_max):
+        raise WireError(f"record {number} of a batch is not as long as it says")
+    time_ms = base_ms + time_delta if append_ms is None else append_ms
+    return Record(offset_delta, Neutral(key, value, tuple(headers), time_ms))
+
+
+class Run(NamedTuple):
+    """Some records of a batch, one behind the other."""
+
+    at: int
+    end: int
+    records: int
+    first_delta: int
+    """No record from here on is before that."""
+
+
+def runs(
+    raw: bytes, batch: Batch, records_max: int, bytes_max: int, rest: Callable[[int], object]
+) -> list[Run]:
+    """Where the records of a batch are, some at a time, as far as their lengths lead.
+
+    No run has more records or bytes than that, unless a single record is larger. `rest` is called
+    after each.
+    """
+    found: list[Run] = []
+    at, left, size = 0, batch.records, len(raw)
+    delta = 0
+    while left > 0 and at < size:
+        begin, count = at, 0
+        try:
+            delta = max(delta, min(_delta_at(raw, at), batch.last_offset_delta))
+        except (IndexError, WireError):
+            pass  # It cannot be read, which is seen when it is.
+        while count < records_max and left > 0 and at < size:
+            byte = raw[at]
+            if byte < 0x80 and not byte & 1:
+                end = at + 1 + (byte >> 1)
+            else:
+                try:
+                    step, behind = varint(raw, at)
+                except (IndexError, WireError):
+                    step, behind = -1, at
+                end = behind + step if step >= 0 else size + 1
+            if end > size:
+                left = 0  # Where the next one begins nobody knows.
+                break
+            if count and end - begin > bytes_max:
+                break
+            at, count, left = end, count + 1, left - 1
+        if count:
+            found.append(Run(begin, at, count, delta))
+        rest(len(found))
+    return found
+
+
+def _delta_at(raw: bytes, at: int) -> int:
+    _, at = varint(raw, at)
+    _, at = varint(raw, at + 1)
+    return varint(raw, at)[0]
+
+
+def records_in(raw: bytes, batch: Batch, run: Run) -> list[Record]:
+    """The messages of a run, without those that cannot be read, and headers that are too many."""
+    found: list[Record] = []
+    at, before = run.at, run.first_delta - 1
+    for number in range(run.records):
+        size, at = varint(raw, at)
+        try:
+            record = _record_in(
+                raw, at, at + size, number, batch.base_ms, batch.append_ms, _HEADERS_MAX
+            )
+        except (IndexError, WireError):
+            record = None
+        at += size
+        if record is not None and before < record.offset_delta <= batch.last_offset_delta:
+            before = record.offset_delta
+            found.append(record)
+    return found
 
 
 def spans(data: bytes | memoryview) -> tuple[Batch, bytes, list[Span]]:
@@ -290,10 +383,10 @@ def from_neutral(
     messages: Sequence[Neutral], base_offset: int = 0, codec: Codec = Codec.NONE
 ) -> bytes:
     """One batch with all these messages."""
-    base_ms = messages[0].time_ms
+    base_ms = sane_ms(messages[0].time_ms)
     raw = b"".join(_record(message, index, base_ms) for index, message in enumerate(messages))
     packed = pack(raw, _METHODS[codec]) if codec else raw
-    latest_ms = max(message.time_ms for message in messages)
+    latest_ms = max(sane_ms(message.time_ms) for message in messages)
     last = len(messages) - 1
     head = HEAD.pack(
         base_offset, HEAD.size - _LENGTH_END + len(packed), 0, MAGIC, 0, codec, last, base_ms,
@@ -331,7 +424,7 @@ def with_crc(batch: bytes) -> bytes:
 
 
 def _record(message: Neutral, index: int, base_ms: int) -> bytes:
-    pieces = [b"\0", _zigzag(message.time_ms - base_ms), _zigzag(index)]
+    pieces = [b"\0", _zigzag(sane_ms(message.time_ms) - base_ms), _zigzag(index)]
     pieces += _sized(message.key)
     pieces += _sized(message.body)
     pieces.append(_zigzag(len(message.headers)))

@@ -34,7 +34,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from onelog.errors import WireError
-from onelog.record.forms.neutral import Header, Neutral
+from onelog.record.forms.neutral import Header, Neutral, sane_ms
 
 QOS = 6
 EXACTLY_ONCE = 4
@@ -177,7 +177,9 @@ def from_neutral(message: Neutral, flags: int = 0, client_id: bytes = b"") -> by
             text = quoted if value is None else f"{quoted}={_packed(value)}"
             name = _HEADER
         pieces.append(_pair(name, text))
-    return encode(flags, message.time_ms, client_id, topic, b"".join(pieces), message.body or b"")
+    return encode(
+        flags, sane_ms(message.time_ms), client_id, topic, b"".join(pieces), message.body or b""
+    )
 
 
 def _pairs(properties: bytes) -> list[tuple[int, int | bytes | tuple[str, str]]]:
