@@ -404,6 +404,10 @@ class Broker(Looking):
         """Have a worker do what a `ColdError` says, and go on."""
         self.warming.prepare(self.reader, cold.ranges, then)
 
+    def in_line(self, find: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Have a worker look into what takes memory unpacked; see `Warming.in_line`."""
+        self.warming.in_line(find, then)
+
     def settled(
         self, who: Principal, topic: str, queue_id: int, begin: int, end: int
     ) -> tuple[int, list[Aborted]]:

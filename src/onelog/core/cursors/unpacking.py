@@ -27,11 +27,13 @@ _LITTLE_BYTES, _LITTLE_MESSAGES, _LITTLE_UNPACKED_BYTES = 64 << 10, 2_000, 256 <
 """What is taken apart in the loop: less than a millisecond."""
 _KEPT_FOR_BYTES = 256
 """What is kept for a record beside its messages."""
-_REST_RUNS = 32
+_REST_RUNS, REST_SECONDS = 32, 0.0001
 _PACKED = int(SysFlag.COMPRESSED | SysFlag.INNER_BATCH)
 
 log = logging.getLogger(__name__)
 
+Opened = Sequence[tuple[Message, Unpacked | WireError]]
+"""Records, and what came of unpacking them."""
 Kept = tuple[int, int]
 """Where in the log a record is, and when it was stored: a log can be cut, and go on otherwise."""
 
@@ -158,9 +160,7 @@ class Unpacking:
         """Which of some parts of the log are to be unpacked."""
         return [at for at, _ in ranges if at in self._wanted]
 
-    def unpack(
-        self, store: MessageStore, wanted: Sequence[int]
-    ) -> list[tuple[Message, Unpacked | WireError]]:
+    def unpack(self, store: MessageStore, wanted: Sequence[int]) -> Opened:
         """Unpack records; it changes nothing here."""
         found: list[tuple[Message, Unpacked | WireError]] = []
         for at in wanted:
@@ -174,9 +174,7 @@ class Unpacking:
                 found.append((record, error.with_traceback(None)))
         return found
 
-    def take(
-        self, wanted: Sequence[int], found: Sequence[tuple[Message, Unpacked | WireError]]
-    ) -> None:
+    def take(self, wanted: Sequence[int], found: Opened) -> None:
         """Keep what a worker has unpacked; what it has not is not asked of it again."""
         left = {at: self._wanted.pop(at, None) for at in wanted}
         for record, unpacked in found:
@@ -188,6 +186,10 @@ class Unpacking:
 
 
 def _rest(runs: int) -> None:
-    """Let the loop have the interpreter, which it would otherwise wait for."""
     if not runs % _REST_RUNS:
-        time.sleep(0)
+        rest()
+
+
+def rest() -> None:
+    """For a worker that computes: let the loop have the interpreter, which it would wait for."""
+    time.sleep(REST_SECONDS)  # None at all would be too short for the loop to wake up.

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from onelog.core.cursors.unpacking import Opened
 from onelog.core.durable.durability import Post
 from onelog.errors import OnelogError
 from onelog.jobs import Job
@@ -34,8 +35,8 @@ class Warming:
         self._post = post
         self._read: set[int] = set()
         """What a worker has just read, for somebody who has not asked again yet."""
-        self._line: deque[tuple[QueueReader, Any, Callable[[], None]]] = deque()
-        """Whose records are unpacked, and are to be."""
+        self._line: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
+        """What takes memory, and is done one after the other."""
         self._job = Job("reading ahead")
 
     def is_ready(self, log_offsets: Iterable[int], again: Callable[[], None]) -> bool:
@@ -64,32 +65,44 @@ class Warming:
 
         What is to be unpacked takes memory: that is done for one after the other.
         """
-        if not reader.unpacking.wanted(ranges):
+        unpacking = reader.unpacking
+        if not unpacking.wanted(ranges):
             self.find(lambda: reader.warm(ranges), lambda _: then())
             return
-        self._line.append((reader, ranges, then))
-        if len(self._line) == 1:
-            self._unpack_next()
 
-    def _unpack_next(self) -> None:
-        reader, ranges, then = self._line[0]
-        wanted = reader.unpacking.wanted(ranges)  # Somebody before may have had it done.
+        def work() -> tuple[list[int], Opened]:
+            reader.warm(ranges)
+            wanted = unpacking.wanted(ranges)  # Somebody before may have had it done.
+            return wanted, unpacking.unpack(self._store, wanted)
+
+        def go_on(found: tuple[list[int], Opened] | None) -> None:
+            unpacking.take(*found or (unpacking.wanted(ranges), ()))
+            then()
+
+        self.in_line(work, go_on)
+
+    def in_line(self, find: Callable[[], _Found], then: Callable[[_Found | None], None]) -> None:
+        """`find` what takes memory meanwhile: for one after the other, whoever asks.
+
+        `then` gets what was found, before the next has its turn; None if that failed, and was said.
+        """
+        self._line.append((find, then))
+        if len(self._line) == 1:
+            self._next_in_line()
+
+    def _next_in_line(self) -> None:
+        find, then = self._line[0]
         found: list[Any] = []
 
-        def work() -> None:
-            reader.warm(ranges)
-            found.extend(reader.unpacking.unpack(self._store, wanted))
-
         def end(_: None) -> None:
-            reader.unpacking.take(wanted, found)
             try:
-                then()  # Before anything else is unpacked, for which this might have to go.
+                then(found.pop() if found else None)
             finally:
                 self._line.popleft()
                 if self._line:
-                    self._unpack_next()
+                    self._next_in_line()
 
-        if self._run(work, end):
+        if self._run(lambda: found.append(find()), end):
             end(None)
 
     def find(self, find: Callable[[], _Found], then: Callable[[_Found], None]) -> None:

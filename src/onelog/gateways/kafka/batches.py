@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from struct import Struct
 
 from onelog.core.cursors.forms import place_in
-from onelog.core.cursors.unpacking import ColdError
+from onelog.core.cursors.unpacking import ColdError, rest
 from onelog.core.transactions.in_place import Stamp
-from onelog.errors import WireError
+from onelog.errors import UnpackedTooLargeError, WireError
 from onelog.gateways.kafka.session import LEADER_EPOCH
 from onelog.message import Message
 from onelog.record.decode import decode_message
@@ -31,9 +31,13 @@ CONVERTED_MAX, CONVERTED_BYTES_MAX = 1_000, 2 << 20
 _ZSTD_PRODUCE_VERSION = 7
 _START = Struct(">qii")
 _START_BYTES = _START.size
-_RECORD_BYTES_MIN = 7
-_PACKED_BYTES_MIN = 1 / 8
-"""No codec packs the number of a record into less than a bit; each takes room in the index."""
+_RECORD_BYTES_MIN = {Codec.NONE: 7, Codec.GZIP: 1, Codec.SNAPPY: 3, Codec.LZ4: 3, Codec.ZSTD: 0.5}
+"""The least that a record takes in a batch, packed with thousands of the same content: its number
+is another one each time. Each record takes 20 bytes in the index."""
+_BELIEVED_BYTES = 2.5
+"""With so many bytes for each, packed records are not counted."""
+_LITTLE_BYTES, _LITTLE_RECORDS, _LITTLE_UNPACKED_BYTES = 64 << 10, 2_000, 256 << 10
+"""What is looked into in the loop."""
 Placed = tuple[int, Neutral]
 """A message and its offset in the queue."""
 MessagesIn = Callable[[Message, int], Iterator[tuple[int, Neutral]]]
@@ -116,7 +120,7 @@ def _check_head(batch: Batch, version: int) -> None:
     if (
         batch.records <= 0
         or batch.last_offset_delta != batch.records - 1
-        or batch.records * (_RECORD_BYTES_MIN if codec == Codec.NONE else _PACKED_BYTES_MIN) > room
+        or batch.records * _RECORD_BYTES_MIN[Codec(codec)] > room
     ):
         reason = (
             f"a batch that counts {batch.records} records, the last of them number "
@@ -127,12 +131,32 @@ def _check_head(batch: Batch, version: int) -> None:
         raise BatchError(ErrorCode.INVALID_RECORD, "a producer's batch without a number")
 
 
-def keyless(data: memoryview) -> list[int]:
-    """Which records of a batch, by their numbers, have no key; `BatchError`."""
+def is_to_look_into(batch: Batch, needs_keys: bool) -> bool:
+    """Whether a batch is stored only after its records were looked at."""
+    room = batch.size - kafka.HEAD.size
+    is_packed = batch.attributes & Attribute.CODEC != Codec.NONE
+    return needs_keys or (is_packed and batch.records * _BELIEVED_BYTES > room)
+
+
+def look_into(data: memoryview, batch: Batch) -> list[int] | None:
+    """Which records of a batch, by their numbers, have no key; `BatchError` if they are not those
+    that it counts. None if that takes a while (`look_into_much`)."""
+    if batch.size > _LITTLE_BYTES or batch.records > _LITTLE_RECORDS:
+        return None
     try:
-        return kafka.keyless(data)
+        return kafka.keyless(data, _LITTLE_UNPACKED_BYTES)
+    except UnpackedTooLargeError:
+        return None
     except WireError as error:
         raise BatchError(ErrorCode.INVALID_RECORD, str(error)) from None
+
+
+def look_into_much(data: memoryview) -> list[int] | BatchError:
+    """The same, for a worker."""
+    try:
+        return kafka.keyless(data, rest=rest)
+    except WireError as error:
+        return BatchError(ErrorCode.INVALID_RECORD, str(error))
 
 
 def stamp_of(batch: Batch) -> Stamp | None:

@@ -65,7 +65,6 @@ class _Fetching(NamedTuple):
     refused: dict[Place, ErrorCode]
     is_full: bool
     """Whether all partitions are told, also those without news."""
-    limits: Limits
 
 
 def fetch(session: KafkaSession, request: Request) -> Steps:
@@ -88,15 +87,14 @@ def fetch(session: KafkaSession, request: Request) -> Steps:
             wanted = list(found.partitions.items())
             is_full = fields["session_epoch"] == 0
             fetch_session = found
+    fetching = _Fetching(session, request, fetch_session, [], [], {}, is_full)
+    yield from _aim(fetching, _some(session, fetching.refused, wanted))
     bytes_max = max(1, min(fields.get("max_bytes", FETCH_BYTES_MAX), FETCH_BYTES_MAX))
     cursor_bytes = max((each.bytes_max for _, each in wanted), default=1)
     limits = Limits(
-        _COUNT_MAX, max(1, min(cursor_bytes, bytes_max)), bytes_max,
-        min(fields["min_bytes"], bytes_max), True, True,
-        fields.get("isolation_level") == _READ_COMMITTED,
+        _COUNT_MAX, max(1, cursor_bytes), bytes_max, min(fields["min_bytes"], bytes_max), True,
+        True, fields.get("isolation_level") == _READ_COMMITTED,
     )  # fmt: skip
-    fetching = _Fetching(session, request, fetch_session, [], [], {}, is_full, limits)
-    yield from _aim(fetching, _some(session, fetching.refused, wanted))
     wait_ms = (
         fields["max_wait_ms"] if fetching.cursors and not any(fetching.refused.values()) else 0
     )
@@ -310,6 +308,8 @@ def _message_set(fetching: _Fetching, cursor: Cursor, result: Fetched) -> bytes:
     topic, queue_id, begin = cursor.topic, cursor.queue_id, cursor.offset
     magic = 1 if fetching.request.version >= _TIME_VERSION else 0
     messages_in = fetching.session.broker.messages_in
+    wanted = _wanted(fetching.request.fields)
+    bytes_max = min(FETCH_BYTES_MAX, max(each.bytes_max for _, each in wanted))
     found = message_sets.from_messages(
         (
             each
@@ -317,7 +317,7 @@ def _message_set(fetching: _Fetching, cursor: Cursor, result: Fetched) -> bytes:
             for each in batches.placed(topic, queue_id, begin, record, messages_in)
         ),
         magic,
-        fetching.limits.cursor_bytes_max,
+        bytes_max,
     )
     if found or result.next_offset >= result.max_offset:
         return found

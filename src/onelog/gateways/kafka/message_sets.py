@@ -19,13 +19,14 @@ Invariant: bytes that are no set raise `BatchError`, and nothing else.
 
 import struct
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from isal.isal_zlib import crc32
 
 from onelog.core.cursors.unpacking import ColdError
-from onelog.errors import WireError
+from onelog.errors import UnpackedTooLargeError, WireError
 from onelog.gateways.kafka.batches import BatchError, Placed
-from onelog.record.compression import UNPACKED_BYTES_MAX, Method, unpack
+from onelog.record.compression import Method, unpack
 from onelog.record.forms import kafka
 from onelog.record.forms.kafka import Codec
 from onelog.record.forms.neutral import Neutral, sane_ms
@@ -33,7 +34,13 @@ from onelog.wire.kafka.codes import ErrorCode
 
 MESSAGES_MAX = 1_000
 """That one answer to an old consumer converts."""
+SENT_MAX = 50_000
+"""Of a producer, in one set."""
+_UNPACKED_BYTES_MAX = 16 << 20
+"""Of all packed messages of a set: each message in it becomes one of Python's objects."""
+_LITTLE_BYTES = 64 << 10
 _HEAD = struct.Struct(">qiIbb")
+_ATTRIBUTES_AT = 17
 _SIZE_END = 12
 _CRC_END = 16
 _TIME = struct.Struct(">q")
@@ -43,13 +50,40 @@ _METHODS = {Codec.GZIP: Method.GZIP, Codec.SNAPPY: Method.SNAPPY, Codec.LZ4: Met
 
 def to_batch(data: memoryview | None, now_ms: int) -> bytes:
     """One batch with the messages of a producer's set; those without a time get this one."""
-    messages = list(_messages(bytes(data or b""), now_ms))
+    messages = list(
+        islice(_messages(bytes(data or b""), now_ms, [_UNPACKED_BYTES_MAX]), SENT_MAX + 1)
+    )
+    if len(messages) > SENT_MAX:
+        reason = f"more than {SENT_MAX} messages in the format of before Kafka 0.11"
+        raise BatchError(ErrorCode.MESSAGE_TOO_LARGE, reason)
     if not messages:
         raise BatchError(ErrorCode.INVALID_RECORD, "a partition without a message")
     return kafka.from_neutral(messages)
 
 
-def _messages(data: bytes, now_ms: int, *, nested: bool = False) -> Iterator[Neutral]:
+def is_little(data: memoryview | None) -> bool:
+    """Whether a set is one of few messages, none of them packed: for the loop."""
+    if data is None or len(data) > _LITTLE_BYTES:
+        return data is None
+    at, end = 0, len(data) - _ATTRIBUTES_AT
+    while at < end:
+        if data[at + _ATTRIBUTES_AT] & kafka.Attribute.CODEC:
+            return False
+        at += _SIZE_END + max(1, int.from_bytes(data[at + 8 : at + 12], "big"))
+    return True
+
+
+def to_batch_apart(data: memoryview | None, now_ms: int) -> bytes | BatchError:
+    """`to_batch`, for a worker."""
+    try:
+        return to_batch(data, now_ms)
+    except BatchError as error:
+        return error
+
+
+def _messages(
+    data: bytes, now_ms: int, room: list[int], *, nested: bool = False
+) -> Iterator[Neutral]:
     at = 0
     while at < len(data):
         if len(data) - at < _HEAD.size:
@@ -74,20 +108,25 @@ def _messages(data: bytes, now_ms: int, *, nested: bool = False) -> Iterator[Neu
         if codec == Codec.NONE:
             yield Neutral(key, value, (), time_ms if time_ms >= 0 else now_ms)
         else:
-            yield from _packed(value, codec, now_ms, nested)
+            yield from _packed(value, codec, now_ms, room, nested)
         at = end
 
 
-def _packed(value: bytes | None, codec: int, now_ms: int, nested: bool) -> Iterator[Neutral]:
+def _packed(
+    value: bytes | None, codec: int, now_ms: int, room: list[int], nested: bool
+) -> Iterator[Neutral]:
     method = _METHODS.get(Codec(codec)) if codec <= Codec.ZSTD else None
     if method is None or nested or value is None:
         reason = f"messages are packed by codec {codec}"
         raise BatchError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, reason)
     try:
-        raw = unpack(value, method, UNPACKED_BYTES_MAX)
+        raw = unpack(value, method, room[0])
+    except UnpackedTooLargeError as error:
+        raise BatchError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from None
     except WireError as error:
         raise BatchError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
-    yield from _messages(raw, now_ms, nested=True)
+    room[0] -= len(raw)
+    yield from _messages(raw, now_ms, room, nested=True)
 
 
 def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:

@@ -5,7 +5,9 @@ them is as safe as configured, with acks 1 as far as this broker goes. With acks
 answer, and an error closes the connection.
 """
 
-from typing import Literal
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, TypeVar
 
 from onelog.core.catalog.topics import COMPACT, TopicConfig
 from onelog.core.durable.writer import StoredHere
@@ -24,8 +26,11 @@ from onelog.gateways.kafka.names import NO_ID, require_topic
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, leader_of
 from onelog.message import Appended, NewMessage
 from onelog.record.forms import Form
+from onelog.record.forms.kafka import Batch
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
+
+_Found = TypeVar("_Found")
 
 ALL = -1
 """The acks of who waits for replicas."""
@@ -144,13 +149,100 @@ def _publish(producing: _Producing, topic: TopicConfig, wanted: Fields, told: Fi
     data = wanted["records"]
     queue_id = session.gateway.cluster.queue(topic, wanted["index"])
     if request.version < _BATCH_VERSION:
-        data = memoryview(message_sets.to_batch(data, session.gateway.clock.now_ms()))
-    batch = batches.checked(data, request.version, message_bytes_max(topic))
-    if topic.attributes and COMPACT in topic.cleanup:
-        _require_keys(data, told)
+        now_ms = session.gateway.clock.now_ms()
+        if not message_sets.is_little(data):
+            rest = partial(_converted, producing, topic, queue_id, told)
+            session.look_apart(lambda: message_sets.to_batch_apart(data, now_ms), rest)
+            return
+        data = memoryview(message_sets.to_batch(data, now_ms))
+    _check(producing, topic, queue_id, data, told)
+
+
+def _check(
+    producing: _Producing, topic: TopicConfig, queue_id: int, data: memoryview, told: Fields
+) -> None:
+    """Append a batch that is as it should be; if that takes a while to see, later."""
+    batch = batches.checked(data, producing.request.version, message_bytes_max(topic))
+    needs_keys = bool(topic.attributes) and COMPACT in topic.cleanup
+    if batches.is_to_look_into(batch, needs_keys):
+        keyless = batches.look_into(data, batch)
+        if keyless is None:
+            rest = partial(_looked_into, producing, topic, queue_id, data, batch, told)
+            producing.session.look_apart(lambda: batches.look_into_much(data), rest)
+            return
+        if needs_keys:
+            _require_keys(keyless, told)
+    _append(producing, topic, queue_id, data, batch, told)
+
+
+def _converted(
+    producing: _Producing,
+    topic: TopicConfig,
+    queue_id: int,
+    told: Fields,
+    found: bytes | BatchError | None,
+) -> None:
+    """A worker has made a batch of an old producer's messages."""
+
+    def go_on() -> None:
+        _check(producing, topic, queue_id, memoryview(_found(found)), told)
+
+    _go_on(producing, told, go_on)
+
+
+def _looked_into(
+    producing: _Producing,
+    topic: TopicConfig,
+    queue_id: int,
+    data: memoryview,
+    batch: Batch,
+    told: Fields,
+    found: list[int] | BatchError | None,
+) -> None:
+    """A worker has counted the records of a batch."""
+
+    def go_on() -> None:
+        keyless = _found(found)
+        if topic.attributes and COMPACT in topic.cleanup:
+            _require_keys(keyless, told)
+        _append(producing, topic, queue_id, data, batch, told)
+
+    _go_on(producing, told, go_on)
+
+
+def _found(found: _Found | BatchError | None) -> _Found:
+    if found is None:
+        reason = "the records could not be looked into; the broker's log says why"
+        raise BatchError(ErrorCode.UNKNOWN_SERVER_ERROR, reason)
+    if isinstance(found, BatchError):
+        raise found
+    return found
+
+
+def _go_on(producing: _Producing, told: Fields, go_on: Callable[[], None]) -> None:
+    try:
+        go_on()
+    except BatchError as error:
+        producing.refuse(told, error.code, str(error))
+    except OnelogError as error:
+        producing.fail(told, error)
+    else:
+        return
+    producing.done()
+
+
+def _append(
+    producing: _Producing,
+    topic: TopicConfig,
+    queue_id: int,
+    data: memoryview | bytes,
+    batch: Batch,
+    told: Fields,
+) -> None:
+    session, request = producing.session, producing.request
     if topic.attributes.get(TIMESTAMP_TYPE) == APPEND_TIME:
         now_ms = session.gateway.clock.now_ms()
-        data = batches.with_append_time(data, now_ms)
+        data = batches.with_append_time(memoryview(data), now_ms)
         told["log_append_time_ms"] = now_ms
     message = NewMessage(
         topic.name, queue_id, data, sys_flag=_KAFKA_FORM, born_ms=batch.max_ms,
@@ -167,9 +259,8 @@ def _publish(producing: _Producing, topic: TopicConfig, wanted: Fields, told: Fi
     )  # fmt: skip
 
 
-def _require_keys(data: memoryview, told: Fields) -> None:
+def _require_keys(keyless: list[int], told: Fields) -> None:
     """In a topic that is compacted, messages without a key would be lost; `BatchError`."""
-    keyless = batches.keyless(data)
     if keyless:
         reason = "a compacted topic takes no message without a key"
         told["record_errors"] = [

@@ -162,6 +162,8 @@ class KafkaSession(FramedSession):
         self._pending: deque[Request] = deque()
         self.fetched = 0
         """Where the next fetch goes on, of more partitions than are looked at in one."""
+        self._looks_apart = 0
+        """How many batches of the last request workers look into; those behind it wait."""
         self.is_local = is_here(connection.remote[0], connection.local[0])
 
     def log_in(self, who: Principal) -> None:
@@ -230,17 +232,17 @@ class KafkaSession(FramedSession):
 
     def _handle_read(self) -> None:
         connection = self.connection
-        if len(self._pending) >= PENDING_MAX or connection.congested or connection.closing:
+        if self._is_full() or connection.closing:
             return
         for frame in self._reader.frames():
             self._handle(frame)
-            if (
-                len(self._pending) >= PENDING_MAX
-                or connection.congested
-                or connection.closing
-                or connection.turn_is_over()
-            ):
+            if self._is_full() or connection.closing or connection.turn_is_over():
                 break
+
+    def _is_full(self) -> bool:
+        """Whether further requests stay unread for now."""
+        is_behind = len(self._pending) >= PENDING_MAX or self.connection.congested
+        return is_behind or self._looks_apart > 0
 
     def _handle(self, frame: memoryview) -> None:
         header = read_header(frame)
@@ -353,6 +355,22 @@ class KafkaSession(FramedSession):
 
         assert self.gateway.agreement is not None
         self.gateway.agreement.spawn(run())
+
+    def look_apart(self, look: Callable[[], _Found], then: Callable[[_Found | None], None]) -> None:
+        """Have a worker look into a part of a request; those behind the request wait for that."""
+
+        def told(found: _Found | None) -> None:
+            self._looks_apart -= 1
+            if self.connection.closing:
+                return
+            self.connection.guard(then, found)
+            if not self._looks_apart:
+                self.connection.hold(False)
+                self.connection.wait_for_turn()
+
+        self._looks_apart += 1
+        self.connection.hold()
+        self.broker.in_line(look, told)
 
     def look_up(self, request: Request, find: Callable[[], Fields]) -> None:
         """Answer with what `find` finds in a worker."""

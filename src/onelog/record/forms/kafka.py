@@ -325,17 +325,24 @@ def spans(data: bytes | memoryview) -> tuple[Batch, bytes, list[Span]]:
     return batch, raw, found
 
 
-def keyless(data: bytes | memoryview) -> list[int]:
+def keyless(
+    data: bytes | memoryview,
+    bytes_max: int = UNPACKED_BYTES_MAX,
+    rest: Callable[[], object] = lambda: None,
+) -> list[int]:
     """The numbers of the records in a batch that have no key.
 
     For batches on their way in: nothing else is looked at, and no varint is read without need.
+    `rest` is called every now and then. `WireError` if they are not as many as the batch counts.
     """
     batch = read_head(data)
-    raw = unpacked(data, batch)
+    raw = unpacked(data, batch, bytes_max)
     found = []
     at = 0
     try:
         for number in range(batch.records):
+            if not number & 0x7FF:
+                rest()
             size, at = varint(raw, at)
             end = at + size
             at += 1
