@@ -249,6 +249,14 @@ class KafkaConfig:
     topic_partitions: int = setting(
         1, "partitions of a topic that a Kafka client names first", 1, 1024, live=True
     )
+    message_bytes_max: int = setting(
+        1_048_588, "largest batch of a Kafka producer, unless the topic says something else",
+        0, INT32_MAX, live=True,
+    )  # fmt: skip
+    in_sync_min: int = setting(
+        1, "replicas in sync that a Kafka producer with acks=all needs, unless the topic says it",
+        1, INT32_MAX, live=True,
+    )  # fmt: skip
     heartbeat_ms: int = setting(
         5_000, "time between heartbeats of members of the newer group protocol", 50, 60_000,
         live=True,

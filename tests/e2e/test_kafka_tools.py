@@ -325,3 +325,30 @@ async def test_users_are_made_by_kafka_configs_the_first_one_too(tmp_path: Path)
         gone = ["--alter", "--delete-config", "SCRAM-SHA-512"]
         await tools(settings, *by_ann, *gone, *users, "--entity-name", "bob")
         assert "bob" not in await tools(settings, *by_ann, "--describe", *users)
+
+
+async def test_settings_of_brokers_and_of_clients_metrics_are_changed(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server:
+        tools = Tools(server, tmp_path)
+        settings, metrics = "kafka.admin.ConfigCommand", f"{TOOLS}.ClientMetricsCommand"
+        broker = ["--entity-type", "brokers", "--entity-name", "0"]
+        given = "num.partitions=6,log.cleaner.threads=2"
+        await tools(settings, "--alter", *broker, "--add-config", given)
+        assert server.config.kafka.topic_partitions == 6
+        told = await tools(settings, "--describe", *broker)
+        assert "log.cleaner.threads=2 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG" in told
+        every = ["--entity-type", "brokers", "--entity-default"]
+        await tools(settings, "--alter", *every, "--add-config", "log.retention.ms=1000000")
+        assert "log.retention.ms=1000000" in await tools(settings, "--describe", *every)
+        await tools(settings, "--alter", *broker, "--delete-config", "num.partitions")
+        assert server.config.kafka.topic_partitions == 1
+        await tools(
+            metrics, "--alter", "--name", "sub", "--metrics", "org.apache.kafka.producer.",
+            "--interval", "30000", "--match", "client_id=a.*",
+        )  # fmt: skip
+        assert "sub" in await tools(metrics, "--list")
+        told = await tools(metrics, "--describe", "--name", "sub")
+        assert "interval.ms=30000" in told
+        assert "client_id=a.*" in told
+        await tools(metrics, "--delete", "--name", "sub")
+        assert "sub" not in await tools(metrics, "--list")

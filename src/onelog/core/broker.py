@@ -77,6 +77,10 @@ class Broker(Looking):
         """How long positions of Kafka groups without members are kept."""
         self.coordinator.uses.retention_ms = retention_ms
 
+    def take_batches_of(self, bytes_max: int) -> None:
+        """How large batches of Kafka's producers may be, in topics that say nothing else."""
+        self.publisher.batch_bytes_max = bytes_max
+
     def serve_view(self, topic: str, read: ViewReader) -> None:
         """Have fetches from a topic that nobody has answered by its gateway."""
         self.fetches.views[topic] = read

@@ -20,7 +20,7 @@ from onelog.core.access import Access
 from onelog.core.admin import Admin
 from onelog.core.catalog.groups import GroupListener, Groups
 from onelog.core.catalog.names import Naming
-from onelog.core.catalog.topic_texts import TopicTexts
+from onelog.core.catalog.topic_texts import Texts, TopicTexts
 from onelog.core.catalog.topics import TopicListener, Topics
 from onelog.core.compaction.compactor import Compaction
 from onelog.core.cursors.fetch import Fetches
@@ -251,6 +251,7 @@ class Parts:
         self.topics = Topics(self.tables, self.versions, self.naming, self.config)
         self.placements = TopicTexts("placements", self.tables, self.topics)
         self.schemas = TopicTexts("schemas", self.tables, self.topics)
+        self.kafka_settings = Texts("kafka_settings", self.tables)
         """What the bodies of topics are, for who looks at them."""
         self.marked = MarkedTopics(self.tables, self.topics)
         self.groups = Groups(self.tables, self.versions, self.naming, self.config)
@@ -433,7 +434,7 @@ class Parts:
             self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
             self.batch_producers, self.coordinator, self.coordinator.notes, self.coordinator.uses,
             self.in_place, self.starts, self.compaction, self.placements, self.schemas,
-            self.branches,
+            self.kafka_settings, self.branches,
             *self.topology.tables, self.workqueues.declared, self.workqueues.policies,
             self.schedules, self.schedules.times,
             self.sessions, self.sessions.subscriptions, self.retained, self.outflows,

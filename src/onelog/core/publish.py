@@ -61,6 +61,8 @@ class Publisher:
     _random: Random
     _redirect_retry: Callable[[NewMessage, int | None], NewMessage]
     body_bytes_max: int
+    batch_bytes_max: int = 0
+    """Of Kafka's producers, if that is more."""
 
     def __post_init__(self) -> None:
         self._messages, self._receipts = self._writer.messages, self._writer.receipts
@@ -155,8 +157,8 @@ class Publisher:
         if not config.writable:
             raise TopicPermissionError(f"sending message to topic[{topic}] is forbidden")
         body_bytes_max = self.body_bytes_max
-        if config.attributes and form_of(message.sys_flag) == Form.KAFKA:
-            wanted = int(config.attributes.get(MAX_MESSAGE_BYTES, 0))
+        if form_of(message.sys_flag) == Form.KAFKA:
+            wanted = int(config.attributes.get(MAX_MESSAGE_BYTES, self.batch_bytes_max))
             body_bytes_max = max(body_bytes_max, wanted)
         self.check_sizes(len(message.body), len(message.properties), body_bytes_max)
         if message.queue_id >= config.queues:

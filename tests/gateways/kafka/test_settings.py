@@ -12,7 +12,8 @@ from confluent_kafka.admin._resource import ResourceType
 from onelog.core.access import SELF
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from tests.gateways.kafka.live import SECONDS, address, kafka
-from tests.gateways.kafka.raw import batch_of, raw
+from tests.gateways.kafka.live_cluster import kafka_cluster
+from tests.gateways.kafka.raw import RawClient, batch_of, raw
 
 
 async def test_settings_are_told_with_where_they_come_from(tmp_path: Path) -> None:
@@ -89,20 +90,6 @@ async def test_settings_that_are_not_named_go_back_in_the_old_way(tmp_path: Path
         odd = {"resource_type": 4, "resource_name": "0", "configs": named}
         told = await client.ask(ApiKey.ALTER_CONFIGS, 1, {"resources": [odd]})
         assert told["responses"][0]["error_code"] == ErrorCode.INVALID_REQUEST
-
-
-async def test_settings_of_a_broker_can_be_reset_and_not_set(tmp_path: Path) -> None:
-    async with kafka(tmp_path) as server, raw(server) as client:
-        codes = []
-        for operation, value in ((0, "1"), (1, None)):
-            change = {
-                "name": "leader.replication.throttled.rate", "config_operation": operation,
-                "value": value,
-            }  # fmt: skip
-            wanted = {"resource_type": 4, "resource_name": "0", "configs": [change]}
-            told = await client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [wanted]})
-            codes.append(told["responses"][0]["error_code"])
-        assert codes == [ErrorCode.INVALID_REQUEST, 0]
 
 
 async def test_a_partition_with_a_size_begins_later(tmp_path: Path) -> None:
@@ -205,3 +192,146 @@ async def test_a_resource_or_a_setting_that_comes_twice_changes_nothing(tmp_path
                 codes = {each["error_code"] for each in told["responses"]}
                 assert codes == {ErrorCode.INVALID_REQUEST}
         assert server.broker.topics.retention_ms() == {}
+
+
+BROKER, CLIENT_METRICS = 4, 16
+
+
+async def change(
+    client: RawClient, kind: int, name: str, *settings: tuple[str, str | None], trial: bool = False
+) -> int:
+    """INCREMENTAL_ALTER_CONFIGS: set these, or reset those with None; its code."""
+    configs = [
+        {"name": each, "config_operation": 1 if value is None else 0, "value": value}
+        for each, value in settings
+    ]
+    resource = {"resource_type": kind, "resource_name": name, "configs": configs}
+    fields = {"resources": [resource], "validate_only": trial}
+    told = await client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, fields)
+    code: int = told["responses"][0]["error_code"]
+    return code
+
+
+async def told_of(client: RawClient, kind: int, name: str) -> dict[str, tuple[str, int]]:
+    """Values and sources."""
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+    told = await client.ask(ApiKey.DESCRIBE_CONFIGS, 4, {"resources": [resource]})
+    assert told["results"][0]["error_code"] == 0, told
+    return {
+        each["name"]: (each["value"], each["config_source"])
+        for each in told["results"][0]["configs"]
+    }
+
+
+async def test_settings_of_the_broker_change_what_it_does_and_stay(tmp_path: Path) -> None:
+    large = batch_of(bytes(1_500_000))
+    async with kafka(tmp_path) as server, raw(server) as client:
+        await client.make_topic("orders")
+        assert (await client.produce("orders", large))["error_code"] == ErrorCode.MESSAGE_TOO_LARGE
+        assert await change(
+            client, BROKER, "0", ("message.max.bytes", "2000000"), ("num.partitions", "3")
+        ) == 0  # fmt: skip
+        assert (await client.produce("orders", large))["error_code"] == 0
+        assert await change(client, BROKER, "", ("log.retention.ms", "-1")) == 0
+        assert server.config.store.retention_ms == 36_500 * 86_400_000
+        assert await change(client, BROKER, "", ("num.partitions", "5")) == 0
+        assert server.config.kafka.topic_partitions == 3, "one's own goes before that of all"
+        found = await told_of(client, BROKER, "0")
+        assert found["message.max.bytes"] == ("2000000", 2)
+        assert found["num.partitions"] == ("3", 2)
+        assert found["group.min.session.timeout.ms"] == ("6000", 4)
+        assert await told_of(client, BROKER, "") == {
+            "log.retention.ms": ("-1", 3), "num.partitions": ("5", 3),
+        }  # fmt: skip
+        assert (await told_of(client, 2, "orders"))["max.message.bytes"] == ("2000000", 5)
+    async with kafka(tmp_path) as server, raw(server) as client:
+        assert server.config.kafka.topic_partitions == 3
+        assert (await client.produce("orders", large))["error_code"] == 0
+        assert await change(client, BROKER, "0", ("num.partitions", None)) == 0
+        assert server.config.kafka.topic_partitions == 5
+        assert await change(client, BROKER, "", ("num.partitions", None)) == 0
+        assert server.config.kafka.topic_partitions == 1, "as it is configured"
+
+
+async def test_a_change_of_a_broker_is_taken_or_refused_as_kafka_does(tmp_path: Path) -> None:
+    taken = [
+        ("log.cleaner.threads", "2"), ("log.cleanup.policy", "compact"), ("num.io.threads", "16"),
+        ("leader.replication.throttled.rate", "100"), ("compression.type", "zstd"),
+        ("unclean.leader.election.enable", "true"), ("log.segment.bytes", "1048576"),
+    ]  # fmt: skip
+    refused = [
+        ("broker.id", "3"), ("no.such.setting", "1"), ("log.retention.ms", "x"),
+        ("num.io.threads", "many"), ("log.cleanup.policy", "burn"), ("ssl.keystore.location", "/k"),
+        ("sasl.enabled.mechanisms", "PLAIN"), ("num.partitions", "0"), ("log.dirs", "/tmp"),
+        ("max.connections.per.ip", "1"),
+    ]  # fmt: skip
+    async with kafka(tmp_path) as server, raw(server) as client:
+        for name, value in taken:
+            assert await change(client, BROKER, "0", (name, value), trial=True) == 0
+            assert (await told_of(client, BROKER, "0"))[name][1] == 5
+            assert await change(client, BROKER, "0", (name, value)) == 0
+            assert (await told_of(client, BROKER, "0"))[name] == (value, 2)
+        for name, value in refused:
+            assert await change(client, BROKER, "0", (name, value)) == ErrorCode.INVALID_REQUEST
+        assert await change(client, BROKER, "7", taken[0]) == ErrorCode.INVALID_REQUEST
+        resource = {
+            "resource_type": BROKER, "resource_name": "0",
+            "configs": [{"name": "num.io.threads", "value": "9"}],
+        }  # fmt: skip
+        await client.ask(ApiKey.ALTER_CONFIGS, 1, {"resources": [resource]})
+        found = await told_of(client, BROKER, "0")
+        assert {name: value for name, (value, source) in found.items() if source == 2} == {
+            "num.io.threads": "9"
+        }
+
+
+async def test_subscriptions_of_clients_metrics_are_set_told_listed_and_gone(
+    tmp_path: Path,
+) -> None:
+    wanted = (
+        ("interval.ms", "1000"), ("metrics", "org.apache.kafka.producer."),
+        ("match", "client_id=a.*,client_software_name=x"),
+    )  # fmt: skip
+    bad = {
+        ("interval.ms", "99"): ErrorCode.INVALID_REQUEST,
+        ("interval.ms", "3600001"): ErrorCode.INVALID_REQUEST,
+        ("interval.ms", "x"): ErrorCode.INVALID_CONFIG,
+        ("nope", "x"): ErrorCode.INVALID_REQUEST,
+        ("match", "foo=bar"): ErrorCode.INVALID_CONFIG,
+        ("match", "client_id"): ErrorCode.INVALID_CONFIG,
+        ("match", "client_id=("): ErrorCode.INVALID_CONFIG,
+    }
+
+    async def names(client: RawClient) -> list[str]:
+        told = await client.ask(ApiKey.LIST_CONFIG_RESOURCES, 0, {})
+        return [each["resource_name"] for each in told["config_resources"]]
+
+    async with kafka(tmp_path) as server, raw(server) as client:
+        assert await names(client) == []
+        assert await change(client, CLIENT_METRICS, "sub", *wanted) == 0
+        for each, code in bad.items():
+            assert await change(client, CLIENT_METRICS, "sub", each) == code
+        assert await change(client, CLIENT_METRICS, "", wanted[0]) == ErrorCode.INVALID_REQUEST
+        assert await names(client) == ["sub"]
+    async with kafka(tmp_path) as server, raw(server) as client:
+        found = await told_of(client, CLIENT_METRICS, "sub")
+        assert found == {name: (value, 7) for name, value in wanted}
+        assert (await told_of(client, CLIENT_METRICS, "other"))["interval.ms"] == ("300000", 5)
+        resets = [(name, None) for name, _ in wanted]
+        assert await change(client, CLIENT_METRICS, "sub", *resets) == 0
+        assert await names(client) == []
+
+
+async def test_settings_of_all_brokers_are_those_of_each_in_a_cluster(tmp_path: Path) -> None:
+    async with kafka_cluster(tmp_path) as cluster, raw(cluster[0]) as client:
+        assert await change(client, BROKER, "", ("num.partitions", "7")) == 0
+        assert await change(client, BROKER, "0", ("num.partitions", "9")) == 0
+        assert await change(client, CLIENT_METRICS, "sub", ("metrics", "a.")) == 0
+        found = [cluster[number].config.kafka.topic_partitions for number in range(3)]
+        assert found == [9, 7, 7]
+        async with raw(cluster[2]) as other:
+            assert (await told_of(other, CLIENT_METRICS, "sub"))["metrics"] == ("a.", 7)
+            assert (await told_of(other, BROKER, ""))["num.partitions"] == ("7", 3)
+        assert await change(client, BROKER, "", ("num.partitions", None)) == 0
+        found = [cluster[number].config.kafka.topic_partitions for number in range(3)]
+        assert found == [9, 1, 1]

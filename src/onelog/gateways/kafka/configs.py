@@ -18,9 +18,10 @@ follows from them. Those that mean something have a check.
 
 import re
 from collections.abc import Callable, Mapping
+from enum import IntEnum
 from typing import NamedTuple
 
-from onelog.config import Config
+from onelog.config import Config, KafkaConfig, value_of
 from onelog.core.catalog import topics
 from onelog.core.catalog.topics import COMPACT, DELETE, MAX_MESSAGE_BYTES, TopicConfig
 from onelog.errors import ConfigError
@@ -35,8 +36,20 @@ MESSAGE_BYTES_MAX = 1_048_588
 
 TOPIC_SOURCE, CLUSTER_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE = 1, 3, 4, 5
 """Where a value comes from: set for the topic, or all brokers; the broker's own; a default."""
-_BOOL, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
-"""Kafka's numbers for types of settings."""
+
+
+class Kind(IntEnum):
+    """Kafka's numbers for types of settings."""
+
+    BOOL = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+_BOOL, _STRING, _INT, _LONG, _DOUBLE, _LIST = Kind
 
 
 class TopicSetting(NamedTuple):
@@ -51,7 +64,9 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _INT_MAX, _LONG_MAX = (1 << 31) - 1, (1 << 63) - 1
 
 
-def _whole(least: int, most: int = _LONG_MAX) -> Callable[[str], bool]:
+def whole(least: int, most: int = _LONG_MAX) -> Callable[[str], bool]:
+    """A check: a whole number between these."""
+
     def check(value: str) -> bool:
         return _WHOLE.fullmatch(value) is not None and least <= int(value) <= most
 
@@ -59,10 +74,11 @@ def _whole(least: int, most: int = _LONG_MAX) -> Callable[[str], bool]:
 
 
 def _int(least: int) -> Callable[[str], bool]:
-    return _whole(least, _INT_MAX)
+    return whole(least, _INT_MAX)
 
 
-def _one_of(*words: str) -> Callable[[str], bool]:
+def one_of(*words: str) -> Callable[[str], bool]:
+    """A check: one of these words."""
     return lambda value: value in words
 
 
@@ -85,17 +101,17 @@ TOPIC_CONFIGS: dict[str, TopicSetting] = {
     "compression.type": TopicSetting(
         "producer",
         _STRING,
-        _one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
     ),
     "compression.gzip.level": TopicSetting(
-        "-1", _INT, lambda value: _whole(1, 9)(value) or value == "-1"
+        "-1", _INT, lambda value: whole(1, 9)(value) or value == "-1"
     ),
-    "compression.lz4.level": TopicSetting("9", _INT, _whole(1, 17)),
-    "compression.zstd.level": TopicSetting("3", _INT, _whole(-(1 << 17), 22)),
-    "delete.retention.ms": TopicSetting("86400000", _LONG, _whole(0)),
-    "file.delete.delay.ms": TopicSetting("60000", _LONG, _whole(0)),
-    "flush.messages": TopicSetting("9223372036854775807", _LONG, _whole(1)),
-    "flush.ms": TopicSetting("9223372036854775807", _LONG, _whole(0)),
+    "compression.lz4.level": TopicSetting("9", _INT, whole(1, 17)),
+    "compression.zstd.level": TopicSetting("3", _INT, whole(-(1 << 17), 22)),
+    "delete.retention.ms": TopicSetting("86400000", _LONG, whole(0)),
+    "file.delete.delay.ms": TopicSetting("60000", _LONG, whole(0)),
+    "flush.messages": TopicSetting("9223372036854775807", _LONG, whole(1)),
+    "flush.ms": TopicSetting("9223372036854775807", _LONG, whole(0)),
     "follower.replication.throttled.replicas": TopicSetting(
         "", _LIST, lambda value: _throttled(value) is not None
     ),
@@ -103,29 +119,36 @@ TOPIC_CONFIGS: dict[str, TopicSetting] = {
     "leader.replication.throttled.replicas": TopicSetting(
         "", _LIST, lambda value: _throttled(value) is not None
     ),
-    "local.retention.bytes": TopicSetting("-2", _LONG, _whole(-2)),
-    "local.retention.ms": TopicSetting("-2", _LONG, _whole(-2)),
-    "max.compaction.lag.ms": TopicSetting("9223372036854775807", _LONG, _whole(1)),
+    "local.retention.bytes": TopicSetting("-2", _LONG, whole(-2)),
+    "local.retention.ms": TopicSetting("-2", _LONG, whole(-2)),
+    "max.compaction.lag.ms": TopicSetting("9223372036854775807", _LONG, whole(1)),
     MAX_MESSAGE_BYTES: TopicSetting(str(MESSAGE_BYTES_MAX), _INT, _int(0)),
-    "message.timestamp.after.max.ms": TopicSetting("3600000", _LONG, _whole(0)),
-    "message.timestamp.before.max.ms": TopicSetting("9223372036854775807", _LONG, _whole(0)),
-    TIMESTAMP_TYPE: TopicSetting("CreateTime", _STRING, _one_of("CreateTime", APPEND_TIME)),
+    "message.timestamp.after.max.ms": TopicSetting("3600000", _LONG, whole(0)),
+    "message.timestamp.before.max.ms": TopicSetting("9223372036854775807", _LONG, whole(0)),
+    TIMESTAMP_TYPE: TopicSetting("CreateTime", _STRING, one_of("CreateTime", APPEND_TIME)),
     "min.cleanable.dirty.ratio": TopicSetting("0.5", _DOUBLE, _ratio),
-    "min.compaction.lag.ms": TopicSetting("0", _LONG, _whole(0)),
+    "min.compaction.lag.ms": TopicSetting("0", _LONG, whole(0)),
     IN_SYNC_MIN: TopicSetting("1", _INT, _int(1)),
-    "preallocate": TopicSetting("false", _BOOL, _one_of("true", "false")),
-    "remote.log.copy.disable": TopicSetting("false", _BOOL, _one_of("true", "false")),
-    "remote.log.delete.on.disable": TopicSetting("false", _BOOL, _one_of("true", "false")),
-    "remote.storage.enable": TopicSetting("false", _BOOL, _one_of("false")),
-    "retention.bytes": TopicSetting("-1", _LONG, _whole(-_LONG_MAX)),
-    RETENTION_MS: TopicSetting("604800000", _LONG, _whole(-1)),
+    "preallocate": TopicSetting("false", _BOOL, one_of("true", "false")),
+    "remote.log.copy.disable": TopicSetting("false", _BOOL, one_of("true", "false")),
+    "remote.log.delete.on.disable": TopicSetting("false", _BOOL, one_of("true", "false")),
+    "remote.storage.enable": TopicSetting("false", _BOOL, one_of("false")),
+    "retention.bytes": TopicSetting("-1", _LONG, whole(-_LONG_MAX)),
+    RETENTION_MS: TopicSetting("604800000", _LONG, whole(-1)),
     "segment.bytes": TopicSetting("1073741824", _INT, _int(1 << 20)),
     "segment.index.bytes": TopicSetting("10485760", _INT, _int(4)),
-    "segment.jitter.ms": TopicSetting("0", _LONG, _whole(0)),
-    "segment.ms": TopicSetting("604800000", _LONG, _whole(1)),
-    "unclean.leader.election.enable": TopicSetting("false", _BOOL, _one_of("true", "false")),
+    "segment.jitter.ms": TopicSetting("0", _LONG, whole(0)),
+    "segment.ms": TopicSetting("604800000", _LONG, whole(1)),
+    "unclean.leader.election.enable": TopicSetting("false", _BOOL, one_of("true", "false")),
 }
 """Kafka's settings of topics. Those with one word only are what this broker does in any case."""
+
+
+OF_BROKER = {
+    RETENTION_MS: "store.retention_ms", MAX_MESSAGE_BYTES: "kafka.message_bytes_max",
+    IN_SYNC_MIN: "kafka.in_sync_min",
+}  # fmt: skip
+"""Settings whose defaults are settings of the broker."""
 
 
 class Shown(NamedTuple):
@@ -148,7 +171,7 @@ def check_configs(given: Mapping[str, str | None]) -> dict[str, str]:
             raise ConfigError(f"Kafka's topics have no setting {name!r}")
         if value is None:
             raise ConfigError(f"{name} is set to nothing (null): leave it out for its default")
-        value = _canonical(value, known.kind)
+        value = canonical(value, known.kind)
         if not known.check(value):
             raise ConfigError(f"{name} = {value!r:.80} is not accepted here")
         if name == CLEANUP_POLICY:
@@ -157,7 +180,7 @@ def check_configs(given: Mapping[str, str | None]) -> dict[str, str]:
     return attributes
 
 
-def _canonical(value: str, kind: int) -> str:
+def canonical(value: str, kind: int) -> str:
     """The value as it is kept: Kafka takes blanks around it, a plus, and TRUE."""
     value = value.strip()
     if kind == _BOOL:
@@ -170,17 +193,12 @@ def attribute(name: str) -> str:
     return topics.CLEANUP_POLICY if name == CLEANUP_POLICY else name
 
 
-def is_list(name: str) -> bool:
-    """Whether a setting of topics is a list of words."""
-    return name in TOPIC_CONFIGS and TOPIC_CONFIGS[name].kind == _LIST
-
-
 def shown_configs(topic: TopicConfig, config: Config) -> list[Shown]:
     """Every setting of a topic."""
     shown = []
     for name, (default, kind, _) in TOPIC_CONFIGS.items():
-        if name == RETENTION_MS:
-            default = str(config.store.retention_ms)
+        if name in OF_BROKER:
+            default = str(value_of(config, OF_BROKER[name]))
         value = topic.attributes.get(attribute(name))
         # Kafka sets that one for the whole cluster when it begins, from 4.1 on.
         default_source = CLUSTER_SOURCE if name == IN_SYNC_MIN else DEFAULT_SOURCE
@@ -190,18 +208,21 @@ def shown_configs(topic: TopicConfig, config: Config) -> list[Shown]:
 
 
 def shown_broker_configs(config: Config) -> list[Shown]:
-    """Settings of the broker that Kafka's tools ask for, under Kafka's names; nobody sets them."""
+    """Settings of the broker that Kafka's tools ask for, under Kafka's names."""
     own, kafka = config.broker, config.kafka
     told = [
         ("advertised.listeners", f"PLAINTEXT://{own.client_host}:{kafka.port}", _STRING),
         ("auto.create.topics.enable", str(own.auto_create_topics).lower(), _BOOL),
         ("broker.id", "0", _INT),
         ("default.replication.factor", str(config.replication.replicas), _INT),
+        ("group.consumer.heartbeat.interval.ms", str(kafka.heartbeat_ms), _INT),
+        ("group.initial.rebalance.delay.ms", str(kafka.initial_rebalance_delay_ms), _INT),
+        ("group.min.session.timeout.ms", str(kafka.session_min_ms), _INT),
+        ("group.share.record.lock.duration.ms", str(kafka.share_lock_ms), _INT),
         ("log.dirs", own.store_path, _STRING),
         ("log.retention.ms", str(config.store.retention_ms), _LONG),
-        ("log.segment.bytes", str(config.store.segment_bytes), _INT),
-        ("message.max.bytes", str(MESSAGE_BYTES_MAX), _INT),
-        (IN_SYNC_MIN, "1", _INT),
+        ("message.max.bytes", str(kafka.message_bytes_max), _INT),
+        (IN_SYNC_MIN, str(kafka.in_sync_min), _INT),
         ("offsets.retention.minutes", str(kafka.offsets_retention_minutes), _INT),
         ("num.partitions", str(kafka.topic_partitions), _INT),
         ("socket.request.max.bytes", str(own.frame_bytes_max), _INT),
@@ -209,12 +230,12 @@ def shown_broker_configs(config: Config) -> list[Shown]:
     return [Shown(name, value, BROKER_SOURCE, kind, value, True) for name, value, kind in told]
 
 
-def message_bytes_max(config: TopicConfig) -> int:
+def message_bytes_max(config: TopicConfig, kafka: KafkaConfig) -> int:
     """The largest batch that a producer may send to the topic."""
     value = config.attributes.get(MAX_MESSAGE_BYTES)
-    return MESSAGE_BYTES_MAX if value is None else int(value)
+    return kafka.message_bytes_max if value is None else int(value)
 
 
-def in_sync_min(config: TopicConfig) -> int:
+def in_sync_min(config: TopicConfig, kafka: KafkaConfig) -> int:
     """How many replicas must be in sync for a producer that waits for them all."""
-    return int(config.attributes.get(IN_SYNC_MIN, "1"))
+    return int(config.attributes.get(IN_SYNC_MIN, kafka.in_sync_min))

@@ -22,6 +22,8 @@ class KafkaGateway:
         """Open its port, and join the cluster, if the broker is in one."""
         config = self.house.loaded.config
         self.refresh(self.house.loaded)
+        if self.house.broker.kafka_settings.all():
+            self.shared().kept_settings.apply()
         await self.house.listen(config.kafka.port, self._session)
         if config.kafka.node_id >= 0:
             if not self.house.broker.config.nameserver_addresses:
@@ -48,6 +50,7 @@ class KafkaGateway:
 
     def refresh(self, loaded: Loaded) -> None:
         """Most settings are looked up where they are needed."""
+        self.house.broker.take_batches_of(loaded.config.kafka.message_bytes_max)
         minutes = loaded.config.kafka.offsets_retention_minutes
         self.house.broker.forget_groups_after(minutes * 60_000)
 

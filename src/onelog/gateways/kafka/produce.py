@@ -105,6 +105,7 @@ def produce(session: KafkaSession, request: Request) -> Steps:
     """PRODUCE."""
     fields = request.fields
     producing = _Producing(session, request)
+    settings = session.gateway.house.loaded.config.kafka
     for topic in fields["topic_data"]:
         told: list[Fields] = []
         name = topic.get("name")
@@ -126,7 +127,7 @@ def produce(session: KafkaSession, request: Request) -> Steps:
                 if known is None:
                     raise failure
                 if fields["acks"] == ALL:
-                    session.broker.require_replicas(session.principal, in_sync_min(known))
+                    session.broker.require_replicas(session.principal, in_sync_min(known, settings))
                 _publish(producing, known, each, partition)
             except BatchError as error:
                 producing.refuse(partition, error.code, str(error))
@@ -162,7 +163,9 @@ def _check(
     producing: _Producing, topic: TopicConfig, queue_id: int, data: memoryview, told: Fields
 ) -> None:
     """Append a batch that is as it should be; if that takes a while to see, later."""
-    batch = batches.checked(data, producing.request.version, message_bytes_max(topic))
+    settings = producing.session.gateway.house.loaded.config.kafka
+    bytes_max = message_bytes_max(topic, settings)
+    batch = batches.checked(data, producing.request.version, bytes_max)
     needs_keys = bool(topic.attributes) and COMPACT in topic.cleanup
     if batches.is_to_look_into(batch, needs_keys):
         keyless = batches.look_into(data, batch)

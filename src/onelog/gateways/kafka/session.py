@@ -30,6 +30,7 @@ from onelog.gateways.kafka.cluster.view import Cluster, Node
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch_sessions import FetchSessions
 from onelog.gateways.kafka.groups.offsets_topic import OffsetsTopic
+from onelog.gateways.kafka.kept_settings import KeptSettings
 from onelog.gateways.kafka.names import TopicIds
 from onelog.gateways.kafka.share_sessions import ShareSessions
 from onelog.message import encode_host
@@ -116,6 +117,7 @@ class Gateway:
             self.agreement = Agreement(house, self.cluster, self._here())
             self.spread = Spread(self.agreement, house.broker)
         self.offsets_topic = OffsetsTopic(self.broker, self.cluster, self.clock)
+        self.kept_settings = KeptSettings(house, self.cluster.node_id)
         self.fetch_sessions = FetchSessions(house.random)
         self.share_sessions = ShareSessions(self._member_gone)
 

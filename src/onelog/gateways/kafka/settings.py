@@ -11,11 +11,10 @@ from onelog.gateways.kafka.configs import (
     CLUSTER_SOURCE,
     DEFAULT_SOURCE,
     TOPIC_CONFIGS,
+    Kind,
     Shown,
     attribute,
     check_configs,
-    is_list,
-    shown_broker_configs,
     shown_configs,
 )
 from onelog.gateways.kafka.error_codes import error_code
@@ -25,12 +24,13 @@ from onelog.gateways.kafka.groups.group_settings import (
     alter_group,
     shown_group_configs,
 )
+from onelog.gateways.kafka.kept_settings import BROKERS, KEPT, METRICS, alter_broker, alter_metrics
 from onelog.gateways.kafka.names import require_readable, require_topic, visible_topics
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request, agreed
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
 
-TOPIC, BROKER, _CLIENT_METRICS = 2, 4, 16
+TOPIC, BROKER, CLIENT_METRICS = 2, 4, 16
 """Kafka's numbers for what settings are of."""
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """What is done to a setting."""
@@ -69,7 +69,11 @@ def _shown(session: KafkaSession, resource: Fields) -> list[Shown]:
         node_id = session.gateway.cluster.node_id
         if name not in ("", str(node_id)):
             raise InvalidRequestError(f"this is not broker {name!r}, but {node_id}")
-        return shown_broker_configs(loaded)
+        session.broker.access.check(session.principal, "describe", ("broker", "names"))
+        return session.gateway.kept_settings.shown(name)
+    if kind == CLIENT_METRICS:
+        session.broker.access.check(session.principal, "describe", ("broker", "names"))
+        return session.gateway.kept_settings.shown_metrics(name)
     if kind == GROUP:
         group = session.broker.find_group(session.principal, name)
         return shown_group_configs(group, loaded.kafka)
@@ -95,9 +99,10 @@ def alter_configs(session: KafkaSession, request: Request) -> Fields:
     """ALTER_CONFIGS: those that are named, and no others."""
 
     def changed(known: Mapping[str, str], resource: Fields) -> dict[str, str | None]:
-        wanted: dict[str, str | None] = {
-            name: None for name in (*TOPIC_CONFIGS, *GROUP_CONFIGS) if attribute(name) in known
-        }
+        names = {TOPIC: tuple(TOPIC_CONFIGS), GROUP: tuple(GROUP_CONFIGS)}.get(
+            resource["resource_type"], tuple(known)
+        )
+        wanted: dict[str, str | None] = {name: None for name in names if attribute(name) in known}
         given = {each["name"]: _given(each["name"], each["value"]) for each in resource["configs"]}
         if len(given) < len(resource["configs"]):
             raise InvalidRequestError("a setting is named twice")
@@ -121,8 +126,8 @@ def _changes(given: Mapping[str, str], resource: Fields) -> dict[str, str | None
             wanted[name] = None
         elif operation == SET:
             wanted[name] = _given(name, value)
-        elif operation in (APPEND, SUBTRACT) and is_list(name):
-            known = given.get(attribute(name), TOPIC_CONFIGS[name].default)
+        elif operation in (APPEND, SUBTRACT) and (default := _list_default(name)) is not None:
+            known = given.get(attribute(name), default)
             words = [word for word in known.split(",") if word]
             some = (value or "").split(",")
             words = [word for word in words if word not in some]
@@ -130,6 +135,12 @@ def _changes(given: Mapping[str, str], resource: Fields) -> dict[str, str | None
         else:
             raise ConfigError(f"operation {operation} is not for {name}")
     return wanted
+
+
+def _list_default(name: str) -> str | None:
+    """The default of a setting that is a list of words; None for others."""
+    setting = TOPIC_CONFIGS.get(name) or KEPT.get(name)
+    return setting.default if setting is not None and setting.kind == Kind.LIST else None
 
 
 def _given(name: str, value: str | None) -> str:
@@ -159,17 +170,18 @@ def _altered(session: KafkaSession, request: Request, changes: Changes) -> Field
             elif kind == TOPIC:
                 topic = require_topic(session.broker, session.principal, name)
                 _alter(session, topic, changes(topic.attributes, resource), is_trial, answer)
-            elif kind != BROKER or not _only_resets(resource):
-                raise InvalidRequestError("only settings of topics and groups can be changed here")
+            elif kind in (BROKER, CLIENT_METRICS):
+                prefix, alter = (
+                    (BROKERS, alter_broker) if kind == BROKER else (METRICS, alter_metrics)
+                )
+                given = session.gateway.kept_settings.given(prefix + name)
+                alter(session, name, changes(given, resource), is_trial, answer)
+            else:
+                raise InvalidRequestError(f"settings of kind {kind} cannot be changed here")
         except OnelogError as error:
             answer |= {"error_code": error_code(error), "error_message": str(error)}
         told.append(answer)
     return {"responses": told}
-
-
-def _only_resets(resource: Fields) -> bool:
-    """Whether nothing is set: Kafka's tools reset what they might have set of a broker before."""
-    return all(each.get("config_operation") == DELETE for each in resource["configs"])
 
 
 def _alter(
@@ -196,8 +208,16 @@ def _alter(
 
 def list_config_resources(session: KafkaSession, request: Request) -> Fields:
     """LIST_CONFIG_RESOURCES: what has settings; version 0 asks for those of clients' metrics."""
-    kinds = request.fields.get("resource_types", [_CLIENT_METRICS]) or [TOPIC, BROKER, GROUP]
+    kinds = request.fields.get("resource_types", [CLIENT_METRICS]) or [
+        TOPIC, BROKER, CLIENT_METRICS, GROUP,
+    ]  # fmt: skip
     found: list[Fields] = []
+    if CLIENT_METRICS in kinds:
+        session.broker.access.check(session.principal, "describe", ("broker", "names"))
+        found += [
+            {"resource_name": each, "resource_type": CLIENT_METRICS}
+            for each in session.gateway.kept_settings.metrics()
+        ]
     if TOPIC in kinds:
         found += [
             {"resource_name": each.name, "resource_type": TOPIC}
@@ -222,5 +242,5 @@ HANDLERS: dict[ApiKey, Handler] = {
     ApiKey.DESCRIBE_CONFIGS: agreed(describe_configs),
     ApiKey.ALTER_CONFIGS: agreed(alter_configs),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: agreed(incremental_alter_configs),
-    ApiKey.LIST_CONFIG_RESOURCES: list_config_resources,
+    ApiKey.LIST_CONFIG_RESOURCES: agreed(list_config_resources),
 }

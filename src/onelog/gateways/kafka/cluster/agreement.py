@@ -31,6 +31,7 @@ from onelog.errors import BrokerBusyError, ConfigError, OnelogError
 from onelog.gateways import House
 from onelog.gateways.kafka.cluster.peers import Peers
 from onelog.gateways.kafka.cluster.view import (
+    CONFIG_KEY,
     GROUP_KEY,
     NODE_KEY,
     TOPIC_KEY,
@@ -197,6 +198,8 @@ class Agreement:
         for key, known in texts.items():
             if key.startswith(GROUP_KEY) and kept.get(key) != known:
                 self._apply_group(key.removeprefix(GROUP_KEY), known)
+            elif key.startswith(CONFIG_KEY):
+                self.broker.kafka_settings.put(key.removeprefix(CONFIG_KEY), known or None)
         for number, key in enumerate(changed):
             self._apply(key.removeprefix(TOPIC_KEY), texts[key])
             if number % AT_ONCE == AT_ONCE - 1:
@@ -302,6 +305,8 @@ class Agreement:
             self._apply(key.removeprefix(TOPIC_KEY), text)
         elif key.startswith(GROUP_KEY):
             self._apply_group(key.removeprefix(GROUP_KEY), text)
+        elif key.startswith(CONFIG_KEY):
+            self.broker.kafka_settings.put(key.removeprefix(CONFIG_KEY), text or None)
 
     async def _tell(self) -> None:
         """Have all other brokers look; who does not answer does so by itself, later."""

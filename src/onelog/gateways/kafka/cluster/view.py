@@ -22,8 +22,9 @@ from onelog.wire.kafka.schema import Fields
 SLOTS = 64
 """Of coordinators: as many brokers can have a part in coordinating."""
 TOPIC_KEY, NODE_KEY, COORDINATOR_KEY = "topic/", "node/", "coordinator/"
-GROUP_KEY = "group/"
-"""What keys of the register begin with; behind it is a topic, a node's number, a slot, a group."""
+GROUP_KEY, CONFIG_KEY = "group/", "config/"
+"""What keys of the register begin with; behind it is a topic, a node's number, a slot, a group, or
+what settings are of (`kept_settings`)."""
 
 
 _ALL_OF_VIEWS = list(range(VIEW_PARTITIONS))
