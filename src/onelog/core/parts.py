@@ -346,8 +346,9 @@ class Parts:
         store, clock = self.store, self._clock
         parts = StagedParts(self.tables, store, self.writer, clock)
         self.staged = StagedTransactions(
-            parts, store, self.topics, self.publisher, self.durability, clock, self.warming
-        )
+            parts, store, self.topics, self.publisher, self.durability, clock, self.warming,
+            self._schedule,
+        )  # fmt: skip
         self.prepared_batches = PreparedBatches(
             self.tables, store, self.topics, parts, self.publisher, self.durability, clock,
             self._schedule, call_soon, self.warming,

@@ -348,11 +348,125 @@ def test_the_largest_commit_holds_the_loop_for_a_moment_only(tmp_path: Path) -> 
     while not tries or (tries < 5 and world.timer.longest_cpu_s >= HELD_S_MAX):
         tries += 1
         session.begin()
-        session.stage(*[("orders", n % 4, b"%d" % n * 20) for n in range(staged.COUNT_MAX)])
+        session.stage(*[("orders", n % 4, b"%d" % n * 20) for n in range(staged.APPEND_COUNT_MAX)])
         world.timer.longest_cpu_s = 0.0
         world.timer.measured(session.commit)
     assert world.timer.longest_cpu_s < HELD_S_MAX
-    assert sum(world.store.max_offset("orders", n) for n in range(4)) == tries * staged.COUNT_MAX
+    expected = tries * staged.APPEND_COUNT_MAX
+    assert sum(world.store.max_offset("orders", n) for n in range(4)) == expected
+
+
+@pytest.fixture
+def large(session: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A session whose transactions take an append for each part."""
+    monkeypatch.setattr(staged, "GATHERED_BYTES_MAX", 1)
+    monkeypatch.setattr(staged, "APPEND_COUNT_MAX", 1)
+    monkeypatch.setattr(staged, "SOME_COUNT_MAX", 1)
+    return session
+
+
+def test_a_transaction_that_takes_several_appends_is_told_of_behind_the_last(
+    large: Session,
+) -> None:
+    world = large.world
+    large.begin()
+    large.stage(*SEVERAL)
+    large.commit()
+    seen = [large.seen()]
+    while world.soon or not large.committed:
+        world.end_tick()
+        world.advance(1)
+        seen.append(large.seen())
+        assert not large.committed or len(seen[-1]) == 4
+    assert len(seen[0]) == 1
+    assert large.seen() == ALL
+    ((appended, error),) = large.committed
+    assert (len(appended), error) == (4, None)
+    world.restart()
+    assert large.seen() == ALL
+    assert world.broker.staged.parts() == []
+
+
+@pytest.mark.parametrize("appends", range(1, 5))
+@pytest.mark.parametrize("lost", range(5))
+def test_of_several_appends_all_are_made_once_the_first_is(
+    large: Session, appends: int, lost: int
+) -> None:
+    world = large.world
+    following: list[Any] = []
+    world.broker.staged.schedule = lambda _, call: following.append(call)
+    large.begin()
+    large.stage(*SEVERAL)
+    large.commit()
+    for _ in range(appends - 1):
+        following.pop()()
+    assert len(large.seen()) == appends
+    world.send("orders", 2, b"other")
+    if lost:
+        cut(world, lost)
+    world.crash()
+    seen = [each for each in large.seen() if each != b"other"]
+    assert seen in (ALL, [])
+    assert seen == ALL or (appends, lost) == (1, 4)
+    for again in (world.crash, world.restart):
+        again()
+        assert [each for each in large.seen() if each != b"other"] == seen
+
+
+def test_a_large_commit_goes_on_when_there_is_room_again(large: Session) -> None:
+    world = large.world
+    large.begin()
+    large.stage(*SEVERAL)
+    large.commit()
+    full = StoreFullError("disk is full")
+    with mock.patch.object(world.store, "append", side_effect=full):
+        for _ in range(3):
+            world.end_tick()
+            world.advance(10)
+    assert not large.committed
+    while not large.committed:
+        world.advance(1_000)
+        world.end_tick()
+    assert large.seen() == ALL
+
+
+def test_two_large_commits_do_not_get_in_each_others_way(large: Session) -> None:
+    world = large.world
+    for name in ("one", "two"):
+        large.begin(name)
+        large.stage(*SEVERAL, name=name)
+    large.commit("one")
+    large.commit("two")
+    world.end_tick()
+    cut(world, 2)
+    world.crash()
+    assert sorted(large.seen()) == sorted(ALL * 2)
+
+
+def test_what_is_left_of_a_large_commit_outlives_a_topic(large: Session) -> None:
+    world = large.world
+    large.begin()
+    large.stage(*SEVERAL)
+    large.commit()
+    world.broker.admin.delete_topic(SELF, "payments")
+    while not large.committed:
+        world.end_tick()
+        world.advance(1)
+    assert world.bodies("orders") == [b"a", b"d"]
+    assert large.committed[0][1] is None
+
+
+def test_all_transactions_together_have_a_limit(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged, "BYTES_OF_ALL_MAX", 1_000)
+    for name in ("one", "two"):
+        session.begin(name)
+    session.stage(("orders", 0, b"x" * 600), name="one")
+    with pytest.raises(BrokerBusyError, match="commit some of them"):
+        session.stage(("orders", 0, b"x" * 600), name="two")
+    session.commit("one")
+    session.stage(("orders", 0, b"x" * 600), name="two")
 
 
 class StagedModel(RuleBasedStateMachine):

@@ -277,6 +277,25 @@ def test_a_transaction_is_seen_when_it_is_committed(channel: BlockingChannel, ur
     channel.queue_delete(queue)
 
 
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize(("count", "size"), [(6_000, 10), (30, 1 << 20)])
+def test_a_large_transaction_comes_whole_and_in_order(
+    channel: BlockingChannel, url: str, durable: bool, count: int, size: int
+) -> None:
+    with connected(url) as other:
+        observer = other.channel()
+        observer.queue_declare("large", durable=durable)
+        channel.tx_select()
+        for number in range(count):
+            channel.basic_publish("", "large", b"%08d" % number + bytes(size))
+        assert ready(observer, "large") == 0
+        channel.tx_commit()
+        assert ready(observer, "large") == count
+        assert [int(each[:8]) for each in bodies(observer, "large")] == list(range(count))
+        channel.tx_rollback()
+        observer.queue_delete("large")
+
+
 def test_acknowledgements_of_a_transaction_wait_for_it(channel: BlockingChannel, url: str) -> None:
     queue = name(channel, exclusive=False, durable=True)
     send(channel, queue, b"1", b"2")

@@ -72,6 +72,8 @@ log = logging.getLogger(__name__)
 
 ROUTED_TOPIC = OWN_PREFIX + "routed"
 """Where messages are said to go that are routed when their time has come."""
+HELD_AT_ONCE = 2_000
+"""Messages of a transaction that queues in memory get before others have their turn."""
 HANDED_AT_ONCE = 1_000
 """Queues in memory that get a message before anything else has its turn."""
 LATE_MAX = 100
@@ -630,6 +632,7 @@ class Publishing:
             elif target.topic:
                 places.append(place_of(target, priority))
             else:
+                self._staged.reserve(owner, name, 1, len(record))
                 held.append((target, record, _AMQP, priority))
         staged = [*messages, *self._made(places, record, _AMQP)]
         if staged:
@@ -651,14 +654,25 @@ class Publishing:
         self._refused.discard((owner, name))
 
         def committed(token: Any, where: Any, error: OnelogError | None) -> None:
-            if error is None:
-                for target, record, form, priority in held:
-                    target.put(record, form, priority)
-                if is_partial:
-                    error = PreconditionFailedError("partial tx completion")
-            on_committed(token, where, error)
+            if error is not None:
+                on_committed(token, where, error)
+                return
+            if is_partial:
+                error = PreconditionFailedError("partial tx completion")
+            self._hand_held(iter(held), partial(on_committed, token, where, error))
 
         self._staged.commit(owner, name, committed, token, alongside)
+
+    def _hand_held(self, held: Iterator[Held], then: Callable[[], None]) -> None:
+        """Give messages of a transaction to queues in memory, some at a time."""
+        some = list(islice(held, HELD_AT_ONCE))
+        for target, record, form, priority in some:
+            if not getattr(target, "is_deleted", False):
+                target.put(record, form, priority)
+        if len(some) < HELD_AT_ONCE:
+            then()
+        else:
+            self._call_soon(partial(self._hand_held, held, then))
 
     def abort(self, who: Principal, owner: Hashable, name: str = "") -> None:
         """Forget what was published."""

@@ -13,6 +13,9 @@ broker stops, is aborted.
     table     "commit": {"parts": [offset, ...], "begins": [[topic, queue, offset], ...]}
               the messages of these parts follow in the log, and the next message of each of their
               queues has that offset; behind them the entry is deleted, in the same append
+              "commit N": {"parts": ..., "now": count, "begins": ...}
+              the same of a large one: only those of so many parts follow, and behind them the entry
+              has the parts that are left, or is deleted; the next append goes on
 
 Records of the broker's own that belong to the commit, acknowledgements say, are in its parts, too.
 
@@ -20,16 +23,21 @@ A crash may cut off an append. If its first record is there and its last one is 
 appends the rest before anything else is written (`open`). The ends of the queues tell what that is.
 So a commit whose first record survives is whole, and of any other nothing is seen.
 
+A transaction of more than `APPEND_COUNT_MAX` messages, or `APPEND_BYTES_MAX`, is committed by
+several appends, so that others have their turn in between: its messages are seen as they come, and
+whatever dies after the first append, all of them are in their queues in the end.
+
 Prepared batches stand on the same parts (`prepared_batches`). RocketMQ's half messages do the same
 in a form of their own (`half`); docs/decisions/0006 says why.
 
-Invariant: consumers see all messages of a transaction, or none, whatever dies at whatever moment.
+Invariant: consumers get all messages of a transaction, or none, whatever dies at whatever moment;
+those of one that fits an append they get at once.
 """
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -38,6 +46,7 @@ import msgspec
 from onelog.clock import Clock
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.warming import Warming
+from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Durability
 from onelog.core.durable.tables import STAGED_TOPIC, Change, Tables
 from onelog.core.durable.writer import OnStored, Writer
@@ -58,15 +67,24 @@ from onelog.message import (
     decode_properties,
     encode_properties,
 )
-from onelog.names import TIMER_TOPIC
+from onelog.names import OWN_PREFIX, TIMER_TOPIC
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-COUNT_MAX = 5_000
-"""Messages of a transaction: while it is committed, the broker does nothing else."""
-BYTES_MAX = 16 << 20
+COUNT_MAX = 200_000
+"""Messages of a transaction."""
+BYTES_MAX = 256 << 20
 """Of bodies and properties."""
+BYTES_OF_ALL_MAX = 1 << 30
+"""The same of all transactions that are open: what they can keep of the log."""
+APPEND_COUNT_MAX, APPEND_BYTES_MAX = 5_000, 16 << 20
+"""What is committed by one append: meanwhile, the broker does nothing else."""
+SOME_COUNT_MAX, SOME_BYTES_MAX = 2_000, 4 << 20
+"""What each append of a larger one has."""
+_RETRY_MS = 1_000
+_PARTS_MAX = 512
+"""Of one append: a part has `GATHERED_BYTES_MAX`, or more."""
 AGE_MS_MAX = 3_600_000
 """Since its first message was staged: for so long the log keeps it."""
 OPEN_MAX = 10_000
@@ -195,10 +213,24 @@ class Alongside(NamedTuple):
     """Called when they are in the log, before anything else happens."""
 
 
+@dataclass(eq=False, slots=True)
+class _Commit:
+    """One that takes several appends."""
+
+    key: str
+    """Of its entry in the table."""
+    parts: list[int]
+    """What is left."""
+    on_committed: OnStored
+    token: Any
+    alongside: Alongside | None
+    appended: list[Appended] = field(default_factory=list)
+
+
 class _Transaction:
     """One that is open: what is staged, in memory and in the log, and how much that is."""
 
-    __slots__ = ("begun_ms", "bytes", "count", "ending", "gathered", "parts")
+    __slots__ = ("begun_ms", "bytes", "count", "ending", "gathered", "parts", "topics")
 
     def __init__(self) -> None:
         self.gathered: list[NewMessage] = []
@@ -207,6 +239,7 @@ class _Transaction:
         """Their queue offsets."""
         self.count = 0
         self.bytes = 0
+        self.topics: set[str] = set()
         self.begun_ms: int | None = None
         """When its first message was staged."""
         self.ending: tuple[OnStored, Any, Alongside | None] | None = None
@@ -226,13 +259,18 @@ class StagedTransactions:
     durability: Durability
     clock: Clock
     warming: Warming
+    schedule: Schedule
 
     def __post_init__(self) -> None:
         self._open: dict[tuple[Hashable, str], _Transaction] = {}
         self._names: dict[Hashable, set[str]] = {}
         """The transactions of each owner."""
-        self._begun: dict[str, Any] | None = None
-        """The entry of the table: a commit whose end a crash may have cut off."""
+        self._begun: dict[str, dict[str, Any]] = {}
+        """The entries of the table: commits whose end a crash may have cut off."""
+        self._commits: dict[str, _Commit] = {}
+        """Those that are being written."""
+        self._bytes = 0
+        """Of all that are open."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -241,32 +279,81 @@ class StagedTransactions:
 
     def apply(self, key: str, value: Any) -> None:
         """Make one change."""
-        assert key == _COMMIT
-        self._begun = value
+        if value is None:
+            self._begun.pop(key, None)
+        else:
+            self._begun[key] = value
 
     def parts(self) -> list[dict[str, Any]]:
-        """The commit that has begun, if there is one."""
-        return [] if self._begun is None else [{_COMMIT: self._begun}]
+        """The commits that have begun."""
+        return [dict(self._begun)] if self._begun else []
 
     def open(self) -> None:
-        """Complete the commit that a crash has cut off; before anything else is written."""
-        if self._begun is None:
-            return
-        missing: list[NewMessage] = []
-        try:
-            messages = self._messages(self._begun["parts"])
-            missing = self._missing(messages, self._begun["begins"])
-        except StagedPartError as error:
-            log.error("a transaction may be visible in part, and the rest is lost: %s", error)
+        """Complete the commits that a crash has cut off; before anything else is written."""
+        counts = dict.fromkeys(self._begun, 0)
         try:
             with self.records.head_room():
-                self.records.append([], missing, [(self.name, _COMMIT, None)])
+                # Only the last append can be cut off: how much is told by where its queues end.
+                for key in [key for key, begun in self._begun.items() if begun.get("now", 1)]:
+                    counts[key] += self._complete_append(key)
+                for key in counts:
+                    while (begun := self._begun.get(key)) is not None:
+                        counts[key] += len(self._append_some(key, begun["parts"]))
         except StoreError as error:
             raise StoreError(
                 "a transaction is visible in part, and the rest has to be written before anything "
                 f"else: {error}"
             ) from error
-        log.warning("a commit that a crash cut off was completed, by %d messages", len(missing))
+        for count in counts.values():
+            log.warning("a commit that a crash cut off was completed, by %d messages", count)
+
+    def _complete_append(self, key: str) -> int:
+        """Append what a crash has cut off the last append of a commit; how many messages."""
+        begun = self._begun[key]
+        parts, missing = begun["parts"], list[NewMessage]()
+        now = begun.get("now", len(parts))
+        try:
+            missing = self._missing(self._messages(parts[:now]), begun["begins"])
+        except StagedPartError as error:
+            log.error("a transaction may be visible in part, and the rest is lost: %s", error)
+        self.records.append([], missing, [self._entry(key, parts[now:])])
+        return len(missing)
+
+    def _entry(
+        self, key: str, parts: list[int], now: int = 0, begins: Sequence[Any] = ()
+    ) -> Change:
+        """What the table has of a commit of which these parts are left."""
+        value = {"parts": parts, "now": now, "begins": list(begins)} if parts else None
+        return self.name, key, value
+
+    def _append_some(self, key: str, parts: list[int]) -> list[Appended]:
+        """Append the messages of the first of these parts, as many as one append may have."""
+        messages: list[NewMessage] = []
+        now = size = 0
+        while (
+            now < min(len(parts), _PARTS_MAX)
+            and len(messages) < SOME_COUNT_MAX
+            and size < SOME_BYTES_MAX
+        ):
+            try:
+                some = self.records.read(parts[now]).messages()
+            except StagedPartError as error:
+                log.error("a part of a transaction is lost: %s", error)
+                some = []
+            size += sum(len(each.body) + len(each.properties) for each in some)
+            messages += some
+            now += 1
+        # A topic may have been deleted since.
+        messages = [
+            each for each in messages if each.topic == TIMER_TOPIC or self._has_topic(each.topic)
+        ]
+        queues = dict.fromkeys((each.topic, each.queue_id) for each in messages)
+        begins = [[*queue, self.records.end_of(*queue)] for queue in queues]
+        before = self._entry(key, parts, now, begins)
+        return self.records.append([before], messages, [self._entry(key, parts[now:])])
+
+    def _has_topic(self, name: str) -> bool:
+        return name.startswith(OWN_PREFIX) or self.topics.get(name) is not None
 
     def _messages(self, parts: list[int]) -> list[NewMessage]:
         return [message for offset in parts for message in self.records.read(offset).messages()]
@@ -318,20 +405,43 @@ class StagedTransactions:
                 self.publisher.admitted(each._replace(body=bytes(each.body))) for each in messages
             ]
         sizes = sum(len(each.body) + len(each.properties) for each in admitted)
-        count, size = transaction.count + len(admitted), transaction.bytes + sizes
-        if count > COUNT_MAX or size > BYTES_MAX:
-            raise MessageTooLargeError(
-                f"a transaction has at most {COUNT_MAX} messages and {BYTES_MAX} bytes: commit "
-                "more often"
-            )
+        before = transaction.bytes
+        size = self._grown(transaction, len(admitted), sizes)
         gathered = transaction.gathered
-        if size // GATHERED_BYTES_MAX > transaction.bytes // GATHERED_BYTES_MAX:
+        if size // GATHERED_BYTES_MAX > before // GATHERED_BYTES_MAX:
             part = Part.of_messages([*gathered, *admitted])
             transaction.parts.append(self.records.put_now(part))
             gathered.clear()
         else:
             gathered += admitted
-        transaction.count, transaction.bytes = count, size
+        self._grow(transaction, len(admitted), sizes)
+        transaction.topics.update([each.topic for each in admitted])
+
+    def reserve(self, owner: Hashable, name: str, count: int, size: int) -> None:
+        """Count what a transaction has besides, which its owner keeps in memory."""
+        transaction = self._required(owner, name)
+        self._grown(transaction, count, size)
+        self._grow(transaction, count, size)
+
+    def _grown(self, transaction: _Transaction, count: int, size: int) -> int:
+        """How many bytes a transaction has with so much more; an error if that is too much."""
+        count, total = transaction.count + count, transaction.bytes + size
+        if count > COUNT_MAX or total > BYTES_MAX:
+            raise MessageTooLargeError(
+                f"a transaction has at most {COUNT_MAX} messages and {BYTES_MAX} bytes: commit "
+                "more often"
+            )
+        if self._bytes + size > BYTES_OF_ALL_MAX:
+            raise BrokerBusyError(
+                f"{len(self._open)} transactions are open and have {self._bytes} bytes; all "
+                f"together may have {BYTES_OF_ALL_MAX}: commit some of them"
+            )
+        return total
+
+    def _grow(self, transaction: _Transaction, count: int, size: int) -> None:
+        transaction.count += count
+        transaction.bytes += size
+        self._bytes += size
         if transaction.begun_ms is None:
             transaction.begun_ms = self.clock.now_ms()
 
@@ -366,10 +476,12 @@ class StagedTransactions:
         if transaction is None or transaction.ending is None:
             return  # It was aborted while it waited.
         on_committed, token, alongside = transaction.ending
-        places = map(self.records.place_of, transaction.parts)
-        if not self.warming.is_ready(places, partial(self._commit, owner, name)):
+        if not self._is_warm(transaction.parts, partial(self._commit, owner, name)):
             return
         self._end(owner, name)
+        if transaction.count > APPEND_COUNT_MAX or transaction.bytes > APPEND_BYTES_MAX:
+            self._commit_large(transaction)
+            return
         try:
             records = [] if alongside is None else alongside.records()
             appended = self._append(transaction, records)
@@ -379,6 +491,60 @@ class StagedTransactions:
             if alongside is not None:
                 alongside.written()
             self.durability.when_safe(self.store.log_end, partial(on_committed, token, appended))
+
+    def _is_warm(self, parts: list[int], again: Callable[[], None]) -> bool:
+        """Whether the next append can be made without waiting for the disk."""
+        places = map(self.records.place_of, parts[:_PARTS_MAX])
+        return self.warming.is_ready(places, again)
+
+    def _commit_large(self, transaction: _Transaction) -> None:
+        """Commit what does not fit one append. What has begun is written, however long it takes."""
+        assert transaction.ending is not None
+        on_committed, token, alongside = transaction.ending
+        parts = transaction.parts
+        try:
+            for topic in transaction.topics - {TIMER_TOPIC}:
+                self.topics.require(topic)  # It may have been deleted.
+            if transaction.gathered:
+                parts.append(self.records.put_now(Part.of_messages(transaction.gathered)))
+            if alongside is not None and (records := alongside.records()):
+                parts.insert(0, self.records.put_now(Part.of_messages(records)))
+        except Exception as reason:
+            on_committed(token, None, told_as(reason))
+            return
+        if not parts:  # All of it is kept in memory, by its owner.
+            self.durability.when_safe(self.store.log_end, partial(on_committed, token, []))
+            return
+        commit = _Commit(f"{_COMMIT} {max(parts)}", parts, on_committed, token, alongside)
+        self._commits[commit.key] = commit
+        self._go_on(commit)
+
+    def _go_on(self, commit: _Commit) -> None:
+        """Write the next append of a commit."""
+        if not self._is_warm(commit.parts, partial(self._go_on, commit)):
+            return
+        is_first = commit.key not in self._begun
+        try:
+            with nullcontext() if is_first else self.records.head_room():
+                commit.appended += self._append_some(commit.key, commit.parts)
+        except Exception as reason:
+            if isinstance(reason, StoreError) and not is_first:
+                log.error("the rest of a commit has to wait: %s", reason)
+                self.schedule(_RETRY_MS, partial(self._go_on, commit))
+            else:
+                del self._commits[commit.key]
+                commit.on_committed(commit.token, None, told_as(reason))
+            return
+        if is_first and commit.alongside is not None:
+            commit.alongside.written()
+        begun = self._begun.get(commit.key)
+        if begun is not None:
+            commit.parts = begun["parts"]
+            self.schedule(0, partial(self._go_on, commit))
+            return
+        del self._commits[commit.key]
+        told = partial(commit.on_committed, commit.token, commit.appended)
+        self.durability.when_safe(self.store.log_end, told)
 
     def _append(self, transaction: _Transaction, records: Sequence[NewMessage]) -> list[Appended]:
         parts, gathered = transaction.parts, [*transaction.gathered, *records]
@@ -408,7 +574,7 @@ class StagedTransactions:
             self._end(owner, name)
 
     def _end(self, owner: Hashable, name: str) -> None:
-        del self._open[owner, name]
+        self._bytes -= self._open.pop((owner, name)).bytes
         names = self._names[owner]
         names.discard(name)
         if not names:
@@ -431,4 +597,5 @@ class StagedTransactions:
     def needed_from(self) -> int:
         """Where in the log the first message is that is staged and may be committed, or its end."""
         firsts = [each.parts[0] for each in self._open.values() if each.parts]
+        firsts += [min(each.parts) for each in self._commits.values()]
         return self.records.place_of(min(firsts)) if firsts else int(self.store.log_end)
