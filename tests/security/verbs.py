@@ -230,6 +230,11 @@ TABLES: dict[str, dict[str, str]] = {
     },
     "http": {
         "alter broker": """
+            DELETE /api/permissions/{vhost}/{user}
+            DELETE /api/users/{user}
+            POST /api/users/bulk-delete
+            PUT /api/permissions/{vhost}/{user}
+            PUT /api/users/{user}
             DELETE /api/connections/{name:path}
             DELETE /v1/connections/{id}
             DELETE /v1/roles/{name}
@@ -292,6 +297,12 @@ TABLES: dict[str, dict[str, str]] = {
             DELETE /api/vhosts/{vhost}
         """,
         "describe broker": """
+            GET /api/permissions/{vhost}/{user}
+            GET /api/users/without-permissions
+            GET /api/users/{user}
+            GET /api/users/{user}/permissions
+            GET /api/users/{user}/topic-permissions
+            GET /api/vhosts/{vhost}/permissions
             GET /api/permissions
             GET /api/users
             GET /api/vhosts/{vhost}/channels
@@ -314,6 +325,10 @@ TABLES: dict[str, dict[str, str]] = {
             POST /v1/roles
         """,
         "describe broker+": """
+            GET /api/healthchecks/node
+            GET /api/nodes/{node}
+            GET /api/nodes/{node}/memory
+            GET /api/nodes/{node}/memory/relative
             GET /api/aliveness-test/{vhost}
             GET /api/health/checks/{check:path}
             GET /api/nodes
@@ -336,6 +351,9 @@ TABLES: dict[str, dict[str, str]] = {
         """,
         "describe broker, describe broker+, describe queue, describe vhost": """
             GET /api/overview
+        """,
+        "describe queue, describe vhost": """
+            GET /api/vhosts/{vhost}
         """,
         "describe broker, describe queue": """
             GET /api/consumers/{vhost}
@@ -369,7 +387,6 @@ TABLES: dict[str, dict[str, str]] = {
             GET /api/message/{name:path}
             GET /api/queues/{vhost}
             GET /api/queues/{vhost}/{name}
-            GET /api/vhosts/{vhost}
             GET /v1/queues
             POST /api/message/{name:path}
         """,
@@ -416,15 +433,24 @@ TABLES: dict[str, dict[str, str]] = {
             GET /v1/exchanges
         """,
         "nothing: logging in, health, what there is none of, and what is asked in their name": """
+            DELETE /api/cluster-name/{what:path}
+            DELETE /api/global-parameters/{what:path}
+            PUT /api/cluster-name
+            PUT /api/cluster-name/{what:path}
+            PUT /api/global-parameters/{what:path}
+            GET /api/auth
+            GET /api/cluster-name
+            GET /api/global-parameters
+            GET /api/global-parameters/{name}
+            GET /api/parameters/{component}
+            GET /api/user-limits
+            GET /api/vhost-limits/{vhost}
+            GET /api/vhosts/{vhost}/topic-permissions
             DELETE /api/parameters/{what:path}
-            DELETE /api/permissions/{what:path}
             DELETE /api/topic-permissions/{what:path}
-            DELETE /api/users/{what:path}
             DELETE /api/vhost-limits/{what:path}
             PUT /api/parameters/{what:path}
-            PUT /api/permissions/{what:path}
             PUT /api/topic-permissions/{what:path}
-            PUT /api/users/{what:path}
             PUT /api/vhost-limits/{what:path}
             DELETE /v1/delays/{id}
             GET /api/extensions

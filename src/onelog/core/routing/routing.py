@@ -85,8 +85,12 @@ class Routing:
         return [each for each in found if self._access.may(who, "describe", ("vhost", each.name))]
 
     def has_vhost(self, vhost: str) -> bool:
-        """Whether there is such a vhost; it says nothing of who may know."""
+        """Whether there is such a vhost; to be told only who may know."""
         return vhost in self._topology.vhosts
+
+    def has_exchange(self, vhost: str, name: str) -> bool:
+        """The same of an exchange."""
+        return self.has_vhost(vhost) and name in self._topology.vhosts[vhost].exchanges
 
     def is_open_to(self, who: Principal, vhost: str) -> bool:
         """Whether there is such a vhost, and they may know of it."""

@@ -119,6 +119,10 @@ class Policies:
         self._tables.write([(self.name, key, _as_json(policy))])
         self._changed(policy.vhost)
 
+    def has(self, kind: Kind, vhost: str, name: str) -> bool:
+        """Whether there is such a policy; to be told only who may know."""
+        return join_key(kind, vhost, name) in self._known
+
     def delete(self, who: Principal, kind: Kind, vhost: str, name: str) -> None:
         """Forget a policy."""
         self._access.check(who, "alter", ("vhost", vhost))

@@ -338,6 +338,10 @@ class WorkQueues:
     def __len__(self) -> int:
         return len(self._queues)
 
+    def has(self, vhost: str, name: str) -> bool:
+        """Whether there is such a queue; to be told only who may know."""
+        return (vhost, name) in self._queues
+
     def delete(
         self,
         who: Principal,

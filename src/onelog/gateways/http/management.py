@@ -5,6 +5,7 @@ paths are quoted, `%2F` is the vhost `/`; values in bodies may be texts: rabbitm
 """
 
 import base64
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -18,17 +19,16 @@ from starlette.routing import BaseRoute, Route
 from onelog import __version__
 from onelog.core.access import Principal
 from onelog.core.routing.exchanges import Binding, Exchange
+from onelog.core.routing.names import DEFAULT_VHOST
 from onelog.core.workqueues.consumers import Consumer
 from onelog.core.workqueues.policies import Policies
 from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import (
-    ExchangeNotFoundError,
     InvalidRequestError,
     KeyNotFoundError,
     OnelogError,
     PreconditionFailedError,
     QueueNotFoundError,
-    ResourceLockedError,
     VhostNotFoundError,
 )
 from onelog.gateways import RABBITMQ_VERSION, ClientState, House
@@ -139,7 +139,8 @@ class Call:
         named = self.path.get("vhost")
         if named is None:
             return [each.name for each in self.broker.routing.vhosts(self.who)]
-        if not self.broker.routing.has_vhost(named):
+        # The default one is always there, also for who may not describe it.
+        if named != DEFAULT_VHOST and not self.broker.routing.is_open_to(self.who, named):
             raise VhostNotFoundError(f"there is no vhost '{named}'")
         return [named]
 
@@ -262,7 +263,8 @@ async def refuse(call: Call) -> None:
 
 async def alive(call: Call) -> Body:
     """Whether messages are taken."""
-    _ = call.vhosts
+    if "vhost" in call.path:
+        _ = call.vhosts
     refusal = call.broker.admin.refusal(call.who)
     return {"status": "failed", "reason": refusal} if refusal else {"status": "ok"}
 
@@ -335,11 +337,7 @@ async def get_exchange(call: Call) -> Body:
 async def put_exchange(call: Call) -> bool:
     """Declare one; True if it was not there."""
     _ = call.vhosts
-    try:
-        call.broker.routing.exchange(call.who, call.vhost, call.path["name"])
-        is_new = False
-    except ExchangeNotFoundError:
-        is_new = True
+    is_new = not call.broker.routing.has_exchange(call.vhost, call.path["name"])
     call.broker.routing.declare_exchange(
         call.who, call.vhost, call.path["name"], call.text("type", "direct"),
         durable=call.flag("durable", True), auto_delete=call.flag("auto_delete"),
@@ -451,13 +449,7 @@ async def consumers(call: Call) -> list[Body]:
 async def put_queue(call: Call) -> bool:
     """Declare one; True if it was not there."""
     _ = call.vhosts
-    try:
-        call.broker.workqueues.find(call.who, call.vhost, call.path["name"])
-        is_new = False
-    except ResourceLockedError:
-        is_new = False
-    except QueueNotFoundError:
-        is_new = True
+    is_new = not call.broker.workqueues.has(call.vhost, call.path["name"])
     call.broker.workqueues.declare(
         call.who, call.vhost, call.path["name"], durable=call.flag("durable", True),
         auto_delete=call.flag("auto_delete"), arguments=call.table("arguments"),
@@ -752,11 +744,13 @@ ACTS: dict[str, dict[str, Act]] = {
 def routes(house: House) -> list[BaseRoute]:
     """What RabbitMQ's tools ask."""
     rates = Rates(house.clock)
-    return [
-        Route(f"/api{path}{end}", _endpoint(acts, rates), methods=list(acts))
+    made = [
+        Route(f"/api{path}", _endpoint(acts, rates), methods=list(acts))
         for path, acts in ACTS.items()
-        for end in (("",) if path.endswith(":path}") else ("", "/"))
     ]
+    for each in made:  # They may end in a slash.
+        each.path_regex = re.compile(each.path_regex.pattern.removesuffix("$") + "/?$")
+    return list[BaseRoute](made)
 
 
 async def _body(request: Request) -> Body:

@@ -40,9 +40,10 @@ async def nodes(call: "Call") -> list[Body]:
 
 async def get_node(call: "Call") -> Body:
     """The node that the path names."""
+    (found,) = await nodes(call)
     if call.path["node"] != NODE:
         raise BrokerNotFoundError(f"there is no node {call.path['node']!r:.80}")
-    return (await nodes(call))[0]
+    return found
 
 
 async def memory(call: "Call") -> Body:

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 from onelog.core.users.passwords import Proofs, prove
 from onelog.core.users.permissions import Rule
-from onelog.core.users.users import ADMIN_ROLE, User
+from onelog.core.users.users import ADMIN_ROLE, User, Users
 from onelog.errors import InvalidRequestError, KeyNotFoundError, UserNotFoundError
 from onelog.gateways.http.requests import looked_up
 
@@ -48,6 +48,12 @@ def _all(call: "Call") -> list[User]:
     return [_GUEST] if users.is_open else users.all_users(call.who)
 
 
+def _changed(call: "Call") -> Users:
+    """The users, for who may change them."""
+    call.broker.users.check(call.who, "alter", ("broker", "users"))
+    return call.broker.users
+
+
 def _named(call: "Call") -> User:
     """The user that the path names."""
     for each in _all(call):
@@ -68,8 +74,7 @@ async def get_user(call: "Call") -> Body:
 
 async def put_user(call: "Call") -> bool:
     """Make a user, or give it another password and other tags; True if it was not there."""
-    users, name = call.broker.users, call.path["user"]
-    users.check(call.who, "alter", ("broker", "users"))
+    users, name = _changed(call), call.path["user"]
     known: User | None = users.users.known.get(name)
     tags = _tags(call.body)
     roles = tuple(each for each in (known.roles if known else ()) if each != ADMIN_ROLE)
@@ -109,12 +114,12 @@ async def delete_user(call: "Call") -> None:
 
 async def delete_users(call: "Call") -> bool:
     """Forget those that the body names, as far as they are there."""
-    given = call.body.get("users")
+    users, given = _changed(call), call.body.get("users")
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
         raise InvalidRequestError("users must be a list of names")
     for name in given:
-        if name in call.broker.users.users.known:
-            call.broker.users.delete_user(call.who, name)
+        if name in users.users.known:
+            users.delete_user(call.who, name)
     return False
 
 
@@ -174,7 +179,7 @@ async def without_permissions(call: "Call") -> list[Body]:
 
 async def put_permission(call: "Call") -> bool:
     """Say what a user may do in a vhost; True if nothing was said before."""
-    users, vhost = call.broker.users, call.vhosts[0]
+    users, vhost = _changed(call), call.vhosts[0]
     user = users.user(call.who, call.path["user"])
     missing = [name for name in _ACTIONS if name not in call.body]
     if missing:
@@ -192,7 +197,7 @@ async def put_permission(call: "Call") -> bool:
 
 async def delete_permission(call: "Call") -> None:
     """Take that back."""
-    users, vhost = call.broker.users, call.vhosts[0]
+    users, vhost = _changed(call), call.vhosts[0]
     user = users.user(call.who, call.path["user"])
     kept = tuple(each for each in user.rules if not _is_of(each, vhost))
     if len(kept) == len(user.rules):

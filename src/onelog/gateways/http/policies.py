@@ -41,8 +41,9 @@ async def get_policy(call: "Call") -> Body:
 
 async def put_policy(call: "Call") -> bool:
     """Make one, or change it; True if it was not there."""
-    is_new = all(each["name"] != call.path["name"] for each in await list_policies(call))
-    put(call, _kind(call), call.vhost, call.path["name"], call.body)
+    policies, name = call.broker.workqueues.policies, call.path["name"]
+    is_new = not policies.has(_kind(call), call.vhost, name)
+    put(call, _kind(call), call.vhost, name, call.body)
     return is_new
 
 
