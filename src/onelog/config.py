@@ -434,10 +434,10 @@ class NetConfig:
 
     connections_max: int = setting(20_000, "open connections", 1, 1_000_000)
     unread_bytes_max: int = setting(
-        512 << 20, "bytes of requests that have not arrived whole", 1 << 20, 1 << 40
+        256 << 20, "bytes of requests that have not arrived whole", 1 << 20, 1 << 40
     )
     unsent_bytes_max: int = setting(
-        4 << 30, "bytes of answers that slow readers have not read", 1 << 20, 1 << 40
+        1 << 30, "bytes of answers that slow readers have not read", 1 << 20, 1 << 40
     )
     proxy_protocol: bool = setting(
         False, "believe load balancers that name a client's address (HAProxy's PROXY prefix)"

@@ -105,6 +105,21 @@ def mqtt_hello(client_id: str = "", *, clean: bool = True, **options: Any) -> by
     return packets.encode_connect(Connect(V5, client_id, clean, 0, None, **options))
 
 
+def websocket_hello(port: int, protocol: str = "mqtt", path: str = "/mqtt") -> bytes:
+    """What a browser says that wants a WebSocket."""
+    return (
+        f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\norigin: http://127.0.0.1:{port}\r\n"
+        "upgrade: websocket\r\nconnection: Upgrade\r\n"
+        "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n"
+        f"sec-websocket-protocol: {protocol}\r\n\r\n"
+    ).encode()
+
+
+def websocket_message(data: bytes) -> bytes:
+    """A binary message of less than 126 bytes."""
+    return bytes((0x82, 0x80 | len(data))) + bytes(4) + data
+
+
 # -- gRPC --------------------------------------------------------------------------------------
 
 HEADERS, SETTINGS, PING, WINDOW, RESET, CONTINUATION = 1, 4, 6, 8, 3, 9
@@ -143,10 +158,16 @@ class Flood:
         self.socket = socket.create_connection(("127.0.0.1", port), CONNECT_SECONDS_MAX)
         self.socket.setblocking(False)
         self._left = memoryview(hello + data)
-        self._data = memoryview(data * (SEND_BYTES // len(data) + 1)) if repeat else memoryview(b"")
+        self._data = memoryview(b"")
+        if repeat:
+            self.repeat(data)
         self._reads = reads
         self.sent = self.received = 0
         self.is_open = True
+
+    def repeat(self, data: bytes) -> None:
+        """Send this again and again from now on."""
+        self._data = memoryview(data * (SEND_BYTES // len(data) + 1))
 
     def send(self) -> bool:
         """Send what the socket takes; False if that was all, or the broker has hung up."""

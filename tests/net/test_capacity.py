@@ -28,6 +28,9 @@ class Peer:
     def abort(self) -> None:
         self.ended.append("aborted")
 
+    def wait_for_turn(self) -> None:
+        """Nothing is read of it anyway."""
+
 
 @dataclass
 class Port:
@@ -74,6 +77,18 @@ def test_one_peer_alone_is_closed_if_it_keeps_too_much(clock: ManualClock) -> No
     assert (backlog.total, len(backlog)) == (0, 0)
     backlog.keep(peer, 0)
     assert backlog.total == 0
+
+
+def test_of_very_many_no_more_are_closed_than_have_to_be(clock: ManualClock) -> None:
+    """To close thousands at once would hold everybody."""
+    backlog, peers = unread(clock), [Peer() for _ in range(200)]
+    for peer in peers[:100]:
+        backlog.keep(peer, 10)
+    clock.advance(1_000)
+    for number, peer in enumerate(peers[100:], 1):
+        backlog.keep(peer, 10)
+        assert sum(map(len, (each.ended for each in peers))) == number
+    assert all(each.ended for each in peers[:100])
 
 
 def test_a_burst_is_told_by_its_first_and_then_by_number(

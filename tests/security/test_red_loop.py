@@ -5,11 +5,13 @@ has its answer: that does not depend on what else the machine does. The broker a
 asks are processes of their own.
 """
 
+import contextlib
 import itertools
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,10 @@ class Besieged:
         self.check()
         assert sum(each.sent for each in found) > 10_000, "nobody was pressed"
         return found
+
+    def seen(self) -> None:
+        """What comes now counts."""
+        self._probe.seen()
 
     def check(self) -> None:
         """The client has not waited."""
@@ -288,7 +294,7 @@ def test_thousands_of_durable_sessions_hold_nobody(besieged: Besieged) -> None:
     def hello(number: int) -> bytes:
         return floods.mqtt_hello(f"kept-{number}", clean=False, properties={0x11: 3_600})
 
-    besieged._probe.seen()
+    besieged.seen()
     press(
         besieged.ports["mqtt"], hello, lambda each: _subscribe(each, 5),
         connections=300, repeat=False,
@@ -351,22 +357,14 @@ def test_a_body_in_very_many_chunks_holds_nobody(besieged: Besieged) -> None:
 
 
 def test_a_websocket_with_tiny_messages_holds_nobody(besieged: Besieged) -> None:
-    hello = (
-        b"GET /mqtt HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
-        b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n"
-        b"sec-websocket-protocol: mqtt\r\n\r\n"
-    )
-    ping = b"\x82\x82\0\0\0\0\xc0\0"
-
-    def framed(data: bytes) -> bytes:
-        return bytes((0x82, 0x80 | len(data))) + bytes(4) + data
-
     port = besieged.ports["http"]
-    with floods.pressing(port, hello, framed(floods.mqtt_hello("ws")), 2, repeat=False) as begun:
+    hello = floods.websocket_hello(port)
+    begin = floods.websocket_message(floods.mqtt_hello("ws"))
+    with floods.pressing(port, hello, begin, 2, repeat=False) as begun:
         floods.run(begun, 0.3)
-        besieged._probe.seen()
+        besieged.seen()
         for each in begun:
-            each._data = memoryview(ping * 20_000)
+            each.repeat(floods.websocket_message(b"\xc0\0") * 20_000)
         floods.run(begun, 1)
         assert sum(each.sent for each in begun) > 100_000
     besieged.check()
@@ -387,19 +385,64 @@ def test_reports_without_end_hold_nobody(besieged: Besieged, data: bytes) -> Non
 # -- bytes that wait -------------------------------------------------------------------------------
 
 
-def test_half_a_frame_of_very_many_peers_holds_nobody(besieged: Besieged) -> None:
-    half: dict[str, Callable[[], bytes]] = {
-        "broker": lambda: (MIB).to_bytes(4, "big") + bytes(MIB // 2),
-        "kafka": lambda: (MIB).to_bytes(4, "big") + bytes(MIB // 2),
-        "stomp": lambda: (
-            floods.STOMP_HELLO
-            + b"SEND\ndestination:/topic/x\ncontent-length:%d\n\n" % MIB
-            + bytes(MIB // 2)
-        ),
-    }
+HALVES: dict[str, bytes] = {
+    "broker": MIB.to_bytes(4, "big") + bytes(MIB // 2),
+    "kafka": MIB.to_bytes(4, "big") + bytes(MIB // 2),
+    "stomp": floods.STOMP_HELLO
+    + b"SEND\ndestination:/topic/x\ncontent-length:%d\n\n" % MIB
+    + bytes(MIB // 2),
+    "mqtt": floods.mqtt_hello() + b"\x30\x80\x80\x40" + bytes(MIB // 2),
+}
+
+
+@pytest.mark.parametrize("section", HALVES)
+def test_half_a_frame_of_very_many_peers_holds_nobody(besieged: Besieged, section: str) -> None:
     before = besieged.broker.anonymous_bytes()
-    for section, made in half.items():
-        besieged._probe.seen()
-        press(besieged.ports[section], b"", made(), connections=100, repeat=False, seconds=1.5)
-        besieged.check()
-    assert besieged.broker.anonymous_bytes() - before < 150 * MIB
+    besieged.seen()
+    port = besieged.ports[section]
+    with floods.pressing(port, b"", HALVES[section], 120, repeat=False) as crowd:
+        floods.run(crowd, 1.5)
+        grown = besieged.broker.anonymous_bytes() - before
+    besieged.check()
+    assert grown < 120 * MIB
+
+
+def test_frames_that_claim_much_take_nothing_before_their_bytes_are_there(
+    besieged: Besieged,
+) -> None:
+    before = besieged.broker.anonymous_bytes()
+    port, claim = besieged.ports["kafka"], (16 * MIB).to_bytes(4, "big") + bytes(100)
+    with floods.pressing(port, b"", claim, 300, repeat=False) as crowd:
+        floods.run(crowd, 0.5)
+        assert besieged.broker.anonymous_bytes() - before < 32 * MIB
+    besieged.check()
+
+
+def test_unfinished_frames_of_all_ports_have_one_limit(
+    tmp_path: Path,
+) -> None:
+    """Not one for each port: those who keep the most are cut off, and others do not wait."""
+    share = 32 * MIB
+    with ServingEverything(tmp_path, net__unread_bytes_max=share) as broker:
+        probe = Probe(broker.port, broker.pid, tmp_path / "probe.log")
+        besieged = Besieged(broker, probe)
+        try:
+            for section, half in HALVES.items():  # What is imported for the first of them is.
+                press(broker.ports[section], b"", half, connections=1, repeat=False, seconds=0.1)
+            before = broker.anonymous_bytes()
+            besieged.seen()
+            with contextlib.ExitStack() as stack:
+                crowd: list[Flood] = []
+                for section, half in HALVES.items():
+                    port = broker.ports[section]
+                    opened = floods.pressing(port, b"", half, 50, repeat=False)
+                    crowd += stack.enter_context(opened)
+                floods.run(crowd, 2)
+                grown = broker.anonymous_bytes() - before
+                cut = sum(not each.is_open for each in crowd)
+            besieged.check()
+        finally:
+            probe.stop()
+    print(f"{cut} of {len(crowd)} were cut off; {grown / MIB:.0f} MiB more")
+    assert cut >= len(crowd) - 2 * share // MIB - 1
+    assert grown < 2 * share

@@ -15,6 +15,7 @@ Invariant: `Backlog.total` is what its peers keep, and at most `bytes_max` when 
 
 import logging
 from collections.abc import Hashable
+from heapq import nlargest
 from typing import TYPE_CHECKING, Protocol
 
 from onelog.clock import Clock, SystemClock
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
     from onelog.config import Loaded, NetConfig
 
 CONNECTIONS_MAX = 20_000
-UNREAD_BYTES_MAX = 512 << 20
-UNSENT_BYTES_MAX = 4 << 30
+UNREAD_BYTES_MAX = 256 << 20
+UNSENT_BYTES_MAX = 1 << 30
+CUT_AT_ONCE, WEIGHED_MS = 64, 100
+"""Those who keep the most are looked for, which takes its time, once for so many that are cut off,
+and again after a while: whoever makes progress is not among them any more."""
 FRAME_TIMEOUT_MS = 60_000
 FILES_MAX = 1 << 20
 WARNINGS_MAX = 20
@@ -43,6 +47,9 @@ class Peer(Hashable, Protocol):
 
     def abort(self) -> None:
         """Close now."""
+
+    def wait_for_turn(self) -> None:
+        """Read nothing more of it before its next turn."""
 
 
 class Listening(Protocol):
@@ -88,11 +95,18 @@ class Backlog:
         self._kept: dict[Peer, list[int]] = {}
         """How many bytes, and since when."""
         self._warning = RepeatedWarning()
+        self._heaviest: list[Peer] = []
+        """Who is cut off next, the first of them last."""
+        self._weighed_ms = 0
         self.bytes_max = bytes_max
         self.total = 0
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def peers(self) -> list[Peer]:
+        """Those who make us keep some."""
+        return list(self._kept)
 
     def keep(self, peer: Peer, size: int, anew: bool = False) -> None:
         """So many bytes are kept for this peer now; `anew`: they are others than before."""
@@ -130,17 +144,22 @@ class Backlog:
         self._warning.sweep(f"%d more connections closed for their {self._kind} bytes")
 
     def _relieve(self) -> None:
-        """Make room, and some more than is needed, so that it need not be done for every byte."""
-        now_ms = self._clock.now_ms()
-        by_weight = sorted(
-            self._kept.items(),
-            key=lambda item: item[1][0] * (1 + now_ms - item[1][1]),
-            reverse=True,
-        )
-        for peer, (size, since_ms) in by_weight:
-            if self.total <= self.bytes_max // 4 * 3:
-                return
-            total = self.total
+        """Make as much room as is needed; to close very many at once would hold everybody."""
+        now_ms, kept = self._clock.now_ms(), self._kept
+
+        def weight(peer: Peer) -> int:
+            size, since_ms = kept[peer]
+            return size * (1 + now_ms - since_ms)
+
+        while self.total > self.bytes_max:
+            if not self._heaviest or now_ms - self._weighed_ms >= WEIGHED_MS:
+                self._weighed_ms = now_ms
+                self._heaviest = nlargest(CUT_AT_ONCE, kept, weight)
+                self._heaviest.reverse()
+            peer = self._heaviest.pop()
+            if peer not in kept:
+                continue
+            (size, since_ms), total = kept[peer], self.total
             self._close(peer)
             self._warning.about(
                 "%s closed: %d of %d %s bytes of all connections are its, for %d ms; "

@@ -170,6 +170,8 @@ class Outbox:
         self._loop = loop
         self._is_due = False
         self._busy_since = 0.0
+        self.is_crowded = False
+        """Whether more has come in this tick than there is time for."""
         self.turn_ends = 0.0
         """Until when whoever works now may go on."""
         self._late: deque[tuple[Connection, bytes]] = deque()
@@ -214,6 +216,7 @@ class Outbox:
         self._is_due = True
         self._busy_since = now = monotonic()
         self.turn_ends = now + BUSY_SECONDS
+        self.is_crowded = False
         self._loop.call_soon(self._end_tick)
 
     def _end_tick(self) -> None:
@@ -572,6 +575,12 @@ class Connection(asyncio.Protocol):
             return
         if self._late or self._outbox.is_over():
             self._put_off(data)
+            if not self._outbox.is_crowded and self.unread is not None:
+                # What others send of large requests is read in the next tick: to read it takes
+                # time, too, and there may be very many of them.
+                self._outbox.is_crowded = True
+                for peer in self.unread.peers():
+                    peer.wait_for_turn()
             return
         self.guard(self._session.data_received, data)
 

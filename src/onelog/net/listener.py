@@ -163,6 +163,8 @@ class Listener:
                 self._take(await self._accepted(listening))
             if job.failed:
                 await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
+            elif self._outbox.is_over():
+                await asyncio.sleep(0)  # Others have their turn, however many come.
 
     async def _accepted(self, listening: socket.socket) -> socket.socket:
         try:

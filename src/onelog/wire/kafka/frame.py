@@ -25,8 +25,9 @@ Piece = bytes | memoryview
 _HEADER = struct.Struct(">hhih")
 _LENGTH_BYTES = 4
 _SIZED = struct.Struct(">ii")
-_ROOM_BYTES_MIN = 64 * 1024
-"""What is missing of a frame that is worth a place of its own: so much is copied in little time."""
+_ROOM_BYTES_MIN, _ROOM_BYTES_SURE = 64 << 10, 2 << 20
+"""What is missing of a frame that is worth a place of its own: so much is copied in little time.
+A frame that claims more than the other has its place when a quarter of it is there."""
 
 
 class Header(NamedTuple):
@@ -63,7 +64,8 @@ class FrameReader:
     def room(self) -> memoryview | None:
         """Where to read the rest of a large frame to, instead of feeding it."""
         if self._frame is None:
-            if self._wanted - self._filled < _ROOM_BYTES_MIN:
+            missing = self._wanted - self._filled
+            if missing < _ROOM_BYTES_MIN or self._wanted > max(_ROOM_BYTES_SURE, 4 * self._filled):
                 return None
             self._frame = np.empty(self._wanted, np.uint8).data
             at = 0
