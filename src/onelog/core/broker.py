@@ -8,6 +8,7 @@ answer that has to wait is given later, by a callback.
 import logging
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onelog.core.access import Principal
@@ -35,6 +36,7 @@ from onelog.errors import (
     InvalidGroupError,
     InvalidQueueError,
     OffsetOutOfRangeError,
+    OnelogError,
     SubscriptionNotFoundError,
     SubscriptionOutdatedError,
     TransactionNotFoundError,
@@ -195,7 +197,16 @@ class Broker(Looking):
         """
         self.access.check(who, "consume", ("group", group))
         self.groups.require(group)
-        message = named_by(self._seen_message(who, log_offset, group), unique_key)
+        record = self._seen_message(who, log_offset, group)
+        try:
+            message = named_by(record, unique_key, self.reader.unpacking)
+        except ColdError as cold:
+            later = partial(
+                self._send_back_again, who, group, log_offset, delay_level, on_stored, token,
+                retries_max=retries_max, unit_mode=unit_mode, unique_key=unique_key,
+            )  # fmt: skip
+            self.prepare(cold, later)
+            return
         sys_flag = UNIT_SUBSCRIBED_FLAG if unit_mode else 0
         again = self.retry.again(message, group, delay_level, retries_max, sys_flag)
         if again is None:
@@ -203,6 +214,16 @@ class Broker(Looking):
             return
         self.writer.put(self.publisher.postponed(*again), on_stored, token)
         self.stats.sent_back.add((message.topic, group), 1, message.size)
+
+    def _send_back_again(
+        self, who: Principal, group: str, log_offset: int, delay_level: int, on_stored: OnStored,
+        token: Any, **terms: Any,
+    ) -> None:  # fmt: skip
+        """`send_back` of what is unpacked now; what goes wrong is told."""
+        try:
+            self.send_back(who, group, log_offset, delay_level, on_stored, token, **terms)
+        except OnelogError as error:
+            on_stored(token, None, error)
 
     def find_scheduled(self, who: Principal, topic: str, unique_key: str) -> list[Message]:
         """Timed messages with a unique key that were meant for a topic; for a worker to ask."""

@@ -79,7 +79,7 @@ def test_kafka_fetches_them_as_batches(sales: Routed, topic: str) -> None:
 
 def test_a_message_that_was_looked_up_is_converted(sales: Routed) -> None:
     (stored, _) = sales.world.messages("north")
-    (record,) = records_of(stored)
+    (record,) = records_of(stored, 10)
     (message,) = decode_messages(record)
     assert bytes(message.body) == b"first"
 

@@ -6,6 +6,7 @@ whoever wants more goes on from there.
 
 import asyncio
 import time
+from itertools import islice
 from typing import Protocol
 
 from onelog.console.rest.operations import Ask
@@ -17,11 +18,12 @@ from onelog.errors import (
     MessageNotFoundError,
     OffsetOutOfRangeError,
     OnelogError,
+    WireError,
 )
 from onelog.gateways.http.requests import called, looked_up
 from onelog.message import KEYS, Message, QueueOffset, property_value
 from onelog.record.decode import decode_messages
-from onelog.record.forms.conversion import in_rocketmq_form
+from onelog.record.forms.conversion import rocketmq_messages
 from onelog.store.dispatch import targets
 
 WINDOW = 200
@@ -223,8 +225,14 @@ async def by_key(ask: Ask, topic: str, query: Query) -> list[Message]:
         return [
             message
             for record in records
-            for message in in_rocketmq_form(record)
-            if key in message.keys or key == message.unique_key
+            for message in islice(
+                (
+                    each
+                    for each in rocketmq_messages(record)
+                    if key in each.keys or key == each.unique_key
+                ),
+                query.limit,
+            )
         ]
 
     found = await looked_up(ask.house, find)
@@ -252,8 +260,11 @@ async def by_id(
                 record = record._replace(
                     topic=topic, queue_id=each.queue_id, queue_offset=offset_there
                 )
-        converted = in_rocketmq_form(record) or [record]
-        wanted = [each for each in converted if offset is not None and each.queue_offset == offset]
-        return record, (wanted or converted)[0]
+        try:
+            first = next(rocketmq_messages(record), record)
+            wanted = (each for each in rocketmq_messages(record) if each.queue_offset == offset)
+            return record, first if offset is None else next(wanted, first)
+        except WireError:
+            return record, record
 
     return await looked_up(ask.house, find)

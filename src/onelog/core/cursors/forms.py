@@ -14,6 +14,7 @@ Invariant: a topic that is not marked has no record of another form.
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from onelog.core.catalog.topics import TopicConfig, Topics
@@ -30,6 +31,7 @@ from onelog.store.outcomes import Aborted
 
 _KEPT_BYTES_MAX = 8 << 20
 """Converted records that are kept: others read them, too."""
+_NAMED_MAX, _NUMBER_DIGITS = 1_000, 11
 _PIECE_BYTES = 300
 """What one takes beside its record."""
 
@@ -203,22 +205,40 @@ def place_in(topic: str, queue_id: int, message: Message) -> int:
     return message.queue_offset
 
 
-def records_of(message: Message) -> list[memoryview]:
-    """What RocketMQ's readers get for a stored message that was found by its place or a key."""
+def records_of(message: Message, count_max: int, key: str = "") -> list[memoryview]:
+    """What RocketMQ's readers get for a stored message that was found by its place or a key; of a
+    batch some messages, those with the key. For a worker: to take much apart takes a while."""
     if not message.sys_flag & FORM_MASK:
         return [memoryview(encode_stored(message))]
-    from onelog.record.forms.conversion import in_rocketmq_form
+    from onelog.record.forms.conversion import rocketmq_messages
 
-    return [memoryview(encode_stored(each)) for each in in_rocketmq_form(message)]
+    found = (
+        each
+        for each in rocketmq_messages(message)
+        if not key or key in message.keys or key in each.keys or key == each.unique_key
+    )
+    try:
+        return [memoryview(encode_stored(each)) for each in islice(found, count_max)]
+    except WireError:
+        return [memoryview(encode_stored(message))]
 
 
-def named_by(record: Message, unique_key: str) -> Message:
-    """The message that a consumer names by the place of its record and a unique key."""
+def named_by(record: Message, unique_key: str, unpacking: Unpacking) -> Message:
+    """The message that a consumer names by the place of its record and a unique key.
+
+    `ColdError` if a worker has to unpack it first.
+    """
     if not record.sys_flag & FORM_MASK:
         return record
-    from onelog.record.forms.conversion import in_rocketmq_form
+    from onelog.record.forms.conversion import as_rocketmq
 
-    for message in in_rocketmq_form(record):
+    # Keys that we gave end with the number; for senders' own some are gone through.
+    own = f"{record.message_id}-"
+    number = unique_key.removeprefix(own)
+    is_ours = unique_key.startswith(own) and number.isdecimal() and len(number) < _NUMBER_DIGITS
+    begin = int(number) if is_ours else 0
+    messages = islice(unpacking.messages(record, begin), 1 if is_ours else _NAMED_MAX)
+    for message in as_rocketmq(record, messages):
         if message.unique_key == unique_key:
             return message
     raise InvalidRequestError(

@@ -12,12 +12,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from onelog.core.compaction.remains import Remains
+from onelog.core.cursors.unpacking import rest
+from onelog.errors import WireError
 from onelog.names import COMPACTED_TOPIC
 from onelog.record.forms import Form, form_of, kafka
+from onelog.record.forms.neutral import sane_ms
 from onelog.record.layout import HEADS
 from onelog.store.message_store import MessageStore
 
 _BORN_AT = 40
+_RUN = 2_000
 _HEAD_BYTES = 256
 """Enough for the head of a record and that of a batch in it."""
 
@@ -123,5 +127,12 @@ def _messages(store: MessageStore, seen: _Seen) -> Iterator[Dated]:
     if not seen.is_batch:
         yield Dated(seen.offset, seen.latest_ms)
         return
-    for delta, message in kafka.records(store.read_cold(seen.body_at, seen.body_bytes)):
-        yield Dated(seen.offset + delta, message.time_ms)
+    body = store.read_cold(seen.body_at, seen.body_bytes)
+    try:
+        batch = kafka.read_head(body)
+        raw = kafka.raw_records(body, batch)
+        for run in kafka.runs(raw, batch, _RUN, len(raw), lambda _: rest()):
+            for delta, message in kafka.records_in(raw, batch, run):
+                yield Dated(seen.offset + delta, sane_ms(message.time_ms))
+    except WireError:
+        yield Dated(seen.offset, seen.latest_ms)  # Who reads there is told what is wrong.

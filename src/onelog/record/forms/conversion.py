@@ -9,8 +9,8 @@ from its neighbours.
 As a batch of Kafka's form, or as AMQP's: bodies are unpacked, which RocketMQ's consumers do for
 themselves.
 
-Invariant: a message of the form that is asked for comes out as it is; what cannot be read raises
-`WireError`.
+Invariant: a message of the form that is asked for comes out as it is; a record of which nothing can
+be read raises `WireError`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +20,7 @@ from onelog.message import UNIQUE_KEY, Message, QueueOffset, SysFlag, property_b
 from onelog.record.compression import unpacked_body
 from onelog.record.forms import FORM_MASK, Form, amqp, form_of, kafka, mqtt, rocketmq
 from onelog.record.forms.neutral import Neutral, sane_ms
+from onelog.record.forms.unpacked import unpack_record
 from onelog.record.inner_batch import unwrapped
 
 _LEFT = ~int(FORM_MASK | SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP | SysFlag.COMPRESSED | 0x700)
@@ -42,7 +43,9 @@ def _plain(message: Message) -> Neutral:
 
 
 def _of_kafka(record: Message) -> Iterator[tuple[int, Neutral]]:
-    yield from kafka.records(record.body)
+    unpacked = unpack_record(record)
+    for number in unpacked.runs_from(0):
+        yield from unpacked.run(number)[0]
 
 
 def _of_amqp(record: Message) -> Iterator[tuple[int, Neutral]]:
@@ -61,8 +64,11 @@ _NEUTRAL: dict[int, Callable[[Message], Iterator[tuple[int, Neutral]]]] = {
 }
 
 
-def neutrals(record: Message) -> list[tuple[int, Neutral]]:
-    """The messages in a record, and how far each is behind the record's own offset."""
+def neutrals(record: Message) -> Iterator[tuple[int, Neutral]]:
+    """The messages in a record, and how far each is behind the record's own offset.
+
+    Those of a batch that cannot be read are left out; `WireError` if that is all of them.
+    """
     read = _NEUTRAL.get(form_of(record.sys_flag))
     if read is None:
         raise WireError(
@@ -70,16 +76,22 @@ def neutrals(record: Message) -> list[tuple[int, Neutral]]:
             " which this version does not know"
         )
     try:
-        return list(read(record))
+        yield from read(record)
     except WireError as error:
         raise WireError(f"the record at log offset {record.log_offset}: {error}") from None
 
 
 def in_rocketmq_form(record: Message) -> list[Message]:
     """The messages in a record; of one that says how a transaction ended there are none."""
+    return [*rocketmq_messages(record)]
+
+
+def rocketmq_messages(record: Message) -> Iterator[Message]:
+    """The same, one by one, for who does not want all of them."""
     if form_of(record.sys_flag) not in _NEUTRAL or not record.sys_flag & FORM_MASK:
-        return [record]
-    return [*as_rocketmq(record, neutrals(record))]
+        yield record
+    else:
+        yield from as_rocketmq(record, neutrals(record))
 
 
 def as_rocketmq(record: Message, messages: Iterable[tuple[int, Neutral]]) -> Iterator[Message]:
@@ -108,7 +120,7 @@ def neutral_of(message: Message) -> Neutral:
     if not message.sys_flag & FORM_MASK:
         return _plain(message)
     try:
-        return neutrals(message)[0][1]
+        return next(neutrals(message))[1]
     except WireError:
         return _plain(message)
 

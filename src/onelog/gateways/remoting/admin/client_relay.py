@@ -92,18 +92,19 @@ def consume_directly(session: BrokerSession, command: Command) -> None:
     message_id = fields.text(ext, "msgId")
     broker.access.check(session.principal, "consume", ("group", group))
 
-    def find() -> Message:
+    def find() -> tuple[Message, memoryview]:
         try:
-            return broker.message_by_id(session.principal, message_id)
+            message = broker.message_by_id(session.principal, message_id)
+            return message, records_of(message, 1)[0]
         except (MessageError, OffsetOutOfRangeError, StoreCorruptError) as error:
             raise InvalidRequestError(str(error)) from None
 
-    def relay(message: Message) -> Answer | None:
+    def relay(found: tuple[Message, memoryview]) -> Answer | None:
+        message, record = found
         asked = _asked(session, ext)
         if asked is not None:
             asked.consume_directly(message, RELAY_TIMEOUT_MS, partial(_consumed, session, command))
             return None
-        record = records_of(message)[0]
         return _relay(session, command, RequestCode.CONSUME_MESSAGE_DIRECTLY, ext, record)
 
     session.look_up(command, find, relay)

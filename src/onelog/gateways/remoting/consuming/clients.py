@@ -19,7 +19,6 @@ from onelog.errors import (
 from onelog.gateways.remoting.admin.setting_names import UNIQUE_KEY_COUNT_MAX
 from onelog.gateways.remoting.names import usable_group
 from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
-from onelog.message import Message
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.clients import (
@@ -268,8 +267,8 @@ def view_message(session: BrokerSession, command: Command) -> None:
     offset = fields.number(command.ext, "offset")
     session.look_up(
         command,
-        lambda: session.broker.message_at(session.principal, offset),
-        lambda message: Answer(body=records_of(message)[:1]),
+        lambda: records_of(session.broker.message_at(session.principal, offset), 1),
+        lambda records: Answer(body=records),
     )
 
 
@@ -285,12 +284,18 @@ def query_message(session: BrokerSession, command: Command) -> None:
     count_max = max(0, min(count_max, broker.config.query_count_max))
     session.look_up(
         command,
-        lambda: broker.find_by_key(session.principal, topic, key, begin_ms, end_ms, count_max),
-        lambda found: _found_by_key(broker, found),
+        lambda: [
+            record
+            for each in broker.find_by_key(
+                session.principal, topic, key, begin_ms, end_ms, count_max
+            )
+            for record in records_of(each, count_max, key)
+        ],
+        lambda found: _found_by_key(broker, found[:count_max]),
     )
 
 
-def _found_by_key(broker: Broker, found: list[Message]) -> Answer:
+def _found_by_key(broker: Broker, found: list[memoryview]) -> Answer:
     latest = {
         "indexLastUpdateTimestamp": str(broker.last_append_ms),
         "indexLastUpdatePhyoffset": str(broker.log_end),
@@ -301,7 +306,7 @@ def _found_by_key(broker: Broker, found: list[Message]) -> Answer:
             code=ResponseCode.QUERY_NOT_FOUND,
             remark="can not find message, maybe time range not correct",
         )
-    return Answer(latest, [record for each in found for record in records_of(each)])
+    return Answer(latest, [*found])
 
 
 HANDLERS: dict[int, Handler] = {
