@@ -436,10 +436,10 @@ class ConsumeQueue:
         file, slot = divmod(self.end, self._file_entries)
         at = slot * ENTRY_BYTES
         room = self._file_entries * ENTRY_BYTES - at
-        if len(entries) > room:
+        while len(entries) > room:
             self.put(entries[:room])
-            self.put(entries[room:])
-            return
+            entries = entries[room:]
+            file, at, room = file + 1, 0, self._file_entries * ENTRY_BYTES
         target = self._maps.get(file) or self._map(file)
         target[at : at + len(entries)] = entries
         self.end += len(entries) // ENTRY_BYTES

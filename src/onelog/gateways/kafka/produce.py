@@ -31,6 +31,8 @@ from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
 _Found = TypeVar("_Found")
+_ERRORS_TOLD = 100
+"""Records of a batch of which a producer is told what is wrong with each."""
 
 ALL = -1
 """The acks of who waits for replicas."""
@@ -267,7 +269,8 @@ def _require_keys(keyless: list[int], told: Fields) -> None:
     if keyless:
         reason = "a compacted topic takes no message without a key"
         told["record_errors"] = [
-            {"batch_index": number, "batch_index_error_message": reason} for number in keyless
+            {"batch_index": number, "batch_index_error_message": reason}
+            for number in keyless[:_ERRORS_TOLD]
         ]
         raise BatchError(ErrorCode.INVALID_RECORD, reason)
 
