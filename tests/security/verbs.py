@@ -96,7 +96,7 @@ TABLES: dict[str, dict[str, str]] = {
     },
     "kafka": {
         "alter broker": """
-            WRITE_TXN_MARKERS
+            ALTER_USER_SCRAM_CREDENTIALS WRITE_TXN_MARKERS
         """,
         "consume group": """
             ALTER_SHARE_GROUP_OFFSETS HEARTBEAT JOIN_GROUP LEAVE_GROUP SYNC_GROUP
@@ -105,13 +105,13 @@ TABLES: dict[str, dict[str, str]] = {
             OFFSET_COMMIT
         """,
         "describe broker": """
-            ALTER_USER_SCRAM_CREDENTIALS CREATE_ACLS DELETE_ACLS DESCRIBE_ACLS
+            CREATE_ACLS DELETE_ACLS DESCRIBE_ACLS
             DESCRIBE_USER_SCRAM_CREDENTIALS
         """,
         "describe broker+, describe group": """
             LIST_GROUPS
         """,
-        "describe broker+, describe group, describe topic": """
+        "describe broker, describe broker+, describe group, describe topic": """
             LIST_CONFIG_RESOURCES
         """,
         "describe broker+, describe topic": """

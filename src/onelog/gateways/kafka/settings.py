@@ -212,12 +212,6 @@ def list_config_resources(session: KafkaSession, request: Request) -> Fields:
         TOPIC, BROKER, CLIENT_METRICS, GROUP,
     ]  # fmt: skip
     found: list[Fields] = []
-    if CLIENT_METRICS in kinds:
-        session.broker.access.check(session.principal, "describe", ("broker", "names"))
-        found += [
-            {"resource_name": each, "resource_type": CLIENT_METRICS}
-            for each in session.gateway.kept_settings.metrics()
-        ]
     if TOPIC in kinds:
         found += [
             {"resource_name": each.name, "resource_type": TOPIC}
@@ -234,6 +228,12 @@ def list_config_resources(session: KafkaSession, request: Request) -> Fields:
         found += [
             {"resource_name": str(each.node_id), "resource_type": BROKER}
             for each in session.gateway.cluster.brokers()
+        ]
+    names = "broker", "names"
+    if CLIENT_METRICS in kinds and session.broker.access.may(session.principal, "describe", names):
+        found += [
+            {"resource_name": each, "resource_type": CLIENT_METRICS}
+            for each in session.gateway.kept_settings.metrics()
         ]
     return {"error_code": 0, "config_resources": found}
 
