@@ -29,7 +29,7 @@ from onelog.server import BrokerServer
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 from tests.gateways.kafka.live import SECONDS, address, kafka
-from tests.gateways.kafka.raw import RawClient, raw
+from tests.gateways.kafka.raw import RawClient, fetch_fields, raw
 
 
 async def test_rules_are_neither_told_nor_taken(tmp_path: Path) -> None:
@@ -341,3 +341,24 @@ async def test_what_somebody_may_is_told_as_it_is(tmp_path: Path) -> None:
         assert told["root"] == [0xDF8, 0x1FA0, 0x148, 0x148]
         of_cluster = describe | describe_configs | idempotent
         assert told["bob"] == [read | describe | describe_configs, of_cluster, read | describe, 0]
+
+
+async def test_a_topic_that_they_may_not_read_does_not_keep_the_others_from_them(
+    tmp_path: Path,
+) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        users_of(server)
+        rules = (
+            Rule(("consume",), "topic", "orders", "literal"),
+            Rule(("describe",), "topic", "hidden", "literal"),
+        )
+        server.broker.users.set_rules(SELF, "bob", rules)
+        await client.ask(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
+        await client.ask(ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": b"\0bob\0b"})
+        fields = fetch_fields("orders", [(0, 0)])
+        fields["topics"] += fetch_fields("hidden", [(0, 0)])["topics"]
+        told = await client.ask(ApiKey.FETCH, 12, fields)
+        assert told["error_code"] == 0
+        assert {
+            each["topic"]: each["partitions"][0]["error_code"] for each in told["responses"]
+        } == {"orders": 0, "hidden": ErrorCode.TOPIC_AUTHORIZATION_FAILED}

@@ -176,7 +176,10 @@ def _name(session: KafkaSession, key: str | bytes) -> TopicConfig | ErrorCode:
     if name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     try:
-        return require_readable(session.broker, session.principal, name)
+        found = require_readable(session.broker, session.principal, name)
+        # Else the core refuses the whole fetch, with the topics that they may read.
+        session.broker.access.check(session.principal, "consume", ("topic", name))
+        return found
     except OnelogError as error:
         return error_code(error)
 

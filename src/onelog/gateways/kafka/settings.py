@@ -229,8 +229,8 @@ def list_config_resources(session: KafkaSession, request: Request) -> Fields:
             {"resource_name": str(each.node_id), "resource_type": BROKER}
             for each in session.gateway.cluster.brokers()
         ]
-    names = "broker", "names"
-    if CLIENT_METRICS in kinds and session.broker.access.may(session.principal, "describe", names):
+    may, who = session.broker.access.may, session.principal
+    if CLIENT_METRICS in kinds and may(who, "describe", ("broker", "names")):
         found += [
             {"resource_name": each, "resource_type": CLIENT_METRICS}
             for each in session.gateway.kept_settings.metrics()
