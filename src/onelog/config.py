@@ -250,29 +250,24 @@ class KafkaConfig:
         1, "partitions of a topic that a Kafka client names first", 1, 1024, live=True
     )
     message_bytes_max: int = setting(
-        1_048_588, "largest batch of a Kafka producer, unless the topic says something else",
-        0, INT32_MAX, live=True,
-    )  # fmt: skip
+        1_048_588, "largest batch, unless the topic says otherwise", 0, INT32_MAX, live=True
+    )
     in_sync_min: int = setting(
-        1, "replicas in sync that a Kafka producer with acks=all needs, unless the topic says it",
-        1, INT32_MAX, live=True,
-    )  # fmt: skip
+        1, "replicas in sync for acks=all, unless the topic says otherwise", 1, INT32_MAX, live=True
+    )
     heartbeat_ms: int = setting(
-        5_000, "time between heartbeats of members of the newer group protocol", 50, 60_000,
-        live=True,
-    )  # fmt: skip
+        5_000, "time between heartbeats of the newer group protocol", 50, 60_000, live=True
+    )
     session_min_ms: int = setting(
         6_000, "shortest session.timeout.ms of a member of the classic group protocol", 10, 60_000,
         live=True,
     )  # fmt: skip
     initial_rebalance_delay_ms: int = setting(
-        3_000, "time that an empty group of the classic protocol waits for more members",
-        0, 3_600_000, live=True,
-    )  # fmt: skip
+        3_000, "time that a new classic group waits for members", 0, 3_600_000, live=True
+    )
     share_lock_ms: int = setting(
-        30_000, "time that a member of a share group has a message to itself", 100, 3_600_000,
-        live=True,
-    )  # fmt: skip
+        30_000, "time for which a message is a share group member's", 100, 3_600_000, live=True
+    )
     offsets_retention_minutes: int = setting(
         7 * 24 * 60, "time after which positions of a Kafka group without members are forgotten",
         1, 1 << 31, live=True,
