@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.java_toolchain import JavaFailedError, JavaMissingError, build
 from tests.e2e.onelog_amqp import OnelogAmqp
 from tests.e2e.rabbitmq_peer import MISSING, RabbitmqPeer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+JAVA_CLIENT = "5.25.0"
 GO_PROGRAM = Path(__file__).resolve().parent / "go" / "amqp"
 
 
@@ -46,3 +48,18 @@ def test_the_go_client_closes_channels_that_the_broker_closes(
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_the_java_client_casts_expires_commits_and_closes(
+    peer: OnelogAmqp | RabbitmqPeer, tmp_path: Path
+) -> None:
+    try:
+        program = build("amqp", JAVA_CLIENT, "onelog.amqp.Main", tmp_path)
+    except JavaMissingError as error:
+        pytest.skip(str(error))
+    except JavaFailedError as error:
+        if "Could not transfer" in str(error) or "Cannot access" in str(error):
+            pytest.skip("the Java client cannot be downloaded here")
+        raise
+    got = {line["name"]: line["got"] for line in program.run(f"{peer.url}%2F")}
+    assert got == {"deaths": 3, "expired": True, "transaction": [0, 12_000], "open": True}
