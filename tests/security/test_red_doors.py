@@ -3,11 +3,12 @@ lock."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import httpx
 import pika
 import pytest
@@ -16,8 +17,9 @@ from pika.adapters.blocking_connection import BlockingChannel
 from onelog.config import Value
 from onelog.core.access import SELF, Principal
 from onelog.core.catalog.topics import TopicConfig
+from onelog.core.users import logins
 from onelog.core.users.keys import Keys
-from onelog.core.users.passwords import prove
+from onelog.core.users.passwords import prove, signature
 from onelog.core.users.permissions import Rule
 from onelog.core.workqueues.policies import Policy
 from onelog.errors import NotPermittedError
@@ -26,15 +28,23 @@ from onelog.names import TABLES_TOPIC
 from onelog.record.forms import amqp_fields
 from onelog.replication import node
 from onelog.server import BrokerServer
+from onelog.wire.grpc import messages
+from onelog.wire.grpc.codes import Code
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.replication import default_ha
 from tests.client.watching import eventually
+from tests.gateways.grpc.live import address
 from tests.gateways.http.live import SECONDS, url
-from tests.gateways.remoting.live import broker
+from tests.gateways.kafka.raw import raw
+from tests.gateways.remoting.live import broker, client
 from tests.gateways.stomp.live import Bare
 from tests.ports import free_port
 from tests.security.secrets import ADMIN, PORTS, people
+from tests.security.test_sweep_grpc import PATHS, about, called
 from tests.security.test_sweep_http import filled, requests
+from tests.security.test_sweep_kafka import log_in
 from tests.security.test_sweep_queues import entered
+from tests.security.test_sweep_remoting import ask
 
 EVE = ("eve", "listens")
 """May do everything with queues, exchanges and vhosts, and nothing with topics."""
@@ -557,3 +567,98 @@ async def test_no_get_changes_anything_for_a_page_of_another_server(tmp_path: Pa
                     headers = {**BROWSER, "sec-fetch-site": "cross-site"}
                     await client.get(filled(path, name, "%2F"), headers=headers)
         assert core.log_end == before
+
+
+# -- guessing --------------------------------------------------------------------------------------
+
+
+Guess = Callable[[int], Awaitable[object]]
+
+
+async def looked_at(guess: Guess, count: int, seconds: float) -> int:
+    """How many signatures are looked at, of those that come as fast as they can."""
+    seen: list[str] = []
+
+    def noted(secret: str, content: bytes, body: Any = b"") -> bytes:
+        seen.append(secret)
+        return signature(secret, content, body)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logins, "signature", noted)
+        asked = [asyncio.ensure_future(guess(number)) for number in range(count)]
+        await eventually(lambda: bool(seen), "the first is looked at")
+        await asyncio.sleep(seconds)
+        for each in asked:
+            each.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+    return len(seen)
+
+
+async def test_one_connection_tries_few_signatures(tmp_path: Path) -> None:
+    async with house(tmp_path) as server, client(server) as peer:
+
+        async def guess(number: int) -> None:
+            who = ADMIN[0], f"guess {number}"
+            answer = await ask(peer, who, RequestCode.AUTH_LIST_USER, {}, b"")
+            assert answer.code == ResponseCode.NO_PERMISSION
+
+        assert 1 <= await looked_at(guess, 1_000, 0.5) <= 3
+        # Who signs rightly elsewhere is not held up.
+        async with client(server) as other:
+            assert (await ask(other, ADMIN, RequestCode.AUTH_LIST_USER, {}, b"")).code == 0
+
+
+async def test_one_connection_of_grpc_tries_few_signatures(tmp_path: Path) -> None:
+    async with (
+        house(tmp_path) as server,
+        grpc.aio.insecure_channel(address(server)) as channel,
+    ):
+        path = next(each for each in PATHS if each.endswith("QueryRoute"))
+        request = about(messages.methods()[path][0], "payroll", "g")
+
+        async def guess(number: int) -> None:
+            (answer,) = await called(channel, path, request, (ADMIN[0], f"guess {number}"))
+            assert answer.status.code == Code.UNAUTHORIZED
+
+        assert 1 <= await looked_at(guess, 200, 0.5) <= 3
+        assert (await called(channel, path, request, (EVE[0], "x")))[0].status.code != Code.OK
+
+
+async def test_wrong_signatures_are_answered_later_and_later(tmp_path: Path) -> None:
+    async with house(tmp_path) as server, client(server) as peer:
+        began = time.monotonic()
+        for _ in range(3):
+            answer = await ask(peer, (ADMIN[0], "guess"), RequestCode.AUTH_LIST_USER, {}, b"")
+            assert answer.code == ResponseCode.NO_PERMISSION
+            assert "signature-failed" in (answer.remark or "")
+        assert time.monotonic() - began >= 0.1 + 0.2 + 0.4
+
+
+async def test_what_is_guessed_over_one_protocol_slows_all(tmp_path: Path) -> None:
+    async with house(tmp_path) as server:
+        core, counts = server.broker.logins, []
+
+        def count() -> None:
+            counts.append(core._failures[f"name {EVE[0]}"][0])
+
+        async with client(server) as peer:
+            await ask(peer, (EVE[0], "guess"), RequestCode.AUTH_LIST_USER, {}, b"")
+            count()
+        async with httpx.AsyncClient(base_url=url(server), timeout=SECONDS) as http:
+            assert (await http.get("/v1/session", auth=(EVE[0], "guess"))).status_code == 401
+            count()
+        credentials = pika.PlainCredentials(EVE[0], "guess")
+        place = pika.ConnectionParameters("127.0.0.1", server.config.amqp.port, "/", credentials)
+        with pytest.raises(pika.exceptions.AMQPError):
+            await asyncio.to_thread(pika.BlockingConnection, place)
+        count()
+        with Bare(("127.0.0.1", server.config.stomp.port)) as bare:
+            said = f"login:{EVE[0]}\npasscode:guess\n"
+            await asyncio.to_thread(bare.say, f"CONNECT\naccept-version:1.2\n{said}\n\0".encode())
+            assert (await asyncio.to_thread(bare.hear)).command == "ERROR"
+        count()
+        async with raw(server) as kafka:
+            with pytest.raises((AssertionError, ConnectionError, asyncio.IncompleteReadError)):
+                await log_in(kafka, (EVE[0], "guess"))
+        count()
+    assert counts == [1, 2, 3, 4, 5]

@@ -137,12 +137,11 @@ class Access:
         if action in ADMINISTRATION and self.audit is not None:
             self.audit.asked(who, action, resource, allowed)
         if not allowed:
-            raise not_permitted(who, action, resource)
+            raise not_permitted(who, action, resource[0], " ".join(resource))
 
 
-def not_permitted(who: Principal, action: Action, resource: Resource) -> NotPermittedError:
-    """What somebody is told who may not."""
-    kind, name = resource
-    error = NotPermittedError(f"{who.name or who.address} may not {action} {kind} {name}")
+def not_permitted(who: Principal, action: Action, kind: str, thing: str) -> NotPermittedError:
+    """What somebody is told who may not do that to a thing of a kind."""
+    error = NotPermittedError(f"{who.name or who.address} may not {action} {thing}")
     error.kind = kind
     return error

@@ -5,7 +5,7 @@ Every question says who asks. Nothing here changes anything but `delete_before`.
 
 from typing import TYPE_CHECKING
 
-from onelog.core.access import Principal
+from onelog.core.access import Principal, not_permitted
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.parts import Parts
@@ -136,11 +136,9 @@ class Looking(Parts):
         try:
             self._check_consumer(who, group, message.topic)
         except NotPermittedError as error:
-            refused = NotPermittedError(
-                f"{who.name or who.address} may not consume what is at log offset {log_offset}"
-            )
-            refused.kind = error.kind
-            raise refused from None
+            place = f"what is at log offset {log_offset}"
+            # A name for it here would keep it, and all that it knows, until the collector comes.
+            raise not_permitted(who, "consume", error.kind, place) from None
         return message
 
     def _confirmed_message(self, log_offset: int) -> Message:

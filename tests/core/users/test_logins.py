@@ -120,22 +120,62 @@ def sign(secret: str, content: bytes) -> str:
     return signature(secret, content).decode()
 
 
+def signed(
+    logins: Logins, name: str, given: str, content: bytes, who: str = "", port: int = 1234
+) -> Principal | None:
+    """Whom a signature is of, as it is said at once."""
+    place = Principal(who, "test", f"10.0.0.7:{port}")
+    return logins.signed(name, given, content, place, lambda _: None)
+
+
 def test_a_signature_is_of_who_has_the_secret(logins: Logins) -> None:
-    who = logins.signed("ann", sign("secret", b"x"), b"x", Principal("", *PLACE))
+    who = signed(logins, "ann", sign("secret", b"x"), b"x")
     assert who == Principal("ann", *PLACE)
     for name, given in (
         ("ann", sign("guess", b"x")), ("ann", sign("secret", b"y")), ("ann", ""), ("ann", "\u017f"),
         ("eve", sign("", b"x")), ("eve", sign("nobody", b"x")),
     ):  # fmt: skip
-        with pytest.raises(NotAuthenticatedError, match="signature-failed"):
-            logins.signed(name, given, b"x", Principal("", *PLACE))
+        assert signed(logins, name, given, b"x") is None
+        logins._waits.clear()
 
 
 def test_who_has_no_secret_here_cannot_sign(logins: Logins) -> None:
     logins.users.create_user(SELF, "bob", prove("b"))
     for secret in ("b", "", "nobody"):
-        with pytest.raises(NotAuthenticatedError):
-            logins.signed("bob", sign(secret, b"x"), b"x", Principal("", *PLACE))
+        assert signed(logins, "bob", sign(secret, b"x"), b"x") is None
+        logins._waits.clear()
+
+
+def test_a_wrong_signature_is_answered_later_and_until_then_no_other_is_looked_at(
+    logins: Logins, world: World
+) -> None:
+    answers: list[object] = []
+    here = Principal("", *PLACE)
+    wrong, right = sign("guess", b"x"), sign("secret", b"x")
+    assert logins.signed("ann", wrong, b"x", here, answers.append) is None
+    assert answers == []
+    assert logins.signed("ann", right, b"x", here, answers.append) is None
+    assert "try again later" in str(answers.pop())
+    # Who signs rightly elsewhere, or has done so on this connection, does not wait for others.
+    assert signed(logins, "ann", right, b"x", port=1235) is not None
+    assert signed(logins, "ann", right, b"x", who="ann") is not None
+    world.advance(logins_module.SLOW_MS)
+    assert "wrong access key or signature" in str(answers.pop())
+    assert signed(logins, "ann", right, b"x") is not None
+    assert not logins._waits
+
+
+def test_many_guesses_from_one_host_are_as_slow_as_one(logins: Logins) -> None:
+    """Each on a connection of its own, and whatever else they try meanwhile."""
+    for port in range(logins_module.HOST_CHECKS_MAX):
+        assert signed(logins, "ann", sign(f"guess {port}", b"x"), b"x", port=port) is None
+    failed = logins._failures["name ann"][0]
+    assert signed(logins, "ann", sign("secret", b"x"), b"x", port=5_000) is None
+    assert logins._failures["name ann"][0] == failed
+    answers = told(lambda then: logins.log_in("ann", "guess", "test", "10.0.0.7:6000", then))
+    assert "too many log in" in str(answers)
+    elsewhere = Principal("", "test", "10.0.0.8:1")
+    assert logins.signed("ann", sign("secret", b"x"), b"x", elsewhere, answers.append) is not None
 
 
 # -- SCRAM ---------------------------------------------------------------------------------------

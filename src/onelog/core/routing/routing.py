@@ -329,5 +329,5 @@ class Routing:
             if key in found.shared:
                 self._access.check(who, "publish", ("topic", queue.topic))
             elif self._access.forbids(who, "publish", resource):
-                raise not_permitted(who, "publish", resource)
+                raise not_permitted(who, "publish", "queue", " ".join(resource))
             self._senders.remember(who, place)

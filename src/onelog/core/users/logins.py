@@ -2,7 +2,8 @@
 
 Passwords are checked in a worker, a few at a time. Who fails is answered later and later, by name
 and by address, so that guessing is slow and holds nobody else up; one that was right a moment ago
-is known again without the work.
+is known again without the work. Until a connection has that answer, no other signature that it
+tries is looked at; and while many of one host wait, nothing that these try, however they log in.
 
 Invariant: the answer to a wrong name and to a wrong password is the same, and takes as long.
 """
@@ -13,6 +14,7 @@ import hmac
 import logging
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -50,6 +52,7 @@ SLOW_MS, SLOWEST_MS = 100, 5_000
 FAILURES_MAX = 10_000
 FORGET_MS = 600_000
 WRONG = "wrong user or password"
+_FAILED = "[10015:signature-failed]"
 
 
 @dataclass(eq=False)
@@ -73,6 +76,8 @@ class Logins:
     _known: dict[str, tuple[Proofs, bytes]] = field(default_factory=dict)
     _checking: dict[str, int] = field(default_factory=dict)
     """How many passwords and tokens of each host are being checked."""
+    _waits: Counter[str] = field(default_factory=Counter)
+    """How many who failed wait for the answer: by host, and by address and port."""
     _token_lock: threading.Lock = field(default_factory=threading.Lock)
     _key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
@@ -112,7 +117,7 @@ class Logins:
             then(self._let_in(name, protocol, address))
             return
         host = address.rpartition(":")[0]
-        if not self._begin_check(host, then):
+        if not self._begin_check(address, then):
             return
         right: list[bool] = []
 
@@ -132,10 +137,12 @@ class Logins:
 
         self._offload(check)
 
-    def _begin_check(self, host: str, then: OnLoggedIn) -> bool:
+    def _begin_check(self, address: str, then: OnLoggedIn) -> bool:
         """Take a place for a check; False if there is none, all or those of one host."""
+        host = address.rpartition(":")[0]
         own = self._checking.get(host, 0)
-        if own >= HOST_CHECKS_MAX or sum(self._checking.values()) >= CHECKS_MAX:
+        is_full = own >= HOST_CHECKS_MAX or sum(self._checking.values()) >= CHECKS_MAX
+        if is_full or self._waits[host] >= HOST_CHECKS_MAX:
             self.failed += 1
             then(NotAuthenticatedError("too many log in at this moment: try again later"))
             return False
@@ -164,34 +171,58 @@ class Logins:
         now = self._clock.now_ms()
         if len(self._failures) >= FAILURES_MAX:
             self._failures.clear()
-        worst = 0
-        for key in (f"name {name}", f"host {address.rpartition(':')[0]}"):
+        worst, host = 0, address.rpartition(":")[0]
+        for key in (f"name {name}", f"host {host}"):
             count, last_ms = self._failures.get(key, (0, 0))
             count = 1 if now - last_ms > FORGET_MS else count + 1
             self._failures[key] = count, now
             worst = max(worst, count)
         wait_ms = min(SLOW_MS << min(worst - 1, 16), SLOWEST_MS)
         log.warning("login of %r over %s from %s failed (%d)", name, protocol, address, worst)
-        self._schedule(wait_ms, lambda: then(NotAuthenticatedError(why)))
+        self._waits.update((host, address))
+
+        def over() -> None:
+            for key in (host, address):
+                self._waits[key] -= 1
+                if not self._waits[key]:
+                    del self._waits[key]
+            then(NotAuthenticatedError(why))
+
+        self._schedule(wait_ms, over)
 
     # -- signatures ----------------------------------------------------------------------------
 
     def signed(
-        self, name: str, given: str, content: bytes, who: Principal, body: Buffer = b""
-    ) -> Principal:
-        """Who has signed a request; `NotAuthenticatedError` if it was not they.
+        self,
+        name: str,
+        given: str,
+        content: bytes,
+        who: Principal,
+        refused: OnLoggedIn,
+        body: Buffer = b"",
+    ) -> Principal | None:
+        """Who has signed a request; None if it was not they, which is told later to `refused`.
 
         `who` is known so far: the same again, if it is still that one.
         """
+        is_known = who.name == name
+        if not is_known and self._waits and self._has_to_wait(who.address):
+            self.failed += 1
+            refused(NotAuthenticatedError(f"{_FAILED} too many came from here: try again later"))
+            return None
         user: User | None = self.users.users.known.get(name)
         secret = "" if user is None or user.disabled else user.proofs.secret
         right = signature(secret or "nobody", content, body)
         if not secret or not hmac.compare_digest(right, given.encode()):
-            self.failed += 1
-            raise NotAuthenticatedError(
-                f"[10015:signature-failed] wrong access key or signature (access key {name!r})"
-            )
-        return who if who.name == name else who._replace(name=name)
+            why = f"{_FAILED} wrong access key or signature (access key {name!r:.80})"
+            self.fail(name, who.protocol, who.address, refused, why)
+            return None
+        return who if is_known else who._replace(name=name)
+
+    def _has_to_wait(self, address: str) -> bool:
+        """Whether an answer of before is still to be waited for there."""
+        host = address.rpartition(":")[0]
+        return self._waits[address] > 0 or self._waits[host] >= HOST_CHECKS_MAX
 
     def signing_secret(self, who: Principal) -> str:
         """What somebody who has logged in signs with; empty if they cannot."""
@@ -203,7 +234,7 @@ class Logins:
     def log_in_by_token(self, token: str, protocol: str, address: str, then: OnLoggedIn) -> None:
         """Whom does that token name? Told when a worker knows."""
         host = address.rpartition(":")[0]
-        if not self._begin_check(host, then):
+        if not self._begin_check(address, then):
             return
         found: list[str | OnelogError] = []
 

@@ -95,6 +95,11 @@ class Call:
         """Tell what went wrong."""
         self.tell(status_of(error))
 
+    def refused(self, error: Principal | OnelogError) -> None:
+        """Tell who it was not that signed, when that may be told."""
+        if isinstance(error, OnelogError) and not self.is_over:
+            self.guard(self.fail, error)
+
     def tell(self, status: Any) -> None:
         """Answer with nothing but a status."""
         if self.method.answers_by is not None:
@@ -271,15 +276,21 @@ class GrpcSession(FramedSession):
             return
         if not self.gateway.broker.users.is_open:
             try:
-                call.who = self._signer(call)
-                self.connection.user = call.who.name
+                who = self._signer(call)
+                if who is None:
+                    return
+                call.who = who
+                self.connection.user = who.name
             except NotAuthenticatedError as error:
                 call.fail(error)
                 return
         call.guard(method.handle, call, request)
 
-    def _signer(self, call: Call) -> Principal:
-        """Who has signed the call; `NotAuthenticatedError` if somebody must, and nobody has."""
+    def _signer(self, call: Call) -> Principal | None:
+        """Who has signed the call; None if it was not they, which is answered later.
+
+        `NotAuthenticatedError` if somebody must sign, and nobody has.
+        """
         logins = self.gateway.broker.logins
         signed = _SIGNED.fullmatch(call.header(b"authorization"))
         if signed is None:
@@ -288,8 +299,9 @@ class GrpcSession(FramedSession):
             return self.who
         given = base64.b64encode(bytes.fromhex(signed[2])).decode()
         content = call.header(b"x-mq-date-time").encode()
-        self._signed = logins.signed(signed[1], given, content, self._signed)
-        return self._signed
+        who = logins.signed(signed[1], given, content, self._signed, call.refused)
+        self._signed = who or self._signed
+        return who
 
     def ended(self, stream: Stream) -> None:
         """A call is over, however."""

@@ -183,14 +183,23 @@ class BrokerSession(ServerSession[Answer]):
         connection.user = self.principal.name
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
 
-    def authenticate(self, command: Command) -> None:
-        """Who has signed the request? `NotAuthenticatedError` if somebody must, and nobody has."""
+    def authenticate(self, command: Command) -> bool:
+        """Who has signed the request? False if it was not they, which is answered later.
+
+        `NotAuthenticatedError` if somebody must sign, and nobody has.
+        """
         ext = command.ext
         name = ext.get(ACCESS_KEY)
         who = self._unsigned
         if name is not None:
             content, signature = signed_parts(command.code, ext)
-            who = self._logins.signed(name, signature, content, self.principal, command.body)
+            signer = self._logins.signed(
+                name, signature, content, self.principal, partial(self._refused, command),
+                command.body,
+            )  # fmt: skip
+            if signer is None:
+                return False
+            who = signer
         elif not who.name and self._logins.is_needed:
             raise errors.NotAuthenticatedError(
                 "No accessKey is configured: requests have to be signed by a user. For onelog set "
@@ -199,6 +208,11 @@ class BrokerSession(ServerSession[Answer]):
         if who is not self.principal:
             self.principal = who
             self.connection.user = who.name
+        return True
+
+    def _refused(self, command: Command, error: Principal | errors.OnelogError) -> None:
+        if isinstance(error, errors.OnelogError) and not self.connection.closing:
+            self.fail(command, error)
 
     def answer(self, command: Command, answer: Answer) -> None:
         """Send a successful answer."""
@@ -285,8 +299,7 @@ def signed_only(handler: Handler) -> Handler:
     """The handler of a request that has to say who it is from."""
 
     def handle(session: BrokerSession, command: Command) -> Answer | None:
-        session.authenticate(command)
-        return handler(session, command)
+        return handler(session, command) if session.authenticate(command) else None
 
     return handle
 
@@ -296,7 +309,8 @@ def perhaps_signed(handler: Handler, for_others: Handler) -> Handler:
 
     def handle(session: BrokerSession, command: Command) -> Answer | None:
         if ACCESS_KEY in command.ext or session.principal.name:
-            session.authenticate(command)
+            if not session.authenticate(command):
+                return None
             if session.principal.name:
                 return handler(session, command)
         return for_others(session, command)
