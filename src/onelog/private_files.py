@@ -5,10 +5,10 @@ repairs what an older version or a copy has left open. RocketMQ's processes of t
 and write them as before.
 """
 
+import contextlib
 import logging
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -29,35 +29,46 @@ def make_folder(path: Path) -> None:
         missing.append(path)
         path = path.parent
     for each in reversed(missing):
-        each.mkdir(FOLDER_MODE, exist_ok=True)
+        os.makedirs(each, FOLDER_MODE, exist_ok=True)
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file that is for nobody else."""
+    with open(path, "wb", opener=opener) as file:
+        file.write(data)
 
 
 def close_to_others(folder: Path) -> int:
     """Take from others what they may do with a folder and all that is in it; in how many places.
 
-    What belongs to somebody else stays as it is. Links are not followed.
+    What belongs to another user stays as it is. Links are not followed.
     """
-    count = 0
-    for path in _within(folder):
-        try:
-            mode = os.lstat(path).st_mode
-            if mode & _OTHERS and not stat.S_ISLNK(mode):
+    closed, failed, left = 0, "", [str(folder)]
+
+    def close(path: str, mode: int) -> None:
+        nonlocal closed, failed
+        if mode & _OTHERS and not stat.S_ISLNK(mode):
+            try:
                 os.chmod(path, stat.S_IMODE(mode) & ~_OTHERS)
-                count += 1
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            log.warning("%s can be read by others, and stays so: %s", path, error)
-    if count:
+                closed += 1
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                failed = failed or str(error)
+
+    close(left[0], os.stat(folder).st_mode)
+    while left:
+        with os.scandir(left.pop()) as found:
+            for entry in found:
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(entry.path)
+                with contextlib.suppress(FileNotFoundError):
+                    close(entry.path, entry.stat(follow_symlinks=False).st_mode)
+    if closed:
         log.warning(
             "%s: other users of this machine could read or write %d files and folders, and cannot "
-            "any more (0600 and 0700 now)", folder, count,
+            "any more (0600 and 0700 now)", folder, closed,
         )  # fmt: skip
-    return count
-
-
-def _within(folder: Path) -> Iterator[str]:
-    yield str(folder)
-    for parent, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            yield os.path.join(parent, name)
+    if failed:
+        log.warning("%s: other users may be able to read something there: %s", folder, failed)
+    return closed

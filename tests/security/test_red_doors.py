@@ -2,6 +2,9 @@
 lock."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +17,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from onelog.config import Value
+from onelog.config import StoreConfig, Value
 from onelog.core.access import SELF, Principal
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.users import logins
@@ -22,12 +25,14 @@ from onelog.core.users.keys import Keys
 from onelog.core.users.passwords import prove, signature
 from onelog.core.users.permissions import Rule
 from onelog.core.workqueues.policies import Policy
-from onelog.errors import NotPermittedError
+from onelog.errors import NotPermittedError, StoreLockedError
 from onelog.message import NewMessage
 from onelog.names import TABLES_TOPIC
 from onelog.record.forms import amqp_fields
 from onelog.replication import node
 from onelog.server import BrokerServer
+from onelog.store.folder import lock_holder
+from onelog.store.message_store import MessageStore
 from onelog.wire.grpc import messages
 from onelog.wire.grpc.codes import Code
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -567,6 +572,39 @@ async def test_no_get_changes_anything_for_a_page_of_another_server(tmp_path: Pa
                     headers = {**BROWSER, "sec-fetch-site": "cross-site"}
                     await client.get(filled(path, name, "%2F"), headers=headers)
         assert core.log_end == before
+
+
+# -- the lock of a store ---------------------------------------------------------------------------
+
+
+def test_who_deletes_the_lock_file_lets_no_second_broker_in(tmp_path: Path) -> None:
+    store = MessageStore.open(tmp_path, StoreConfig())
+    (tmp_path / "lock").unlink()
+    with pytest.raises(StoreLockedError, match="in use by another broker"):
+        MessageStore.open(tmp_path, StoreConfig())
+    assert lock_holder(tmp_path) == os.getpid()
+    store.close()
+    assert lock_holder(tmp_path) is None
+    MessageStore.open(tmp_path, StoreConfig()).close()
+
+
+def test_another_file_in_the_place_of_the_lock_file_lets_nobody_in(tmp_path: Path) -> None:
+    store = MessageStore.open(tmp_path, StoreConfig())
+    (tmp_path / "new").write_bytes(b"lock")
+    (tmp_path / "new").replace(tmp_path / "lock")
+    opens = f"""
+import sys
+from pathlib import Path
+from onelog.config import StoreConfig
+from onelog.store.message_store import MessageStore
+try:
+    MessageStore.open(Path({str(tmp_path)!r}), StoreConfig())
+except Exception as error:
+    sys.exit(type(error).__name__)
+"""
+    ended = subprocess.run([sys.executable, "-c", opens], capture_output=True, text=True)
+    assert ended.stderr.strip() == "StoreLockedError"
+    store.close()
 
 
 # -- guessing --------------------------------------------------------------------------------------

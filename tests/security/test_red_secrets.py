@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import os
+import stat
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
@@ -28,6 +30,8 @@ from onelog.names import (
     TABLES_TOPIC,
     TIMER_TOPIC,
 )
+from onelog.nameserver.kv import save_kv
+from onelog.net.tls import write_self_signed
 from onelog.server import BrokerServer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from tests.gateways.http.live import SECONDS, url
@@ -341,3 +345,94 @@ async def test_the_salt_of_a_user_that_is_none_survives_a_restart(tmp_path: Path
             salts.append(fields[1])
             assert len(fields[1]) == len(b"s=") + 24
     assert salts[0] == salts[1]
+
+
+# -- whose files these are -------------------------------------------------------------------------
+
+
+def open_to_others(folder: Path) -> dict[str, str]:
+    """What other users of the machine may do something with, and what."""
+    found = {}
+    for each in (folder, *folder.rglob("*")):
+        mode = stat.S_IMODE(each.lstat().st_mode)
+        if mode & 0o077:
+            found[str(each.relative_to(folder))] = oct(mode)
+    return found
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    """As if nobody had thought of it."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("open_umask")
+async def test_nothing_in_a_store_is_for_other_users(tmp_path: Path) -> None:
+    async with house(tmp_path) as server, client(server) as peer:
+        core = server.broker
+        for number in range(3):
+            core.admin.create_topic(SELF, TopicConfig(f"t{number}", 2, 2))
+        for number in range(20):
+            ext = {"KEYS": f"k{number}", "TIMER_DELAY_MS": "60000"}
+            await peer.send("t0", bytes(90_000), ext)
+        core.timers.export_checkpoint()
+        core.workqueues.declare(SELF, "/", "q", durable=True)
+        core.tables.snapshot(wait=True)
+        await asyncio.sleep(0.1)
+        assert await asyncio.to_thread(open_to_others, tmp_path / "store") == {}
+    assert await asyncio.to_thread(open_to_others, tmp_path / "store") == {}
+
+
+def crashed(store: Path) -> None:
+    """Leave behind the log what a crash does."""
+    segment = next((store / "commitlog").iterdir())
+    end = len(segment.read_bytes().rstrip(b"\0"))
+    with open(segment, "r+b") as file:
+        file.seek(end + 16)
+        file.write(b"what a crash has left")
+    (store / "abort").touch()
+
+
+@pytest.mark.usefixtures("open_umask")
+async def test_what_is_cut_from_the_log_is_kept_for_nobody_else(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server:
+        server.broker.admin.create_topic(SELF, TopicConfig("t", 1, 1))
+    await asyncio.to_thread(crashed, tmp_path / "store")
+    async with broker(tmp_path):
+        pass
+    assert list((tmp_path / "store" / "onelog-cut").iterdir())
+    assert await asyncio.to_thread(open_to_others, tmp_path / "store") == {}
+
+
+@pytest.mark.usefixtures("open_umask")
+async def test_a_store_that_others_could_read_is_closed_at_the_next_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with house(tmp_path):
+        pass
+    store = tmp_path / "store"
+    for each in (store, *store.rglob("*")):
+        each.chmod(0o755 if each.is_dir() else 0o664)
+    outside = tmp_path / "outside"
+    outside.touch()
+    (store / "config" / "link").symlink_to(outside)
+    async with broker(tmp_path, **PORTS):
+        left = await asyncio.to_thread(open_to_others, store)
+    assert left in ({}, {"config/link": "0o777"})
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o666
+    assert "other users of this machine could read or write" in caplog.text
+    caplog.clear()
+    async with broker(tmp_path, **PORTS):
+        pass
+    assert "other users" not in caplog.text
+
+
+@pytest.mark.usefixtures("open_umask")
+async def test_a_key_and_a_certificate_are_made_for_nobody_else(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    Keys(folder / "deep" / "key").load()
+    write_self_signed(folder)
+    save_kv(folder / "names" / "kv.json", b"{}")
+    assert open_to_others(folder) == {}

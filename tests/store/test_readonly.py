@@ -327,6 +327,8 @@ def public_folder() -> Iterator[Path]:
         folder = Path(name)
         folder.chmod(0o755)
         write_sample(folder / "store")
+        for each in (folder / "store", *(folder / "store").rglob("*")):
+            each.chmod(0o755)  # As somebody has left it who wants others to read it.
         yield folder / "store"
 
 

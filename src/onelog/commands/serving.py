@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from onelog.config import Loaded, load, value_of
 from onelog.errors import ConfigError, OnelogError
+from onelog.private_files import make_folder
 
 if TYPE_CHECKING:
     from onelog.net.capacity import Capacity
@@ -54,6 +55,7 @@ log = logging.getLogger(__name__)
 def start(text: str) -> int:
     """Run a server whose command line was read by `serve`; the exit code."""
     given = json.loads(text)
+    os.umask(0o077)  # Also what others make for us, an etcd for instance, is nobody else's.
     try:
         run(_main(given), given["verbose"])
     except* OnelogError as group:  # One of several processes, or the only one.
@@ -396,7 +398,7 @@ def _etcd(data: Path, port: int) -> "Child":
         # What was is of no use to anybody: nodes ask for what is.
         *("--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000"),
     ]
-    data.mkdir(parents=True, exist_ok=True)
+    make_folder(data)
     return Child("etcd", [], command, data / "etcd.log")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec import field
 
 from onelog.errors import ConfigError, InvalidRequestError, KeyNotFoundError, WireError
+from onelog.private_files import make_folder, opener
 from onelog.wire.remoting.body import Body
 from onelog.wire.remoting.routes import KVTable
 
@@ -96,9 +97,9 @@ def load_kv(path: Path) -> KvConfig:
 
 def save_kv(path: Path, content: bytes) -> None:
     """Put `content` in the place of the file, as a whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     fresh = path.with_name(path.name + ".tmp")
-    with open(fresh, "wb") as file:
+    with open(fresh, "wb", opener=opener) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

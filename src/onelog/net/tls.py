@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from onelog.errors import ConfigError
+from onelog.private_files import write
 
 if TYPE_CHECKING:
     # Clients need neither: to import the settings of a whole broker takes longer than to connect.
@@ -275,13 +276,11 @@ def write_self_signed(folder: Path, names: tuple[str, ...] = ("localhost",)) -> 
         .sign(key, hashes.SHA256())
     )
     cert_path, key_path = folder / "cert.pem", folder / "key.pem"
-    cert_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key_path.touch(mode=0o600)
-    key_path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
+    write(cert_path, certificate.public_bytes(serialization.Encoding.PEM))
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
     )
+    write(key_path, pem)
     return cert_path, key_path

@@ -28,6 +28,7 @@ from onelog.core.cursors.offsets import cursor_key
 from onelog.core.durable.tables import Change, DataVersion
 from onelog.core.membership.assignment import RequestMode
 from onelog.errors import StoreCorruptError, StoreError, WireError
+from onelog.private_files import make_folder, write
 from onelog.rocketmq.tables import (
     delay_body,
     group_body,
@@ -161,8 +162,8 @@ def replace_file(path: Path, content: bytes) -> None:
     """Write a config file anew, and keep what it said before beside it."""
     temporary = path.with_name(path.name + ".tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
+        make_folder(path.parent)
+        write(temporary, content)
         if path.exists():
             os.replace(path, path.with_name(path.name + ".bak"))
         os.replace(temporary, path)

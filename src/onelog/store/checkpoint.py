@@ -12,6 +12,7 @@
 Invariant: the safe offset never runs ahead of the disk; recovery replays the log from there.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -23,6 +24,7 @@ from isal.isal_zlib import crc32
 
 from onelog import __version__
 from onelog.errors import StoreLockedError, StoreVersionError
+from onelog.private_files import FILE_MODE, write
 from onelog.store.segment import disk_error, opened, sync_file, sync_folder
 
 FORMAT_VERSION = 1
@@ -110,7 +112,7 @@ class AbortMark:
 
     def set(self) -> None:
         """From now on, not clean."""
-        self.path.write_text(str(os.getpid()))
+        write(self.path, str(os.getpid()).encode())
         sync_folder(self.path.parent)
 
     def clear(self) -> None:
@@ -120,33 +122,46 @@ class AbortMark:
 
 
 class StoreLock:
-    """At most one writer per store, RocketMQ included."""
+    """At most one writer per store, RocketMQ included.
+
+    The folder is locked, too: who deletes the file does not let anybody in.
+    """
 
     def __init__(self, path: Path) -> None:
         # Java locks with POSIX record locks, which do not see a second opening in the same
         # process; flock does. The two do not know of each other, so both are taken.
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._fds = [os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)]
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+            try:
+                fcntl.flock(self._fds[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno == errno.EAGAIN:
+                    raise
+                # Some network file systems lock files only.
+            self._fds.append(os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE))
+            fcntl.flock(self._fds[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(self._fds[1], fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
         except OSError as error:
-            os.close(self._fd)
+            self.leave()
+            if error.errno != errno.EAGAIN:
+                raise
             raise StoreLockedError(
-                f"{path.parent} is in use by another broker (its file {path.name!r} is locked): "
-                "stop that one, or choose another folder"
+                f"{path.parent} is in use by another broker (it, or its file {path.name!r}, is "
+                "locked): stop that one, or choose another folder"
             ) from error
-        if os.fstat(self._fd).st_size == 0:
-            os.write(self._fd, b"lock")
+        if os.fstat(self._fds[1]).st_size == 0:
+            os.write(self._fds[1], b"lock")
 
     def release(self) -> None:
         """Let others have the store, also if a forked process still has the file open."""
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        for descriptor in self._fds:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         self.leave()
 
     def leave(self) -> None:
         """In a forked process: the lock is its parent's. Done again, it closes nobody's file."""
-        descriptor, self._fd = self._fd, -1
-        if descriptor >= 0:
+        descriptors, self._fds = self._fds, []
+        for descriptor in descriptors:
             os.close(descriptor)
 
 
@@ -171,6 +186,5 @@ def check_version(path: Path) -> None:
 def write_version(path: Path) -> None:
     """Mark a store as one that OneLog has written to."""
     if not path.exists() or not path.stat().st_size:
-        path.write_text(
-            json.dumps({"format": FORMAT_VERSION, "written_by": f"onelog {__version__}"})
-        )
+        signature = {"format": FORMAT_VERSION, "written_by": f"onelog {__version__}"}
+        write(path, json.dumps(signature).encode())

@@ -32,6 +32,7 @@ from onelog.errors import (
     StoreVersionError,
 )
 from onelog.message import Appended, LogOffset, Message, NewMessage, NewRun
+from onelog.private_files import make_folder
 from onelog.record.decode import Blank, Broken, check, require_message
 from onelog.record.encode import (
     encode,
@@ -229,7 +230,7 @@ class CommitLog:
             )
 
     def _add_segment(self, start: int) -> Segment:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         path = self.folder / file_name(start)
         segment = Segment(path, start, self.segment_bytes, writable=True)
         self._segments = (*self._segments, segment)

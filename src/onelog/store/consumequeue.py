@@ -34,6 +34,7 @@ from pathlib import Path
 import numpy as np
 
 from onelog.errors import StoreCorruptError, StoreError, StoreVersionError
+from onelog.private_files import make_folder
 from onelog.record.entries import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, PADDING, PADDING_SIZE
 from onelog.store.queue_files import YOUNG_BYTES, QueueFiles
 from onelog.store.queue_folders import parents_of
@@ -193,7 +194,7 @@ class ConsumeQueue:
         """Make a file, and its folder."""
         path = self._name(file)
         try:
-            os.makedirs(self._folder_name, exist_ok=True)
+            make_folder(Path(self._folder_name))
             with opened(path, os.O_RDWR | os.O_CREAT) as fd:
                 os.ftruncate(fd, self._file_entries * ENTRY_BYTES)
         except OSError as error:

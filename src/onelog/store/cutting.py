@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from onelog.errors import StoreFullError
+from onelog.private_files import make_folder, opener
 from onelog.store.commitlog import CommitLog
 from onelog.store.segment import Segment, disk_error, file_name, sync_file, sync_folder
 
@@ -75,7 +76,7 @@ def put_aside(log: CommitLog, behind: Sequence[Piece]) -> tuple[Path, ...]:
                 f"the disk of {log.folder} has not the room to keep {size} bytes that are to be "
                 f"cut from the log's end, and to get others: {free} bytes are free"
             )
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         for segment, at, length in behind:
             target = _free_name(folder, segment.start + at)
             if at or segment is log.segments[0]:
@@ -103,7 +104,7 @@ def _free_name(folder: Path, log_offset: int) -> Path:
 
 
 def _copy(segment: Segment, at: int, size: int, target: Path) -> None:
-    with open(target, "wb") as out:
+    with open(target, "wb", opener=opener) as out:
         for place in range(at, at + size, _COPY_BYTES):
             out.write(segment.read_around(place, min(_COPY_BYTES, at + size - place)))
         out.flush()

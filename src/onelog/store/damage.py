@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from onelog.private_files import write
 from onelog.record.decode import Blank, Broken
 from onelog.store.columns import RecordWalk, Stretch
 from onelog.store.commitlog import next_record
@@ -83,7 +84,8 @@ def remember_damage(
         path = store / FILE
         try:
             if known:
-                path.with_suffix(".tmp").write_text(json.dumps({"damage": known}, indent=1))
+                text = json.dumps({"damage": known}, indent=1)
+                write(path.with_suffix(".tmp"), text.encode())
                 os.replace(path.with_suffix(".tmp"), path)
             else:
                 path.unlink(missing_ok=True)

@@ -320,7 +320,8 @@ def lock_holder(folder: Path) -> int | None:
             return os.getpid()
         fd = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
-        return None
+        # Somebody may have deleted it; the folder is locked all the same.
+        return next(_flock_holders(folder), None)
     except OSError as error:
         raise disk_error(error, path, "read") from error
     try:
@@ -333,13 +334,15 @@ def lock_holder(folder: Path) -> int | None:
 
 def _holds_itself(path: Path) -> bool:
     """Whether this very process has locked a file."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode) or not os.path.exists("/proc/locks"):
-        return False
+    return stat.S_ISREG(path.stat().st_mode) and os.getpid() in _flock_holders(path)
+
+
+def _flock_holders(path: Path) -> Iterator[int]:
+    """The processes that have locked a file or folder, where the system tells."""
+    if not path.exists() or not os.path.exists("/proc/locks"):
+        return
+    inode = str(path.stat().st_ino)
     with open("/proc/locks") as locks:
-        rows = [line.split() for line in locks]
-    return any(
-        row[4] == str(os.getpid()) and row[5].rpartition(":")[2] == str(found.st_ino)
-        for row in rows
-        if len(row) > 5
-    )
+        for row in map(str.split, locks):
+            if len(row) > 5 and row[5].rpartition(":")[2] == inode:
+                yield int(row[4])

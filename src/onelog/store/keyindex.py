@@ -48,6 +48,7 @@ from onelog.message import (
     java_hash,
     property_bytes,
 )
+from onelog.private_files import FILE_MODE, make_folder
 from onelog.store.segment import disk_error, sync_file, written_ranges
 
 HEADER = Struct(">qqqqii")
@@ -85,7 +86,7 @@ class IndexFile:
         self._fd = -1
         created = not path.exists()
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY, 0o644)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY, FILE_MODE)
             if writable:
                 self._make(created)
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
@@ -389,7 +390,7 @@ class KeyIndex:
                 done = upto
 
     def _add_file(self, now_ms: int) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         name = _name_at(now_ms)
         if self._files and name <= self._files[-1].path.name:
             # Names give the order of files, also when the clock was set back.

@@ -34,6 +34,7 @@ from onelog.errors import (
 )
 from onelog.message import LogOffset
 from onelog.metrics import Histogram
+from onelog.private_files import close_to_others
 from onelog.store.checkpoint import AbortMark, Checkpoint, StoreLock, write_version
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ConsumeQueue
@@ -128,6 +129,7 @@ class MessageStore(StoreWriter):
             check_is_store(folder)
             make_folders(folder)
             lock = StoreLock(folder / "lock")
+            close_to_others(folder)
         except OSError as error:
             raise disk_error(error, folder, "open a store in") from error
         try:

@@ -25,6 +25,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from onelog.jobs import Job
+from onelog.private_files import make_folder
 
 FOLDER = "onelog-spare"
 IN_THREAD = True
@@ -89,7 +90,7 @@ class QueueFiles:
         self._discarded += 1
         target = self._folder / f"deleted-{self._discarded}"
         try:
-            self._folder.mkdir(exist_ok=True)
+            make_folder(self._folder)
             os.rename(folder, target)
         except FileNotFoundError:
             return

@@ -31,6 +31,7 @@ from onelog.errors import (
     StoreFullError,
     StorePermissionError,
 )
+from onelog.private_files import FILE_MODE, FOLDER_MODE, opener
 
 FILE_NAME = re.compile(r"\d{20}")
 IOV_MAX = 1024
@@ -101,7 +102,7 @@ def numbered_files(folder: Path) -> list[tuple[int, int]]:
 @contextlib.contextmanager
 def opened(path: Path | str, flags: int = os.O_RDONLY) -> Iterator[int]:
     """The descriptor of a file, for as long as the block lasts."""
-    fd = os.open(path, flags, 0o644)
+    fd = os.open(path, flags, FILE_MODE)
     try:
         yield fd
     finally:
@@ -136,7 +137,7 @@ def write_whole(path: Path, text: str) -> None:
     """Make a small file, or replace it: after a crash it has the old content or the new one."""
     new = path.with_suffix(".new")
     try:
-        with new.open("w") as file:
+        with open(new, "w", opener=opener) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -154,7 +155,7 @@ def make_folders(folder: Path) -> None:
             break
         made.append(each)
     for each in reversed(made):
-        each.mkdir(exist_ok=True)
+        each.mkdir(FOLDER_MODE, exist_ok=True)
         sync_folder(each.parent)
 
 
@@ -184,7 +185,7 @@ class Segment:
         self._name_durable = path.exists()
         flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
         try:
-            self._fd = os.open(path, flags, 0o644)
+            self._fd = os.open(path, flags, FILE_MODE)
             if writable and os.fstat(self._fd).st_size != size:
                 os.ftruncate(self._fd, size)
         except OSError as error:

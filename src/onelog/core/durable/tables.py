@@ -41,6 +41,7 @@ from onelog.core.durable.writer import Writer
 from onelog.errors import MessageError, OnelogError, StoreCorruptError, StoreError
 from onelog.message import NewMessage
 from onelog.names import TABLES_FILE, TABLES_TOPIC
+from onelog.private_files import make_folder, opener
 from onelog.record.decode import decode_message, decode_messages
 from onelog.store.message_store import MessageStore
 
@@ -488,8 +489,8 @@ class Tables:
                 return  # A worker came late, after a newer snapshot was written, or another core.
             temporary = self._path.with_suffix(".tmp")
             try:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                with open(temporary, "wb") as file:
+                make_folder(self._path.parent)
+                with open(temporary, "wb", opener=opener) as file:
                     file.writelines(data)
                     file.flush()
                     os.fsync(file.fileno())

@@ -33,6 +33,7 @@ from isal.isal_zlib import crc32
 
 from onelog.core.schedule.progress import Numbers, Progress
 from onelog.errors import StoreCorruptError
+from onelog.private_files import make_folder, opener
 from onelog.store.segment import disk_error
 
 MAGIC = b"OLTIMER1"
@@ -148,8 +149,8 @@ def write_sorted(folder: Path, first: int, end: int, last_at: int, columns: Colu
     path = folder / f"{first:020d}-{end:020d}"
     temporary = path.with_suffix(".tmp")
     try:
-        folder.mkdir(exist_ok=True)
-        with open(temporary, "wb") as file:
+        make_folder(folder)
+        with open(temporary, "wb", opener=opener) as file:
             file.write(head)
             file.write(dues)
             file.write(offsets)

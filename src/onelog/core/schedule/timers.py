@@ -49,6 +49,7 @@ from onelog.errors import (
 from onelog.jobs import Job
 from onelog.message import Appended, Message, NewMessage
 from onelog.names import TIMER_TOPIC
+from onelog.private_files import write
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -220,7 +221,7 @@ class Timers:
             folder = self._store.folder
             read_ms, position = self.checkpoint
             data = _CHECKPOINT.pack(read_ms, 0, position, position).ljust(4_096, b"\0")
-            (folder / "config" / "timercheck").write_bytes(data)
+            write(folder / "config" / "timercheck", data)
             # Its own wheel, from before we had the store, would deliver again what it knows.
             shutil.rmtree(folder / "timerlog", ignore_errors=True)
             (folder / "timerwheel").unlink(missing_ok=True)

@@ -20,6 +20,7 @@ import msgspec
 
 from onelog.clock import Clock
 from onelog.core.access import SELF, Principal, Resource
+from onelog.private_files import make_folder, opener
 
 log = logging.getLogger(__name__)
 
@@ -116,13 +117,12 @@ class Audit:
         newest = self._path(0)
         try:
             with self._file_lock:
-                self._folder.mkdir(parents=True, exist_ok=True)
+                make_folder(self._folder)
                 if newest.exists() and newest.stat().st_size + len(data) > FILE_BYTES_MAX:
                     for number in range(FILES_MAX - 1, 0, -1):
                         if self._path(number - 1).exists():
                             self._path(number - 1).replace(self._path(number))
-                newest.touch(mode=0o600)
-                with newest.open("ab") as file:
+                with open(newest, "ab", opener=opener) as file:
                     file.write(data)
         except OSError as error:
             log.error("the audit log cannot be written: %s: %s", error, data.decode().strip())
