@@ -14,6 +14,9 @@ from typing import Any
 
 from hpack import Encoder
 
+from onelog.record.forms import kafka as batches
+from onelog.record.forms.kafka import Codec
+from onelog.record.forms.neutral import Neutral
 from onelog.wire.amqp.frame import GREETING, content_frames, method_frame
 from onelog.wire.amqp.methods import ENCODERS
 from onelog.wire.grpc.http2 import PREFACE
@@ -58,6 +61,18 @@ def kafka_fetch(topic: str, partitions: Sequence[int], bytes_max: int = 1 << 20)
             "isolation_level": 0, "topics": [{"topic": topic, "partitions": wanted}],
         },
     )  # fmt: skip
+
+
+def kafka_batch(*values: bytes, codec: Codec = Codec.NONE) -> bytes:
+    """A batch as a producer sends it."""
+    return batches.from_neutral([Neutral(b"k", value, (), 1_000) for value in values], codec=codec)
+
+
+def kafka_produce(topic: str, batch: bytes) -> bytes:
+    """A batch for one partition."""
+    wanted = {"name": topic, "partition_data": [{"index": 0, "records": batch}]}
+    fields = {"transactional_id": None, "acks": 1, "timeout_ms": 1_000, "topic_data": [wanted]}
+    return kafka(ApiKey.PRODUCE, 7, fields)
 
 
 # -- AMQP --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Protocol
 
 from onelog.net.peer import Peer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
@@ -21,7 +22,6 @@ from onelog.wire.remoting.registration import (
 )
 from tests.gateways.remoting.live import Client, bodies
 from tests.gateways.remoting.samples import CLIENT, GROUP, TOPIC
-from tests.wire.remoting.mutation import Mutation
 
 ANSWER_SECONDS_MAX = 30.0
 SENDERS = 32
@@ -51,7 +51,17 @@ async def send_all(port: int, frames: Sequence[bytes], *, rude: bool) -> bytes:
         writer.transport.abort() if rude else writer.close()
 
 
-async def bombard(port: int, mutation: Mutation, random: Random, count: int) -> int:
+class Changed(Protocol):
+    """Where changed frames come from."""
+
+    def hello(self) -> bytes:
+        """How a connection begins."""
+
+    def frame(self) -> bytes:
+        """The next of them."""
+
+
+async def bombard(port: int, mutation: Changed, random: Random, count: int) -> int:
     """Send so many changed requests from several clients at a time.
 
     Returns how many connections got an answer before they were closed.
@@ -65,7 +75,7 @@ async def bombard(port: int, mutation: Mutation, random: Random, count: int) -> 
             # What follows a frame that is none is not read: most are the only one.
             burst = min(left, random.choice((1, 1, 1, 1, 5)))
             left -= burst
-            frames = [mutation.frame() for _ in range(burst)]
+            frames = [mutation.hello(), *(mutation.frame() for _ in range(burst))]
             got = await send_all(port, frames, rude=random.random() < 0.1)
             answered += bool(got)
 

@@ -62,6 +62,10 @@ class Mutation:
             self._with_dialect, self._with_code, self._with_flag,
         )  # fmt: skip
 
+    def hello(self) -> bytes:
+        """How a connection begins: remoting has no greeting."""
+        return b""
+
     def frame(self) -> bytes:
         """The next one."""
         dice = self._random

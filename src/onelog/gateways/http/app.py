@@ -10,13 +10,13 @@ import ipaddress
 import logging
 import re
 import socket
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -58,6 +58,7 @@ def make_app(house: House) -> Starlette:
             OnelogError: _onelog_error,
             HTTPException: _http_error,
             TimeoutError: _too_late,
+            ClientDisconnect: _cut_short,
             Exception: _bug,
         },
     )
@@ -83,6 +84,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _too_late(request: Request, error: Exception) -> Response:
     return problem(504, "the broker did not answer in time: look whether it was done")
+
+
+async def _cut_short(request: Request, error: Exception) -> Response:
+    """The client has hung up in the middle of its request: nobody reads this."""
+    return problem(400, "the request did not come whole")
 
 
 async def _bug(request: Request, error: Exception) -> Response:
@@ -172,11 +178,11 @@ class Guard:
             before = urlsplit(headers.get("referer", "")).netloc.lower()
             return "" if site in _SAME or (not site and before == host.lower()) else _FOREIGN
         allowed = self._house.loaded.config.http.origins.split(",")
-        is_same = urlsplit(origin).netloc.lower() == host.lower()
+        is_same = _parts(origin).netloc.lower() == host.lower()
         return "" if is_same or "*" in allowed or origin in allowed else _FOREIGN
 
     def _is_own(self, host: str) -> bool:
-        name = urlsplit(f"//{host}").hostname if host else None
+        name = _parts(f"//{host}").hostname if host else None
         if name is None:
             return False
         own_settings, hosts = self._house.broker.config, self._house.loaded.config.http.hosts
@@ -186,6 +192,14 @@ class Guard:
             own = self._own | {own_settings.host.lower(), own_settings.client_host.lower()}
             return name in own or name in hosts.lower().split(",")
         return True
+
+
+def _parts(url: str) -> SplitResult:
+    """The parts of an address; of what is none, nothing."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
 
 
 _SAME = ("none", "same-origin")
