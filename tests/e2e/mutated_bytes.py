@@ -138,7 +138,8 @@ def _filled(kind: type) -> bytes:
 
 def _http() -> list[bytes]:
     paths = ("/", "/health", "/metrics", "/v1/topics", "/v1/groups", "/api/overview", "/api/queues",
-             "/api/exchanges/%2F", "/v1/topics/there", "/api/message/there?type=queue")  # fmt: skip
+             "/api/exchanges/%2F", "/v1/topics/there",
+             "/api/message/there?type=queue&readTimeout=50")  # fmt: skip
     body = b'{"messages": [{"body": "x", "key": "k"}]}'
     head = b"host: 127.0.0.1\r\n"
     return [

@@ -134,6 +134,7 @@ def probing(port: int, pid: int, log: Path) -> Iterator[Probed]:
     asking = Probe(port, pid, log)
     found = Probed()
     try:
+        asking.seen()  # It asks from now on.
         yield found
         for name, value in asdict(asking.seen()).items():
             setattr(found, name, value)

@@ -351,6 +351,25 @@ def test_pipelined_requests_over_http_hold_nobody(besieged: Besieged) -> None:
     besieged.press("http", b"", b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
 
 
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /health HTTP/1.1\r\nhost: [\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\norigin: http://[\r\n\r\n",
+        b"POST /v1/topics/t/messages HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+        b"content-type: application/json\r\ncontent-length: 100\r\n\r\nx",
+    ],
+    ids=["host", "origin", "cut-short"],
+)
+def test_requests_that_are_none_fill_no_log(besieged: Besieged, request_bytes: bytes) -> None:
+    before = len(besieged.broker.log.read_bytes())
+    for _ in range(20):
+        press(besieged.ports["http"], b"", request_bytes, connections=1, repeat=False, seconds=0.02)
+    time.sleep(0.1)
+    assert besieged.broker.bugs() == []
+    assert len(besieged.broker.log.read_bytes()) - before < 10_000
+
+
 def test_a_body_in_very_many_chunks_holds_nobody(besieged: Besieged) -> None:
     hello = b"POST /v1/x HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
     besieged.press("http", hello, b"1\r\nx\r\n" * 1_000)
