@@ -59,6 +59,7 @@ DOORS: dict[str, type] = {
 TELLING_NOTHING = {
     "account", "channel_closed", "check_sizes", "followed", "is_warm", "unwatch",
     "when_leases_safe", "when_safe", "is_system_topic", "require_replicas", "writes_refused",
+    "in_line", "messages_in", "prepare",
 }  # fmt: skip
 """Verbs that follow from others which were asked for, or tell nothing about anything stored."""
 GATEWAYS = Path(onelog.gateways.__file__).parent

@@ -385,7 +385,10 @@ class Parts:
         self.schedules = Schedules(
             self.tables, self.routing, self._clock, self._schedule, random, self.when_durable
         )
-        self.outflows = Outflows(self.access, self.tables, self.topics, self.writer, self.routing)
+        self.outflows = Outflows(
+            self.access, self.tables, self.topics, self.writer, self.routing, self.warming,
+            self._schedule,
+        )  # fmt: skip
 
     def _wire_workqueues(
         self, random: Random, call_soon: Callable[[Callable[[], None]], None], host: bytes

@@ -43,6 +43,8 @@ BORN_MS_MAX = 60_000
 """What is older was not born just now, or by another clock."""
 _NEEDLE = NAME.encode()
 _PROPERTIES = (_NEEDLE + b"\x01", TRACE_CONTEXT.encode() + b"\x01")
+_BATCH_MAX, _BATCH_BYTES_MAX = 2_000, 1 << 20
+"""Messages, and bytes unpacked, of batches that are looked into."""
 _SAMPLED = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f][13579bdf](?:-.*)?")
 _SYSTEMS = {Form.KAFKA: "kafka", Form.AMQP: "rabbitmq", Form.MQTT: "mqtt"}
 Found = Iterator[tuple[int, bytes]]
@@ -159,8 +161,10 @@ def _traced(message: NewMessage | NewRun) -> Found:
     body = bytes(message.body)
     try:
         if form == Form.KAFKA:
-            if _NEEDLE in body or kafka.read_head(body).attributes & kafka.Attribute.CODEC:
-                for delta, neutral in kafka.records(body):
+            batch = kafka.read_head(body)
+            is_packed = bool(batch.attributes & kafka.Attribute.CODEC)
+            if batch.records <= _BATCH_MAX and (is_packed or _NEEDLE in body):
+                for delta, neutral in kafka.records(body, bytes_max=_BATCH_BYTES_MAX):
                     yield from _of_headers(delta, neutral)
         elif _NEEDLE in body and form == Form.AMQP:
             yield from _of_headers(0, amqp.to_neutral(body, 0))

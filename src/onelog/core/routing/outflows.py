@@ -12,12 +12,16 @@ Invariant: a message does not come back to its own topic.
 """
 
 import logging
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from onelog.core.access import SELF, Access, Principal
 from onelog.core.catalog.topics import TopicConfig, Topics
+from onelog.core.cursors.warming import Warming
+from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.tables import Tables
 from onelog.core.durable.writer import Writer
 from onelog.core.routing.names import DEFAULT_VHOST, queue_of, swapped
@@ -35,6 +39,10 @@ log = logging.getLogger(__name__)
 EXCHANGE = "amq.topic"
 _TOPIC = "mqtt.topic"
 _FORM = Form.MQTT.sys_flag
+_AT_ONCE, _PAUSE_MS, _LINE_MAX = 100, 1, 100
+"""Messages of a large batch that are published in one go; and batches that wait for theirs."""
+_LITTLE_BYTES = 1 << 10
+"""Packed, for the loop: at most a megabyte."""
 _PERSISTENT = 2
 """QoS 1: who sends to a topic wants it kept."""
 
@@ -51,12 +59,17 @@ class Outflows:
         topics: Topics,
         writer: Writer,
         routing: Routing,
+        warming: Warming,
+        schedule: Schedule,
     ) -> None:
         self._access = access
         self._tables = tables
         self._topics = topics
         self._writer = writer
         self._routing = routing
+        self._warming = warming
+        self._schedule = schedule
+        self._line: deque[tuple[str, NewMessage]] = deque()
         self._keys: dict[str, str] = {}
         topics.on_change.append(self._topic_changed)
 
@@ -126,8 +139,42 @@ class Outflows:
     def _came(self, topic: str, came: Sequence[NewMessage | NewRun], first: int) -> None:
         for each in came:
             for message in each.messages() if isinstance(each, NewRun) else (each,):
-                for neutral in _neutrals(message):
-                    self._publish(topic, neutral)
+                if self._line or _may_be_much(message):
+                    self._put_in_line(topic, message)
+                else:
+                    for neutral in _neutrals(message):
+                        self._publish(topic, neutral)
+
+    def _put_in_line(self, topic: str, message: NewMessage) -> None:
+        """Publish a large batch some messages at a time, unpacked by a worker, and what came after
+        it behind it."""
+        if len(self._line) >= _LINE_MAX:
+            log.warning(
+                "messages of topic %s do not go on to subscribers: %d batches wait already",
+                topic, _LINE_MAX,
+            )  # fmt: skip
+            return
+        self._line.append((topic, message._replace(body=bytes(message.body))))
+        if len(self._line) == 1:
+            self._next_in_line()
+
+    def _next_in_line(self) -> None:
+        topic, message = self._line[0]
+
+        def go_on(found: Iterator[Neutral] | None) -> None:
+            self._publish_some(topic, found or iter(()))
+
+        self._warming.in_line(partial(_opened, message), go_on)
+
+    def _publish_some(self, topic: str, left: Iterator[Neutral]) -> None:
+        for count, neutral in enumerate(left, 1):
+            self._publish(topic, neutral)
+            if count == _AT_ONCE:
+                self._schedule(_PAUSE_MS, partial(self._publish_some, topic, left))
+                return
+        self._line.popleft()
+        if self._line:
+            self._next_in_line()
 
     def _publish(self, topic: str, neutral: Neutral) -> None:
         headers = neutral.headers
@@ -155,13 +202,38 @@ class Outflows:
             self._writer.put_together(messages, _stored)
 
 
+def _may_be_much(message: NewMessage) -> bool:
+    if message.inner_count > _AT_ONCE:
+        return True
+    form = form_of(message.sys_flag)
+    is_packed = bool(message.sys_flag & SysFlag.COMPRESSED)
+    if form == Form.KAFKA:
+        from onelog.record.forms import kafka
+
+        is_packed = bool(message.body[kafka.ATTRIBUTES_AT + 1] & kafka.Attribute.CODEC)
+    return is_packed and len(message.body) > _LITTLE_BYTES
+
+
+def _opened(message: NewMessage) -> Iterator[Neutral]:
+    """The messages in a batch, for a worker to unpack; they are read when they are wanted."""
+    left = _neutrals(message)
+    first = next(left, None)
+    return iter(()) if first is None else chain((first,), left)
+
+
 def _neutrals(message: NewMessage) -> Iterator[Neutral]:
     form = form_of(message.sys_flag)
     try:
         if form == Form.KAFKA:
             from onelog.record.forms import kafka  # Few need what reads this form.
 
-            yield from (record.message for record in kafka.records(bytes(message.body)))
+            body = bytes(message.body)
+            batch = kafka.read_head(body)
+            if batch.is_control:
+                return
+            raw = kafka.raw_records(body, batch)
+            for run in kafka.runs(raw, batch, _AT_ONCE, len(raw), lambda _: None):
+                yield from (each.message for each in kafka.records_in(raw, batch, run))
         elif form == Form.ROCKETMQ and not message.sys_flag & SysFlag.INNER_BATCH:
             body = bytes(message.body)
             if message.sys_flag & SysFlag.COMPRESSED:
