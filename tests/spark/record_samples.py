@@ -23,7 +23,7 @@ from onelog.message import (
 from onelog.record.compression import Compression, compress, unpacked_body
 from onelog.record.decode import decode_records
 from onelog.record.encode import encode
-from onelog.record.forms import FORM_MASK
+from onelog.record.forms import FORM_MASK, amqp, rocketmq
 from onelog.record.inner_batch import encode_batch, unwrapped
 from onelog.record.layout import topic_field
 from onelog.spark.columns.messages import spark_schema
@@ -149,10 +149,12 @@ def _rows(messages: list[Message], broker: str) -> Iterator[dict[str, object]]:
             "topic": message.topic,
             "queue": message.queue_id,
             "offset": message.queue_offset,
-            "key": next(iter(message.keys), None),
+            "key": text_of(key_of(message.properties)),
+            "key_bytes": key_of(message.properties),
             "tags": message.tags or None,
-            "body": unpacked_body(message),
+            "body": body_of(unpacked_body(message), message.properties),
             "properties": decode_properties(message.properties),
+            "headers": headers_of(message.properties),
             "born_time": _microseconds(message.born_ms),
             "store_time": _microseconds(message.store_ms),
             "message_id": message.unique_key or message.message_id,
@@ -160,6 +162,42 @@ def _rows(messages: list[Message], broker: str) -> Iterator[dict[str, object]]:
             "broker": broker,
             "log_offset": message.log_offset,
         }
+
+
+def first_value(properties: bytes, name: str) -> bytes | None:
+    """The first value of a property; None if that is empty."""
+    entries = (each.partition(b"\x01") for each in properties.split(b"\x02"))
+    values = (value for key, sign, value in entries if sign and key == name.encode())
+    return next(values, None) or None
+
+
+def key_of(properties: bytes) -> bytes | None:
+    packed = first_value(properties, rocketmq.KEY)
+    if packed is not None:
+        return rocketmq.unpacked(packed.decode("utf-8", "surrogateescape"))
+    return first_value(properties, "KEYS")
+
+
+def text_of(key: bytes | None) -> str | None:
+    try:
+        return None if key is None else key.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def body_of(body: bytes, properties: bytes) -> bytes | None:
+    is_null = not body and first_value(properties, rocketmq.BODY) == b"null"
+    return None if is_null else body
+
+
+def headers_of(properties: bytes) -> list[dict[str, object]]:
+    """As Kafka's consumers get them, with values of AMQP's that can be read, and without the id."""
+    found = rocketmq.to_neutral(b"", properties, 0).headers
+    kept = amqp.readable([each for each in found if each[0] != "UNIQ_KEY"])
+    return [
+        {"key": name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), "value": value}
+        for name, value in kept
+    ]
 
 
 def _microseconds(ms: int) -> int | None:

@@ -234,7 +234,7 @@ def test_parts_are_checked_when_they_come(job: Job) -> None:
     with pytest.raises(TopicPermissionError):
         job.stage(0, b"a", topic="closed")
     with pytest.raises(MessageTooLargeError, match="stage several"):
-        job.stage(0, b"x" * (PART_BYTES_MAX + 1))
+        job.stage(0, b"x" * (PART_BYTES_MAX // 2), b"x" * (PART_BYTES_MAX // 2))
     with pytest.raises(InvalidRequestError, match="negative"):
         job.stage(-1, b"a")
     job.query = "x" * 201

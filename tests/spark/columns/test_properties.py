@@ -6,9 +6,22 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from onelog.message import decode_properties, encode_properties, property_value
+from onelog.record.forms import amqp, rocketmq
+from onelog.record.forms.amqp_fields import decode_table, encode_table
+from onelog.record.forms.amqp_fields import encode_properties as encode_amqp
 from onelog.spark.columns import properties as property_columns
-from onelog.spark.columns.properties import PropertyColumns, as_text
-from tests.spark.record_samples import NAMES, PROPERTIES, QUICK, WELL_FORMED
+from onelog.spark.columns.properties import PropertyColumns, as_text, texts_of
+from tests.record.forms.test_forms import MESSAGES
+from tests.spark.record_samples import (
+    NAMES,
+    PROPERTIES,
+    QUICK,
+    WELL_FORMED,
+    body_of,
+    headers_of,
+    key_of,
+    text_of,
+)
 
 MAP = pa.map_(pa.string(), pa.string())
 SEVERAL = st.lists(PROPERTIES, max_size=8)
@@ -27,13 +40,43 @@ def test_a_column_has_the_first_value_of_a_property(texts: list[bytes], name: st
     assert found.to_pylist() == [property_value(text, name) or None for text in texts]
 
 
+KEYED = st.lists(
+    st.one_of(
+        MESSAGES.map(lambda message: rocketmq.from_neutral(message)[1]),
+        WELL_FORMED,
+        PROPERTIES,
+        st.sampled_from([b"KEYS\x01a b\x02", b"__key\x01=/w==\x02", b"__key\x01no base64\x02",
+                         b"__body\x01null\x02", b"__body\x01nulL", b"__header.x\x01null\x02"]),
+    ),
+    max_size=8,
+)  # fmt: skip
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
 @QUICK
-@given(SEVERAL, st.sampled_from(["TAGS", "KEYS"]))
-def test_first_words_are_split_as_keys_are(texts: list[bytes], name: str) -> None:
-    words = [(property_value(text, name) or "").split()[:1] for text in texts]
-    found = of(texts).first_words(name)
-    found.validate(full=True)
-    assert found.to_pylist() == [word[0] if word else None for word in words]
+@given(KEYED)
+def test_keys_headers_and_bodies_that_are_none_are_as_their_senders_had_them(
+    texts: list[bytes],
+) -> None:
+    found = of(texts)
+    keys, headers = found.keys(), found.headers(HEADERS)
+    for array in (keys, headers):
+        array.validate(full=True)
+    assert keys.to_pylist() == [key_of(text) for text in texts]
+    assert texts_of(keys).to_pylist() == [text_of(key_of(text)) for text in texts]
+    assert found.null_bodies().tolist() == [body_of(b"", text) is None for text in texts]
+    assert headers.to_pylist() == [headers_of(text) for text in texts]
+
+
+def test_values_of_amqp_s_tables_can_be_read() -> None:
+    table = encode_table({"list": [1, "x"], "half": 0.5, "n": 7, "deep": {"a": True}, "s": "text"})
+    properties = encode_amqp({"headers": decode_table(table), "content_type": "text/plain"})
+    neutral = amqp.content_to_neutral(amqp.Content("shop", "paid", properties, b""), 0)
+    (found,) = of([rocketmq.from_neutral(neutral)[1]]).headers(HEADERS).to_pylist()
+    assert {each["key"]: each["value"] for each in found} == {
+        "amqp.exchange": b"shop", "amqp.routing-key": b"paid", "amqp.content-type": b"text/plain",
+        "list": b'[1, "x"]', "half": b"0.5", "n": b"7", "deep": b'{"a": true}', "s": b"text",
+    }  # fmt: skip
 
 
 @QUICK
@@ -57,7 +100,9 @@ def test_the_end_of_a_message_ends_its_last_property() -> None:
 def test_no_messages_and_no_properties_are_fine() -> None:
     assert of([]).column("TAGS").to_pylist() == []
     assert of([]).maps(MAP).to_pylist() == []
-    assert of([b"", b""]).first_words("KEYS").to_pylist() == [None, None]
+    assert of([b"", b""]).keys().to_pylist() == [None, None]
+    assert of([]).keys().to_pylist() == of([]).headers(HEADERS).to_pylist() == []
+    assert of([b"", b""]).headers(HEADERS).to_pylist() == [[], []]
     assert of([b"", b""]).maps(MAP).to_pylist() == [[], []]
 
 

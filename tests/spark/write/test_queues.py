@@ -109,3 +109,16 @@ def test_parts_are_cut_by_count_because_many_small_messages_take_a_broker_long()
     messages, part = parts.add(QUEUES[0], messages)
     assert (len(messages), part) == (0, None)
     assert list(parts.rest()) == [(QUEUES[0], b"de")]
+
+
+def test_a_part_is_over_the_limit_only_if_it_is_one_message() -> None:
+    sizes = [10, 40, 90, 5, 120, 30, 30]
+    messages = pa.array([b"x" * size for size in sizes], pa.binary())
+    parts = Parts(60, bytes_max=100)
+    found: list[int] = []
+    while len(messages):
+        messages, part = parts.add(QUEUES[0], messages)
+        found += [] if part is None else [len(part)]
+    found += [len(part) for _, part in parts.rest()]
+    assert found == [50, 90, 5, 120, 60]
+    assert sum(found) == sum(sizes)

@@ -7,6 +7,8 @@ import pytest
 
 from onelog.errors import MessageError
 from onelog.message import decode_properties
+from onelog.record.forms import rocketmq
+from onelog.record.forms.neutral import Neutral
 from onelog.record.inner_batch import split_batch
 from onelog.spark.write.rows import RowEncoder, check_columns
 
@@ -115,13 +117,90 @@ def test_numbers_become_text_in_keys_tags_and_properties() -> None:
     assert (own["KEYS"], own["TAGS"], own["n"]) == ("7", "8", "9")
 
 
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def neutral_of(message: Row) -> Neutral:
+    """What Kafka's consumers get, without the id."""
+    found = rocketmq.to_neutral(message.body, message.properties, 0)
+    own = tuple(each for each in found.headers if each[0] != "UNIQ_KEY")
+    return found._replace(headers=own)
+
+
+def test_bodies_that_are_none_or_empty_are_kept_apart() -> None:
+    rows = encoded(body=pa.array([None, b"", b"x"]))
+    assert [neutral_of(message).body for _, message in rows] == [None, b"", b"x"]
+    rows = encoded(value=pa.array([None, ""]))
+    assert [neutral_of(message).body for _, message in rows] == [None, b""]
+
+
+def test_keys_are_bytes_or_text_and_whole() -> None:
+    keys = [b"a b", b"\xff\0", b"", None, b"x\x01y", "größe".encode()]
+    rows = encoded(body=pa.array([b"x"] * len(keys)), key=pa.array(keys))
+    assert [neutral_of(message).key for _, message in rows] == keys
+    # As the source gives them: text where it is one, and bytes.
+    texts = ["a b", None, "", None, "x\x01y", "größe"]
+    both = encoded(
+        body=pa.array([b"x"] * len(keys)), key=pa.array(texts), key_bytes=pa.array(keys),
+        properties=pa.array([[("__key", "=AA=="), ("__body", "null")]] * len(keys),
+                            pa.map_(pa.string(), pa.string())),
+    )  # fmt: skip
+    assert [neutral_of(message).key for _, message in both] == keys
+    # Who changes the text means that.
+    ((_, changed),) = encoded(
+        body=pa.array([b"x"]), key=pa.array(["new"]), key_bytes=pa.array([b"old"])
+    )
+    assert neutral_of(changed).key == b"new"
+
+
+def test_headers_keep_their_order_repeats_and_bytes() -> None:
+    headers: list[list[tuple[str, bytes | None]] | None] = [
+        [("a", b"1"), ("a", b"2"), ("", b"x"), ("b", None), ("b", b""), ("größe", b"\xff")],
+        [("KEYS", b"k"), ("__key", b"=AA=="), ("DELAY", b"3"), ("c", b"\x01")],
+        [],
+        None,
+    ]
+    given = [
+        None if row is None else [{"key": name, "value": value} for name, value in row]
+        for row in headers
+    ]
+    properties = [("a", "other"), ("mine", "kept"), ("__header.3.b", "null")]
+    maps = pa.array([properties[1:2], [], None, properties], pa.map_(pa.string(), pa.string()))
+    rows = encoded(
+        body=pa.array([b"x"] * 4), headers=pa.array(given, HEADERS),
+        tags=pa.array([None, "t", None, None]), properties=maps,
+    )  # fmt: skip
+    found = [neutral_of(message) for _, message in rows]
+    assert found[0].headers == (*(headers[0] or ()), ("mine", b"kept"))
+    # What is reserved for the system has no effect as a header, and is one.
+    assert [each for each in found[1].headers if each[0] != "TAGS"] == headers[1]
+    assert decode_properties(rows[1][1].properties)["TAGS"] == "t"
+    assert found[2].headers == ()
+    assert found[3].headers == (("a", b"other"), ("mine", b"kept"), ("b", None))
+
+
+def test_a_header_that_is_a_property_as_well_is_written_once() -> None:
+    ((_, message),) = encoded(
+        body=pa.array([b"x"]), tags=pa.array(["t"]),
+        headers=pa.array([[{"key": "a", "value": b"1"}, {"key": "TAGS", "value": b"t"}]], HEADERS),
+        properties=pa.array([[("a", "1"), ("TAGS", "t")]], pa.map_(pa.string(), pa.string())),
+    )  # fmt: skip
+    assert neutral_of(message).headers == (("TAGS", b"t"), ("a", b"1"))
+
+
 @pytest.mark.parametrize(
     ("columns", "topic", "reason"),
     [
         ({"body": pa.array([b"x"])}, None, "option `topic`"),
-        ({"body": pa.array([None], pa.binary())}, "orders", "no body"),
-        ({"body": pa.array([b""])}, "orders", "no body"),
         ({"body": pa.array([b"x" * 1_001])}, "orders", "limit is 1000"),
+        # With its properties it fits into no request.
+        ({"body": pa.array([b"x" * 950])}, "orders", "body of 950 bytes, and 10.. with"),
+        ({"body": pa.array([b"x"]), "headers": pa.array(["a=b"])}, "orders", "array of structs"),
+        (
+            {"body": pa.array([b"x"]), "headers": pa.array([[{"key": None, "value": b"v"}]])},
+            "orders",
+            "needs a key",
+        ),
         ({"body": pa.array([b"x"]), "tags": pa.array(["a\x02b"])}, "orders", "0x01"),
         ({"body": pa.array([b"x"]), "key": pa.array(["k" * 40_000])}, "orders", "32767"),
         ({"body": pa.array([1])}, "orders", "cast the column"),

@@ -276,7 +276,9 @@ class PreparedBatches:
             "queue": str(run.queue_id), "count": str(len(run.parts)),
         }  # fmt: skip
         part = Part.of_run(run, labels)
-        most = min(PART_BYTES_MAX, self._store.config.body_bytes_max)
+        most = self._store.config.body_bytes_max
+        if len(run.parts) > 1:
+            most = min(PART_BYTES_MAX, most)
         if len(part.body) > most:
             setting = "" if most == PART_BYTES_MAX else " (store.body_bytes_max)"
             raise MessageTooLargeError(

@@ -31,7 +31,10 @@ Invariant: what is written here is read back as the same neutral message; AMQP c
 a neutral message and AMQP content again has the same bytes, unless its table is an odd one.
 """
 
+import base64
+import json
 import struct
+from collections.abc import Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -40,6 +43,7 @@ from onelog.message import Buffer
 from onelog.record.forms.amqp_fields import (
     PROPERTIES,
     decode_properties,
+    decode_table,
     encode_properties,
     places,
     short_string,
@@ -53,6 +57,7 @@ _KEY = "x-onelog-key"
 _BODY = "x-onelog-body"
 _HEADER = "x-onelog-header."
 _TYPES = "amqp.header-types"
+HEADER_TYPES = _TYPES
 _EXCHANGE, _ROUTING_KEY = "amqp.exchange", "amqp.routing-key"
 _NAMES = {
     name: f"amqp.{name.replace('_', '-')}"
@@ -162,6 +167,29 @@ def _shown(tag: str, raw: bytes) -> tuple[bytes | None, str]:
     if (size := _INT_BYTES.get(tag)) is not None and size == len(raw):
         return str(int.from_bytes(raw, "big", signed=tag in _SIGNED)).encode(), tag
     return raw, tag
+
+
+def readable(headers: Sequence[Header]) -> list[Header]:
+    """The headers of `to_neutral` for people: numbers as digits, lists and tables as JSON."""
+    at = next((number for number, (name, _) in enumerate(headers) if name == _TYPES), None)
+    types = "" if at is None else (headers[at][1] or b"").decode("utf-8", "replace")
+    if at is None or len(types) != len(headers) - at - 1:
+        return list(headers)
+    typed = zip(headers[at + 1 :], types, strict=True)
+    return [*headers[:at], *((name, _readable(value, kind)) for (name, value), kind in typed)]
+
+
+def _readable(value: bytes | None, kind: str) -> bytes | None:
+    if value is None or kind not in "fdDAF" or not _is_value(kind, value):
+        return value
+    found = decode_table(tagged_table([("", kind, value)]))[""]
+    if isinstance(found, dict | list):
+        found = json.dumps(found, default=_in_json, ensure_ascii=False)
+    return str(found).encode("utf-8", "surrogateescape")
+
+
+def _in_json(value: object) -> object:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 _INT_BYTES = {"b": 1, "B": 1, "s": 2, "u": 2, "I": 4, "i": 4, "l": 8, "L": 8, "T": 8}

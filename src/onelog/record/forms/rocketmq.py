@@ -128,3 +128,8 @@ def _unpacked(value: str) -> bytes | None:
     except (binascii.Error, UnicodeEncodeError):
         # Somebody else's property that happens to have such a name.
         return value.encode("utf-8", "surrogateescape")
+
+
+# For who reads properties without making a message of them.
+KEY, BODY, HEADER, NULL, LEFT_OUT = _KEY, _BODY, _HEADER, _NULL, _LEFT_OUT
+packed, unpacked, plain_text, is_plain_name = _packed, _unpacked, _text, _is_plain_name

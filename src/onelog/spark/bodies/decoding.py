@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
@@ -211,7 +212,9 @@ class BodyReader:
         return ProtobufBodies(given.definition, given.message_type, fields)
 
     def columns(self, bodies: pa.Array) -> dict[str, pa.Array]:
-        """The typed columns by name, one row for each body."""
+        """The typed columns by name, one row for each body; one that is null has nulls."""
+        if bodies.null_count:
+            return self._columns_with_nulls(bodies)
         if self._bodies is None:
             arrays, errors = _texts(bodies, self._fields)
         else:
@@ -230,6 +233,17 @@ class BodyReader:
                 pa.nulls(len(bodies), pa.string()) if reasons is None else pa.array(reasons)
             )
         return found
+
+    def _columns_with_nulls(self, bodies: pa.Array) -> dict[str, pa.Array]:
+        there = np.flatnonzero(bodies.is_valid().to_numpy(zero_copy_only=False))
+        try:
+            found = self.columns(bodies.take(pa.array(there)))
+        except BodyError as error:
+            raise BodyError(int(there[error.row]), str(error)) from None
+        places = np.full(len(bodies), -1)
+        places[there] = np.arange(len(there))
+        taken = pa.array(places, mask=places < 0)
+        return {name: array.take(taken) for name, array in found.items()}
 
     def _without_frames(self, bodies: list[bytes]) -> tuple[list[bytes], dict[int, str]]:
         if self._format.framing == "none":

@@ -4,7 +4,7 @@ What `flat_records` makes of a batch one message at a time, here all become at o
 bodies lie in the batches as they are, and whose fronts and properties are written behind them.
 
 Invariant: the rows are those of `in_rocketmq_form`. What it does to keys and headers that are no
-plain texts, and to null bodies, is left to it: such batches are not taken.
+plain texts is left to it: such batches are not taken.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,14 @@ import pyarrow.compute as pc
 
 from onelog.message import KEYS, PROPERTIES_BYTES_MAX, UNIQUE_KEY, Message
 from onelog.record.columns import Bytes, Ints, Layout, Mask, heads_at
+from onelog.record.forms import rocketmq
 from onelog.record.forms.kafka_columns import Fields, find_fields
 from onelog.record.layout import HEADS
 from onelog.spark.columns.pieces import pieces
 
 _KEY_BYTES_MAX = PROPERTIES_BYTES_MAX // 2
 _END = pa.scalar(b"\x02")
+_NULL_BODY = f"{rocketmq.BODY}\x01{rocketmq.NULL}\x02".encode()
 _QUEUE_OFFSET, _SYS_FLAG, _BORN_MS = slice(20, 28), slice(36, 40), slice(40, 48)
 """Where the front of a record has what is not the same in all rows."""
 
@@ -44,7 +46,7 @@ class Front(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What somebody looks at, beside bodies and heads."""
+    """What somebody looks at, beside heads."""
 
     names: bool
     """Of topics."""
@@ -52,6 +54,7 @@ class Wanted(NamedTuple):
     """Property."""
     keys: bool
     ids: bool
+    bodies: bool = True
 
 
 def rows_of(fronts: Sequence[Front], wanted: Wanted) -> Layout | None:
@@ -73,7 +76,8 @@ def rows_of(fronts: Sequence[Front], wanted: Wanted) -> Layout | None:
         parts.append(heads.reshape(-1))
         at = size + np.arange(count) * width
         size += heads.size
-    if wanted.names or wanted.keys or wanted.ids:
+    has_nulls = (wanted.bodies or wanted.keys) and not found.has_value.all()
+    if wanted.names or wanted.keys or wanted.ids or has_nulls:
         ids = [f"{UNIQUE_KEY}\x01{front.record.message_id}-" for front in fronts]
         tails, tail_at = _tails(found, name, wanted, ids)
         parts.append(tails)
@@ -96,7 +100,7 @@ def _big(numbers: Ints, width: int) -> Bytes:
 
 def _is_plain(found: Fields) -> bool:
     """Whether keys are texts as properties have them, and there is nothing else to be kept."""
-    if found.headers.any() or not found.has_value.all():
+    if found.headers.any():
         return False
     sizes = (found.key_end - found.key_at)[found.has_key]
     if not len(sizes):
@@ -129,6 +133,8 @@ def _tails(found: Fields, name: bytes, wanted: Wanted, ids: list[str]) -> tuple[
         else:
             places = pa.array(np.cumsum(found.has_key) - 1, mask=~found.has_key)
             parts.append(pc.fill_null(_joined(keys).take(places), b""))
+    if not found.has_value.all():
+        parts.append(pc.if_else(pa.array(found.has_value), b"", _NULL_BODY))
     if wanted.ids:
         of_batches = pa.array([each.encode() for each in ids]).take(pa.array(found.batch))
         numbers = pa.array(found.offset_delta).cast(pa.string()).cast(pa.binary())

@@ -24,7 +24,7 @@ from isal.isal_zlib import crc32
 from pyspark.sql import types as sql
 
 from onelog.errors import ConfigError, OnelogError, UndecodableError, WireError
-from onelog.message import KEYS, TAGS, TRANSACTION_MASK, UNIQUE_KEY, SysFlag, message_id
+from onelog.message import TAGS, TRANSACTION_MASK, UNIQUE_KEY, SysFlag, message_id
 from onelog.record.columns import Ints, Layout, Mask, find_records, integers
 from onelog.record.decode import decode_records
 from onelog.record.forms import FORM_MASK
@@ -32,7 +32,7 @@ from onelog.record.layout import CRC_MASK
 from onelog.spark.columns import pieces
 from onelog.spark.columns.flat_records import flatten, needs_flattening
 from onelog.spark.columns.kafka_batches import Wanted
-from onelog.spark.columns.properties import PropertyColumns, as_text
+from onelog.spark.columns.properties import PropertyColumns, as_text, texts_of
 
 _log = logging.getLogger(__name__)
 
@@ -49,11 +49,23 @@ _TYPES: dict[str, tuple[sql.DataType, pa.DataType]] = {
     "queue": (sql.IntegerType(), pa.int32()),
     "offset": (sql.LongType(), pa.int64()),
     "key": (sql.StringType(), pa.string()),
+    "key_bytes": (sql.BinaryType(), pa.binary()),
     "tags": (sql.StringType(), pa.string()),
     "body": (sql.BinaryType(), pa.binary()),
     "properties": (
         sql.MapType(sql.StringType(), sql.StringType()),
         pa.map_(pa.string(), pa.string()),
+    ),
+    "headers": (
+        sql.ArrayType(
+            sql.StructType(
+                [
+                    sql.StructField("key", sql.StringType()),
+                    sql.StructField("value", sql.BinaryType()),
+                ]
+            )
+        ),
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
     ),
     "born_time": (sql.TimestampType(), pa.timestamp("us", "UTC")),
     "store_time": (sql.TimestampType(), pa.timestamp("us", "UTC")),
@@ -68,6 +80,8 @@ INCARNATION = "_incarnation"
 this column gets it: offsets mean something within one incarnation only (see `offsets`)."""
 ALL = tuple(name for name in _TYPES if name != INCARNATION)
 """The columns there are, in the order in which a table has them."""
+
+_OF_KEYS = frozenset(("key", "key_bytes", "properties"))
 
 OnCorruption = Literal["fail", "skip"]
 
@@ -147,9 +161,10 @@ class RecordDecoder:
         self._needs_bodies = bodies is not None or "body" in names
         self._needs = Wanted(
             names="topic" in names,
-            any=not {"key", "tags", "properties", "message_id"}.isdisjoint(names),
-            keys=not {"key", "properties"}.isdisjoint(names),
+            any=not {*_OF_KEYS, "tags", "message_id", "headers"}.isdisjoint(names),
+            keys=not _OF_KEYS.isdisjoint(names),
             ids=not {"message_id", "properties"}.isdisjoint(names),
+            bodies=self._needs_bodies,
         )
         for name in names:
             _require_type(arrow_schema, name)
@@ -193,16 +208,17 @@ class RecordDecoder:
 
     def _batch(self, layout: Layout, selection: Selection) -> pa.RecordBatch:
         found: dict[str, pa.Array] = {}
+        batch = _Batch(layout, selection)
         if self._needs_bodies:
             bodies = pieces.bodies(layout)
             whole = _body_is_whole(layout, bodies)
             if not whole.all():
                 self.skip_or_raise(_crc_complaint(layout, whole), int((~whole).sum()))
                 layout, bodies = layout.rows(whole), bodies.filter(pa.array(whole))
-            found["body"] = bodies
+                batch = _Batch(layout, selection)
+            found["body"] = bodies = _with_nulls(bodies, batch)
             if self._bodies is not None:
                 found.update(_typed(self._bodies, bodies, layout))
-        batch = _Batch(layout, selection)
         arrays = []
         for field in self.arrow_schema:
             array = found[field.name] if field.name in found else _BUILD[field.name](batch)
@@ -215,6 +231,14 @@ class RecordDecoder:
             raise error
         self.skipped += records
         _log.warning("skipped %d damaged record(s): %s", records, error)
+
+
+def _with_nulls(bodies: pa.Array, batch: "_Batch") -> pa.Array:
+    """The bodies; null for those that are none, which are stored as empty ones."""
+    is_empty: Mask = batch.layout.topic_at == batch.layout.body_at
+    if is_empty.any() and (is_null := is_empty & batch.properties.null_bodies()).any():
+        return pc.if_else(pa.array(is_null), pa.scalar(None, pa.binary()), bodies)
+    return bodies
 
 
 def _typed(bodies: BodyColumns, found: pa.Array, layout: Layout) -> dict[str, pa.Array]:
@@ -238,6 +262,7 @@ def _require_type(schema: pa.Schema, name: str) -> None:
     is_wide = (given, own) in ((pa.large_string(), pa.string()), (pa.large_binary(), pa.binary()))
     is_other_zone = pa.types.is_timestamp(own) and pa.types.is_timestamp(given)
     is_map = pa.types.is_map(own) and pa.types.is_map(given)
+    is_map |= pa.types.is_list(own) and pa.types.is_list(given)
     if given != own and not is_wide and not is_map and not (is_other_zone and given.tz):
         raise ConfigError(
             f"schema: the column {name!r} is {_TYPES[name][0].simpleString()}, not {given}: "
@@ -319,6 +344,10 @@ class _Batch:
     def properties(self) -> PropertyColumns:
         return PropertyColumns(pieces.properties(self.layout))
 
+    @functools.cached_property
+    def keys(self) -> pa.Array:
+        return self.properties.keys()
+
 
 def _topics(batch: _Batch) -> pa.Array:
     if batch.selection.topic is not None:
@@ -363,9 +392,11 @@ _BUILD: dict[str, Callable[[_Batch], pa.Array]] = {
     "topic": _topics,
     "queue": lambda batch: pa.array(batch.layout.queue_id.astype(np.int32)),
     "offset": lambda batch: pa.array(batch.layout.queue_offset),
-    "key": lambda batch: batch.properties.first_words(KEYS),
+    "key": lambda batch: texts_of(batch.keys),
+    "key_bytes": lambda batch: batch.keys,
     "tags": lambda batch: batch.properties.column(TAGS),
     "properties": lambda batch: batch.properties.maps(_TYPES["properties"][1]),
+    "headers": lambda batch: batch.properties.headers(_TYPES["headers"][1]),
     "born_time": lambda batch: _times(batch.layout.born_ms),
     "store_time": lambda batch: _times(batch.layout.store_ms),
     "message_id": _message_ids,

@@ -5,22 +5,32 @@ Arrow array. The separators of all of them are found at once, and names and valu
 between separators.
 
 Invariant: a map has what `message.decode_properties` finds, a value is what
-`message.property_value` finds, and an empty value counts as none. What is unusual (a name twice,
-bytes that are not text) is left to these two functions.
+`message.property_value` finds, and an empty value counts as none. Keys, bodies that are none, and
+headers are those of `forms.rocketmq.to_neutral`, without the unique key. What is unusual (a name
+twice, bytes that are not text) is left to these functions.
 """
 
 import functools
+from urllib.parse import unquote_to_bytes
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onelog.message import decode_properties
+from onelog.message import KEYS, UNIQUE_KEY, decode_properties
 from onelog.record.columns import Bytes, Ints, Mask, integers
+from onelog.record.forms import amqp, rocketmq
 from onelog.spark.columns.pieces import pieces
 
 _NAME_END = 1
 _VALUE_END = 2
+_NO_HEADERS = pa.array(
+    [name.encode() for name in
+     sorted({KEYS, UNIQUE_KEY, rocketmq.KEY, *rocketmq.OWN})]
+)  # fmt: skip
+"""Properties that are something else of the message, or the system's."""
+_BODY, _NULL = rocketmq.BODY.encode(), rocketmq.NULL.encode()
 _CELLS_MAX = 1 << 22
 """Messages times names up to which a table of who has what is affordable."""
 
@@ -92,21 +102,68 @@ class PropertyColumns:
         has, starts, ends = self.values(name)
         return self._spread(has, as_text(pieces(self._text, starts, ends)))
 
-    def first_words(self, name: str) -> pa.Array:
-        """The first word of each value of a property; null where there is none."""
-        has, starts, ends = self.values(name)
-        values = pieces(self._text, starts, ends)
-        bounds, text = _parts(values)
-        is_space = text == 0x20
-        if ((text < 0x20) | (text >= 0x7F)).any() or is_space[bounds[:-1]].any():
-            # Blanks at the front, and all that is a blank only to `str.split`.
-            words = [text.split(maxsplit=1)[:1] for text in as_text(values).to_pylist()]
-            values = pa.array([word[0] if word else None for word in words], pa.string())
-        elif is_space.any():
-            spaces = np.append(np.flatnonzero(is_space), len(text))
-            next_space = spaces[np.searchsorted(spaces, bounds[:-1])]
-            values = pieces(text, bounds[:-1], np.minimum(bounds[1:], next_space))
-        return self._spread(has, as_text(values))
+    # -- keys, bodies, headers: what RocketMQ's form makes of them ---------------------------------
+
+    def keys(self) -> pa.Array:
+        """The key of each message, as it is; null where it has none."""
+        has, starts, ends = self.values(KEYS)
+        found = self._spread(has, pieces(self._text, starts, ends))
+        is_packed, starts, ends = self.values(rocketmq.KEY)
+        if is_packed.any():
+            texts = as_text(pieces(self._text, starts, ends)).to_pylist()
+            values = pa.array([rocketmq.unpacked(text) for text in texts], pa.binary())
+            found = pc.replace_with_mask(found, pa.array(is_packed), values)
+        return found
+
+    def null_bodies(self) -> Mask:
+        """Whose body is none, which is something else than an empty one."""
+        has, starts, ends = self.values(rocketmq.BODY)
+        rows = np.flatnonzero(has)
+        found: Mask = np.zeros(self._count, np.bool_)
+        found[rows[self._is_null(starts, ends)]] = True
+        return found
+
+    def _is_null(self, starts: Ints, ends: Ints) -> Mask:
+        """Which of these values say that there is nothing."""
+        found: Mask = ends - starts == len(_NULL)
+        found[found] = integers(self._text, starts[found], ">i4") == int.from_bytes(_NULL)
+        return found
+
+    def headers(self, kind: pa.ListType) -> pa.Array:
+        """The headers that the sender gave each message, in their order."""
+        starts, middles, ends, _ = self._entries
+        names = pieces(self._text, starts, middles)
+        own = pc.is_in(names, _NO_HEADERS).to_numpy(zero_copy_only=False)
+        if (body := pc.equal(names, _BODY).to_numpy(zero_copy_only=False)).any():
+            own[body] = self._is_null(middles[body] + 1, ends[body])
+        kept = np.flatnonzero((ends > middles + 1) & ~own)
+        names = names.take(pa.array(kept))
+        per_row = np.bincount(self._row_of_entry[kept], minlength=self._count)
+        values = pieces(self._text, middles[kept] + 1, ends[kept])
+        is_packed = pc.starts_with(names, rocketmq.HEADER)
+        if pc.any(is_packed, min_count=0).as_py():
+            unpacked = [
+                _unpacked(name, value)
+                for name, value in zip(
+                    names.filter(is_packed).to_pylist(),
+                    values.filter(is_packed).to_pylist(),
+                    strict=True,
+                )
+            ]
+            names = pc.replace_with_mask(
+                names, is_packed, pa.array([name for name, _ in unpacked], pa.binary())
+            )
+            values = pc.replace_with_mask(
+                values, is_packed, pa.array([value for _, value in unpacked], pa.binary())
+            )
+        bounds = np.concatenate([[0], np.cumsum(per_row)]).astype(np.int32)
+        if pc.any(pc.equal(names, amqp.HEADER_TYPES.encode()), min_count=0).as_py():
+            return _readable(as_text(names).to_pylist(), values.to_pylist(), bounds, kind)
+        fields = kind.value_type
+        pairs = pa.StructArray.from_arrays([as_text(names), values], fields=list(fields))
+        return pa.Array.from_buffers(
+            kind, self._count, [None, pa.py_buffer(bounds)], children=[pairs]
+        )
 
     def _spread(self, has: Mask, values: pa.Array) -> pa.Array:
         """The values of those that have one, and null for the others."""
@@ -144,6 +201,41 @@ class PropertyColumns:
     def _maps_one_by_one(self, kind: pa.MapType) -> pa.Array:
         found = (decode_properties(text) for text in self._encoded.to_pylist())
         return pa.array([list(each.items()) for each in found], kind)
+
+
+def _unpacked(name: bytes, value: bytes) -> tuple[bytes, bytes | None]:
+    """A header that no property can have as it is."""
+    quoted = name.decode("utf-8", "surrogateescape")[len(rocketmq.HEADER) :].partition(".")[2]
+    text = value.decode("utf-8", "surrogateescape")
+    return unquote_to_bytes(quoted), rocketmq.unpacked(text)
+
+
+def _readable(
+    names: list[str], values: list[bytes | None], bounds: npt.NDArray[np.int32], kind: pa.ListType
+) -> pa.Array:
+    """Headers among which there are typed ones of AMQP's."""
+    pairs = list(zip(names, values, strict=True))
+    rows = [
+        amqp.readable(pairs[begin:end])
+        for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+    ]
+    found = [[{"key": name, "value": value} for name, value in row] for row in rows]
+    return pa.array(found, kind)
+
+
+def texts_of(found: pa.Array) -> pa.Array:
+    """Bytes as text; null for what is no UTF-8."""
+    try:
+        return found.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([_text(raw) for raw in found.to_pylist()], pa.string())
+
+
+def _text(raw: bytes | None) -> str | None:
+    try:
+        return None if raw is None else raw.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _with_names(

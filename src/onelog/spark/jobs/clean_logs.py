@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
+from onelog.message import TAGS
 from onelog.spark.jobs import topics
 from onelog.spark.jobs.topics import Link
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-COLUMNS = ["body", "key", "tags", "born_time"]
+COLUMNS = ["body", "key", "key_bytes", "tags", "headers", "born_time"]
 REASON = "reason"
 """The property of a reject that says what is wrong with it."""
 _ACCESS = r'^(\S+) \S+ \S+ \[([^\]]+)\] "([^"]*)" (\d{3}) (\d+|-)'
@@ -92,6 +93,8 @@ def start(
         f.when(is_good, f.lit(to)).otherwise(f.lit(rejects)).alias("topic"),
         f.when(is_good, clean.cast("binary")).otherwise(f.col("body")).alias("body"),
         "key",
+        "key_bytes",
+        f.filter("headers", lambda each: each["key"] != TAGS).alias("headers"),
         f.when(is_good, f.col("level")).otherwise(f.col("tags")).alias("tags"),
         f.when(~is_good, reason).alias("properties"),
     )

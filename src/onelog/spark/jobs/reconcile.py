@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 
 from onelog.errors import ConfigError
 from onelog.spark.jobs import topics
-from onelog.spark.jobs.topics import Link, key_of, source_column
+from onelog.spark.jobs.topics import Link, key_of, source_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,7 +65,7 @@ def reconcile(
     **options: str,
 ) -> Reconciliation:
     """Compare two topics, also of two clusters; at most so many samples of each kind."""
-    columns = [source_column(by), "body"]
+    columns = [*source_columns(by), "body"]
     one = topics.read(spark, link, first, columns, **options)
     other = topics.read(spark, second_link or link, second, columns, **options)
     compared = compare(one, other, by).persist()
@@ -96,7 +96,7 @@ def differences(
     spark: "SparkSession", link: Link, first: str, second: str, by: str = "key", **options: str
 ) -> "DataFrame":
     """All keys that differ, as a frame: key, first_count, second_count, kind."""
-    columns = [source_column(by), "body"]
+    columns = [*source_columns(by), "body"]
     frames = [topics.read(spark, link, each, columns, **options) for each in (first, second)]
     return compare(frames[0], frames[1], by).where("kind <> 'same'")
 

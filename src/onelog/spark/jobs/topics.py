@@ -2,7 +2,7 @@
 
 Where a job tells messages apart, people name what it goes by (`key_of`):
 
-    key          the message's (first) key
+    key          the message's key, whole; one that is no text as 0x and its bytes in digits
     message_id   the id that its producer gave it
     $.order.id   a field of a JSON body
     anything     the property of that name
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FORMAT = "onelog"
 Link = Mapping[str, str]
 """How a cluster is reached: options of the data source."""
-CONTENT = ("key", "tags", "body", "properties", "flag")
+CONTENT = ("key", "key_bytes", "tags", "body", "properties", "flag")
 """The columns of the source that a copy of a message is made of; see `copied`."""
 
 T = TypeVar("T")
@@ -82,24 +82,28 @@ def start(
 
 def copied() -> "list[Column]":
     """Of the columns `CONTENT`, those that the sink takes to make the same message again."""
-    keys = f.split(f.col("properties")["KEYS"], " ").alias("keys")
-    return [f.col("body"), f.col("key"), keys, f.col("tags"), f.col("properties"), f.col("flag")]
+    # What is no text among headers is in the properties, too (`record.forms.rocketmq`).
+    return [f.col(name) for name in CONTENT]
 
 
 def key_of(by: str) -> "Column":
     """The column; it is null where a message has no such thing."""
-    if by in ("key", "message_id"):
+    if by == "key":
+        return f.coalesce("key", f.concat(f.lit("0x"), f.hex("key_bytes")))
+    if by == "message_id":
         return f.col(by)
     if by.startswith("$"):
         return f.get_json_object(f.col("body").cast("string"), by)
     return f.col("properties")[by]
 
 
-def source_column(by: str) -> str:
-    """The column of the source that it is made of."""
-    if by in ("key", "message_id"):
-        return by
-    return "body" if by.startswith("$") else "properties"
+def source_columns(by: str) -> list[str]:
+    """The columns of the source that it is made of."""
+    if by == "key":
+        return ["key", "key_bytes"]
+    if by == "message_id":
+        return [by]
+    return ["body" if by.startswith("$") else "properties"]
 
 
 def ask(link: Link, question: Callable[[AsyncAdmin], Coroutine[Any, Any, T]]) -> T:

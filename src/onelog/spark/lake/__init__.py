@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 CHECKPOINTS = "_checkpoints"
 COLUMNS = (
-    "topic", "queue", "offset", "key", "tags", "body", "properties", "born_time", "store_time",
-    "message_id", "flag", "broker",
+    "topic", "queue", "offset", "key", "key_bytes", "tags", "body", "properties", "headers",
+    "born_time", "store_time", "message_id", "flag", "broker",
 )  # fmt: skip
 
 
@@ -84,7 +84,8 @@ def start(
     checkpoint = folder / CHECKPOINTS / _identity(topics, form)
     given = _begun(folder, form, {**(options or {}), "subscribe": ",".join(topics)}, checkpoint)
     given = _with_known_fields(topics, folder, form, given)
-    columns = [each for each in COLUMNS if each != "properties" or "decode" not in given]
+    decoded = ("properties", "headers") if "decode" in given else ()
+    columns = [each for each in COLUMNS if each not in decoded]
     given["columns"] = f"{given.get('columns') or ','.join(columns)},{INCARNATION}"
     spark.dataSource.register(LakeSink)
     rows = spark.readStream.format("onelog").options(**given).load()

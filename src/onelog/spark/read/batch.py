@@ -152,7 +152,7 @@ def sample_bodies(options: ReadOptions, count: int) -> list[bytes]:
         body
         for part in plan(tolerant, ranges, Pruning(), snapshot)
         for batch in read_partition(tolerant, table, part)
-        for body in batch["body"].to_pylist()
+        for body in batch["body"].drop_null().to_pylist()
     ]
 
 

@@ -115,10 +115,16 @@ def java_hashes(keys: pa.Array) -> Ints:
 
 
 class Parts:
-    """Collects messages by queue, until there is enough of one queue for a request."""
+    """Collects messages by queue, until there is enough of one queue for a request.
 
-    def __init__(self, part_bytes: int, part_count: int = PART_COUNT) -> None:
+    A part has about `part_bytes`, and more than `bytes_max` only if it is a single message.
+    """
+
+    def __init__(
+        self, part_bytes: int, part_count: int = PART_COUNT, bytes_max: int = 1 << 30
+    ) -> None:
         self._part_bytes = part_bytes
+        self._bytes_max = bytes_max
         self._part_count = part_count
         self._counts: dict[Queue, int] = {}
         self._pieces: dict[Queue, list[memoryview]] = {}
@@ -133,10 +139,15 @@ class Parts:
         room = self._part_count - taken
         count = min(int(np.searchsorted(bounds, full_at)), len(messages), room)
         begin, end = int(bounds[0]), int(bounds[count])
+        is_full = size + end - begin > self._bytes_max and (count > 1 or size > 0)
+        if is_full:  # Without the last one it fits.
+            count -= 1
+            end = int(bounds[count])
         self._counts[queue] = taken + count
         self._pieces.setdefault(queue, []).append(text[begin:end].data)
         self._sizes[queue] = size = size + end - begin
-        part = self._take(queue) if size >= self._part_bytes or count == room else None
+        is_full |= size >= self._part_bytes or count == room
+        part = self._take(queue) if is_full else None
         return messages.slice(count), part
 
     def rest(self) -> Iterator[tuple[Queue, bytes]]:

@@ -1,11 +1,16 @@
 """Rows of Spark as messages: Arrow batches in, batches of messages out, without an object per row.
 
-    body, value       binary or string; the message (one of the two must be there)
+    body, value       binary or string; the message (one of the two must be there). A null is kept
+                      apart from an empty one: Kafka's consumers get it as a tombstone
     topic             string; else the option `topic`
-    key               string or binary; the message's key, and rows of one key stay in order
+    key               string or binary; the message's key, and rows of one key stay in order; an
+                      empty text is none
+    key_bytes         binary; the key where `key` is null
     keys              array of strings: more keys to find the message by
     tags              string
     properties        map of strings
+    headers           array of structs of key (string) and value (binary), in order, also with
+                      repeats; properties of the same names are left out then
     flag              int
     queue, partition  int; the queue, counted through all brokers; with `broker`, that broker's own
 
@@ -19,6 +24,8 @@ Invariant: messages are in the order of their rows.
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +36,13 @@ from onelog.client.message import RESERVED_PROPERTIES
 from onelog.client.producer.unique_id import unique_id
 from onelog.clock import SystemClock
 from onelog.errors import MessageError
-from onelog.message import PROPERTIES_BYTES_MAX
+from onelog.message import PROPERTIES_BYTES_MAX, TAGS
 from onelog.record.columns import Bytes, Ints, Mask
-from onelog.spark.columns.properties import as_text
+from onelog.record.forms import rocketmq
 
 SINK_COLUMNS = frozenset(
-    "body value topic key keys tags properties flag queue partition broker".split()
+    "body value topic key key_bytes keys tags properties headers flag queue partition "
+    "broker".split()
 )
 SOURCE_ONLY = frozenset("offset born_time store_time message_id log_offset _error".split())
 
@@ -46,6 +54,9 @@ _HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">
 _LENGTH_BYTES = 2
 _ID_NAME, _ID_END = b"UNIQ_KEY\x01", b"\x02WAIT\x01true\x02"
 _NOTHING = pa.scalar(b"", pa.binary())
+_NULL_BODY = pa.scalar(f"{rocketmq.BODY}\x01{rocketmq.NULL}\x02".encode(), pa.binary())
+_ROOM_BYTES = 128
+"""Of properties, for what brokers add to them."""
 _CLOCK = SystemClock()
 ID_BYTES = 32
 IDS_PER_MS = 1 << 16
@@ -133,12 +144,12 @@ class RowEncoder:
             return
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         topics = self._topics(columns)
-        bodies = _bodies(columns["body"] if "body" in columns else columns["value"])
-        self._check(topics, bodies)
-        key = _as_words(columns[KEY]) if KEY in columns else None
-        found = {MESSAGE: self._messages(columns, bodies, key)}
+        given = columns["body"] if "body" in columns else columns["value"]
+        self._check(topics)
+        key = _key(columns)
+        found = {MESSAGE: self._messages(columns, given, key, topics)}
         if key is not None:
-            found[KEY] = key
+            found[KEY] = _words(key)
         if BROKER in columns:
             found[BROKER] = columns[BROKER]
         if queue := {"queue", "partition"} & columns.keys():
@@ -159,38 +170,47 @@ class RowEncoder:
             return pc.if_else(pc.equal(pc.fill_null(given, ""), ""), default, given)
         return None if self._topic else pa.nulls(1, pa.string())
 
-    def _check(self, topics: pa.Array | None, bodies: pa.Array) -> None:
+    def _check(self, topics: pa.Array | None) -> None:
         if topics is not None and topics.null_count:
             number = pc.index(topics.is_null(), True).as_py()
             raise MessageError(
                 f"row {number} names no topic: fill the column `topic`, or set the option `topic`"
             )
-        sizes = _sizes(bodies)
-        wrong: Mask = (sizes == 0) | (sizes > self._body_bytes_max)
-        if not wrong.any():
-            return
-        number = int(np.argmax(wrong))
-        topic = self._topic if topics is None else topics[number].as_py()
-        row = f"row {number} for topic {topic!r}"
-        if not sizes[number]:
+
+    def _check_sizes(self, bodies: Ints, whole: Ints, topics: pa.Array | None) -> None:
+        """A message has to fit alone into what is sent, with its properties."""
+        wrong: Mask = whole > self._body_bytes_max
+        if wrong.any():
+            number = int(np.argmax(wrong))
+            topic = self._topic if topics is None else topics[number].as_py()
             raise MessageError(
-                f"{row} has no body: filter such rows out (a topic has no empty messages)"
+                f"row {number} for topic {topic!r} has a body of {bodies[number]} bytes, and "
+                f"{whole[number]} with its properties; the limit is {self._body_bytes_max} "
+                "(option maxBodyBytes, and store.body_bytes_max of the brokers)"
             )
-        raise MessageError(
-            f"{row} has a body of {sizes[number]} bytes; the limit is {self._body_bytes_max}"
-        )
 
     def _messages(
-        self, columns: Mapping[str, pa.Array], bodies: pa.Array, key: pa.Array | None
+        self,
+        columns: Mapping[str, pa.Array],
+        given: pa.Array,
+        key: pa.Array | None,
+        topics: pa.Array | None,
     ) -> pa.Array:
         """Each message as it stands in a batch."""
+        bodies = _bodies(given)
         count = len(bodies)
         own = list(_own_properties(columns, key))
+        if given.null_count:
+            own.append(pc.if_else(given.is_null(), _NULL_BODY, _NOTHING))
         id_bytes = len(_ID_NAME) + ID_BYTES + len(_ID_END)
         sizes = sum((_sizes(each) for each in own), np.full(count, id_bytes, np.int64))
-        if (most := int(sizes.max())) > PROPERTIES_BYTES_MAX:
-            raise MessageError(f"properties of {most} bytes; the limit is {PROPERTIES_BYTES_MAX}")
+        if (most := int(sizes.max())) > PROPERTIES_BYTES_MAX - _ROOM_BYTES:
+            raise MessageError(
+                f"properties of {most} bytes; the limit is {PROPERTIES_BYTES_MAX}, of which "
+                f"brokers need {_ROOM_BYTES}"
+            )
         body_sizes = _sizes(bodies)
+        self._check_sizes(body_sizes, _HEAD.itemsize + body_sizes + _LENGTH_BYTES + sizes, topics)
         head = np.zeros(count, _HEAD)
         head["size"] = _HEAD.itemsize + body_sizes + _LENGTH_BYTES + sizes
         head["body_bytes"] = body_sizes
@@ -210,13 +230,91 @@ class RowEncoder:
 
 def _own_properties(columns: Mapping[str, pa.Array], key: pa.Array | None) -> Iterator[pa.Array]:
     """What each message has besides its id, encoded, as columns whose bytes follow each other."""
-    keys = _all_keys(key, columns["keys"]) if "keys" in columns else key
+    text, packed = (None, None) if key is None else _texts_of_keys(key)
+    keys = _all_keys(text, columns["keys"]) if "keys" in columns else text
     if keys is not None:
         yield _property(b"KEYS", keys)
+    if packed is not None:
+        yield _property(rocketmq.KEY.encode(), packed)
     if "tags" in columns:
         yield _property(b"TAGS", columns["tags"])
+    headers = columns.get("headers")
+    if headers is not None:
+        yield _encoded_headers(headers, columns.get("tags"))
     if "properties" in columns:
-        yield _encoded_maps(columns["properties"])
+        yield _encoded_maps(columns["properties"], headers, has_key=key is not None)
+
+
+def _key(columns: Mapping[str, pa.Array]) -> pa.Array | None:
+    """The keys, as bytes; null for none."""
+    found = columns.get(KEY)
+    if found is not None:
+        if _is_bytes(found.type):
+            found = found.cast(pa.binary())
+        else:
+            text = found.cast(pa.string())
+            text = pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+            found = text.cast(pa.binary())
+    if "key_bytes" in columns:
+        more = columns["key_bytes"].cast(pa.binary())
+        found = more if found is None else pc.coalesce(found, more)
+    return found
+
+
+def _texts_of_keys(key: pa.Array) -> tuple[pa.Array, pa.Array | None]:
+    """Keys that properties can have as they are; and the others as texts that say what they are."""
+    bounds, text = content(pc.fill_null(key, _NOTHING))
+    is_odd = np.isin(text[bounds[0] : bounds[-1]], (1, 2)).any()
+    is_odd |= pc.any(pc.equal(key, _NOTHING), min_count=0).as_py()
+    try:
+        if not is_odd:
+            return key.cast(pa.string()), None
+    except pa.ArrowInvalid:
+        pass
+    raw = key.to_pylist()
+    texts = [None if each is None else rocketmq.plain_text(each) for each in raw]
+    packed = [
+        None if each is None or text is not None else rocketmq.packed(each)
+        for each, text in zip(raw, texts, strict=True)
+    ]
+    return pa.array(texts, pa.string()), pa.array(packed, pa.string())
+
+
+def _encoded_headers(headers: pa.Array, tags: pa.Array | None) -> pa.Array:
+    """The headers of each row as properties; see `forms.rocketmq`."""
+    kind = headers.type
+    if not _is_list(kind) or not pa.types.is_struct(kind.value_type):
+        raise MessageError(
+            f"the column `headers` has to be an array of structs of key and value, not {kind}"
+        )
+    if [field.name for field in kind.value_type] != ["key", "value"]:
+        raise MessageError("headers are structs of `key` and `value`: rename their fields")
+    if not pc.any(pc.greater(pc.list_value_length(headers), 0), min_count=0).as_py():
+        return pa.nulls(len(headers), pa.binary()).fill_null(b"")
+    labels = [None] * len(headers) if tags is None else tags.to_pylist()
+    rows = zip(headers.to_pylist(), labels, strict=True)
+    return pa.array([_encoded(row or [], bool(label)) for row, label in rows], pa.binary())
+
+
+def _encoded(headers: list[dict[str, Any] | None], has_tags: bool) -> bytes:
+    pieces: list[str] = []
+    seen: set[str] = set()
+    for number, each in enumerate(headers):
+        if each is None or each["key"] is None:
+            raise MessageError("a header needs a key: filter such ones out")
+        name, value = str(each["key"]), each["value"]
+        raw = value.encode() if isinstance(value, str) else value
+        text = None if raw is None else rocketmq.plain_text(raw)
+        if name == TAGS and has_tags:
+            continue  # The column has it.
+        is_own = name in RESERVED_PROPERTIES and name != TAGS
+        if text is None or name in seen or is_own or not rocketmq.is_plain_name(name):
+            quoted = f"{rocketmq.HEADER}{number}.{quote(name, safe='')}"
+            pieces.append(f"{quoted}\x01{rocketmq.packed(raw)}")
+        else:
+            pieces.append(f"{name}\x01{text}")
+            seen.add(name)
+    return "".join(f"{piece}\x02" for piece in pieces).encode()
 
 
 def _property(name: bytes, values: pa.Array) -> pa.Array:
@@ -229,8 +327,8 @@ def _property(name: bytes, values: pa.Array) -> pa.Array:
     return pc.if_else(pa.array(_sizes(found) > 0), encoded, _NOTHING)
 
 
-def _encoded_maps(maps: pa.Array) -> pa.Array:
-    """The properties of each row, one after the other."""
+def _encoded_maps(maps: pa.Array, headers: pa.Array | None, *, has_key: bool) -> pa.Array:
+    """The properties of each row, one after the other, but those that other columns have."""
     if not pa.types.is_map(maps.type):
         raise MessageError(f"the column `properties` has to be a map of strings, not {maps.type}")
     bounds: Ints = maps.offsets.to_numpy().astype(np.int64)
@@ -238,8 +336,11 @@ def _encoded_maps(maps: pa.Array) -> pa.Array:
     names = _as_bytes(maps.keys.slice(first, last - first))
     values = _as_bytes(maps.items.slice(first, last - first))
     # What the system of a message that is copied wrote into it does not belong to the copy.
-    reserved = pc.is_in(names, pa.array([each.encode() for each in sorted(RESERVED_PROPERTIES)]))
+    left = {*RESERVED_PROPERTIES, rocketmq.BODY, *([rocketmq.KEY] if has_key else [])}
+    reserved = pc.is_in(names, pa.array([each.encode() for each in sorted(left)]))
     kept: Mask = (_sizes(values) > 0) & ~reserved.to_numpy(zero_copy_only=False)
+    if headers is not None:
+        kept &= ~_are_headers(names, np.diff(bounds), headers)
     encoded = pc.if_else(
         pa.array(kept),
         pc.binary_join_element_wise(
@@ -256,6 +357,19 @@ def _encoded_maps(maps: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(
         pa.binary(), len(maps), [None, pa.py_buffer(np.ascontiguousarray(rows)), content]
     )
+
+
+def _are_headers(names: pa.Array, counts: Ints, headers: pa.Array) -> Mask:
+    """Which properties say what the headers of their rows say."""
+    packed = rocketmq.HEADER.encode()
+    found: list[bool] = []
+    at, all_names = 0, names.to_pylist()
+    for count, row in zip(counts.tolist(), headers.to_pylist(), strict=True):
+        own = None if row is None else {each["key"].encode() for each in row}
+        some = all_names[at : at + count]
+        found += [own is not None and (n in own or n.startswith(packed)) for n in some]
+        at += count
+    return np.array(found, np.bool_)
 
 
 def _all_keys(key: pa.Array | None, others: pa.Array) -> pa.Array:
@@ -285,9 +399,17 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return kind in (pa.binary(), pa.large_binary())
 
 
-def _as_words(column: pa.Array) -> pa.Array:
-    """Keys as text; what is no UTF-8 in them is replaced."""
-    return as_text(column) if _is_bytes(column.type) else column.cast(pa.string())
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _words(key: pa.Array) -> pa.Array:
+    """Keys as text, by which queues are chosen; what is no UTF-8 in them is replaced."""
+    try:
+        return key.cast(pa.string())
+    except pa.ArrowInvalid:
+        raw = key.to_pylist()
+        return pa.array([None if r is None else r.decode("utf-8", "replace") for r in raw])
 
 
 def _as_bytes(column: pa.Array) -> pa.Array:

@@ -14,13 +14,15 @@ Invariant: between `write` and `commit` nothing is visible; what `commit` has re
 """
 
 import asyncio
+import pickle
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any, Literal, NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -48,9 +50,12 @@ from onelog.spark.write.queues import Parts, QueueChoice
 from onelog.spark.write.rows import RowEncoder, check_columns
 from onelog.spark.write.stream_writers import Messages, task
 from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.fields import EMPTY_BODIES
 
 ON_THE_WAY_MAX = 8
 """Parts of a task that may wait for a broker's answer."""
+_HELD_BYTES_MAX = 32 << 20
+"""Parts that are held back: more of them are on disk."""
 EXACTLY_ONCE = "exactly-once"
 # A broker that is started again is away from the name servers, too, for a moment.
 _AWAY = (
@@ -167,7 +172,13 @@ class _Task:
         self._instance = connect(options.link).instance
         self._job = _job(options, batch, self._instance, _deciders.get(batch.query))
         self._choices: dict[str, QueueChoice] = {}
-        self._parts = Parts(PART_BYTES)
+        limit = options.body_bytes_max
+        self._parts = Parts(min(PART_BYTES, limit), bytes_max=min(2 * PART_BYTES, limit))
+        self._held: IO[bytes] | None = None
+        if options.delivery != EXACTLY_ONCE:
+            # What is sent is seen: not before all rows of the task are known to be right.
+            spool = SpooledTemporaryFile
+            self._held = spool(max_size=_HELD_BYTES_MAX)
         self._on_the_way: deque[_OnTheWay] = deque()
         self._staged: list[Staged] = []
 
@@ -185,6 +196,8 @@ class _Task:
             for topic, messages in encoder.rows(batch):
                 self._share_out(self._choices.get(topic) or self._choice(topic), messages)
         for queue, part in self._parts.rest():
+            self._put(queue, part)
+        for queue, part in self._let_go():
             self._put(queue, part)
         while self._on_the_way:
             self._take()
@@ -204,6 +217,8 @@ class _Task:
 
     def close(self) -> None:
         """Wait for nobody."""
+        if self._held is not None:
+            self._held.close()
         for each in self._on_the_way:
             each.answer.cancel()
 
@@ -225,7 +240,21 @@ class _Task:
         self._choices[topic] = choice = QueueChoice(route.publish_queues, self._partition)
         return choice
 
+    def _let_go(self) -> Iterator[tuple[Queue, bytes]]:
+        """The parts that were held back."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        with held:
+            end = held.tell()
+            held.seek(0)
+            while held.tell() < end:
+                yield pickle.load(held)
+
     def _put(self, queue: Queue, part: bytes) -> None:
+        if self._held is not None:
+            pickle.dump((queue, part), self._held)
+            return
         if len(self._on_the_way) >= ON_THE_WAY_MAX:
             self._take()
         self._on_the_way.append(_OnTheWay(queue, part, self._ask(queue, part)))
@@ -262,7 +291,7 @@ class _Task:
         ext: Mapping[str, object] = {
             "a": "onelog_spark", "b": queue.topic, "c": DEFAULT_TOPIC, "d": 4, "e": queue.queue_id,
             "f": 0, "g": time.time_ns() // 1_000_000, "h": 0, "i": "", "j": 0, "k": "false",
-            "m": "true", "n": queue.broker,
+            "m": "true", "n": queue.broker, EMPTY_BODIES: "true",
         }  # fmt: skip
         await self._instance.ask(
             route.address(queue.broker),

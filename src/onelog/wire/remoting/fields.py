@@ -40,6 +40,8 @@ and made again has another time, however far its new queues have grown."""
 STABLE_ENDS = "onelogStableEnds"
 """In the same answer, of each queue with an open transaction of Kafka's: where the first begins, as
 `0=120,3=98`. Readers of committed messages, and that is everybody who pulls, stop there."""
+EMPTY_BODIES = "onelogEmptyBodies"
+"""In a batch that is sent: true, if bodies in it may be empty, which RocketMQ's clients refuse."""
 BOUNDED_BY_THEIR_READERS = frozenset(("i", "properties", "note"))
 """Properties are refused as a message's part, in RocketMQ's words; `note` is OneLog's own."""
 

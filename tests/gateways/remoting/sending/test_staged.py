@@ -64,7 +64,6 @@ async def test_bad_parts_and_commits_are_refused_with_a_reason(tmp_path: Path) -
     async with live.broker(tmp_path) as server, live.client(server) as client:
         refused = [
             (await stage(client, b""), "without messages"),
-            (await stage(client, batch(b"")), "no body"),
             (await stage(client, b"garbage"), "cut off"),
             (await stage(client, batch(b"x", TIMER_DELAY_MS="5")), "cannot be timed"),
             (await stage(client, batch(b"x"), batch="many"), "batch"),

@@ -53,6 +53,7 @@ from onelog.rocketmq.priorities import LITE_NEEDLE, PRIORITY_NEEDLE, placed
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import FLAG_ONEWAY, Command
+from onelog.wire.remoting.fields import EMPTY_BODIES
 from onelog.wire.remoting.recall_handle import encode_handle
 from onelog.wire.remoting.send import SendHeader, decode_send_header, encode_send_response
 
@@ -265,7 +266,7 @@ def send_batch(session: BrokerSession, command: Command) -> None:
         queue_id = pick_queue(session, header)
     source = body if isinstance(body, bytes) else bytes(body)
     parts = checked_parts(source)
-    if not parts or not all(map(_BODY, parts)):
+    if not parts or not (all(map(_BODY, parts)) or fields.flag(command.ext, EMPTY_BODIES)):
         raise EmptyMessageError("a batch without messages, or with one that has no body")
     config = session.broker.find_topic(session.principal, header.topic)
     if config is not None and config.attributes.get("queue.type") == "BatchCQ":
