@@ -13,7 +13,7 @@ from onelog.replication.registry import Put
 from onelog.replication.roles import InSync, Node, Progress, Role, Self
 from onelog.server import void
 from tests.ports import free_port
-from tests.replication.conftest import RealEtcd
+from tests.replication.live import RealEtcd
 
 PREFIX = prefix_of("shop", "broker-a")
 
@@ -107,6 +107,18 @@ async def test_changes_are_told(etcd: Etcd) -> None:
     await eventually(lambda: len(changes) == 1)
     await etcd.transact({}, {"state": Put(b"one")})
     await eventually(lambda: len(changes) == 2)
+
+
+async def test_a_set_in_which_nothing_happens_for_long_has_nothing_to_complain_of(
+    etcd: Etcd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("onelog.replication.etcd.WATCH_SILENCE_S", 0.1)
+    changes: list[None] = []
+    etcd.watch(lambda: changes.append(None))
+    await eventually(lambda: len(changes) == 3)  # Told when it is watched, each time.
+    await etcd.transact({}, {"state": Put(b"one")})
+    await eventually(lambda: len(changes) > 4)
+    assert caplog.records == []
 
 
 async def test_an_endpoint_that_does_not_answer_is_left_for_the_next(real_etcd: RealEtcd) -> None:

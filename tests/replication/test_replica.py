@@ -1,6 +1,8 @@
 """A node's roles on real stores: in which order they change, and what is acknowledged meanwhile."""
 
+import dataclasses
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from onelog.replication.leader import NEW_SHARE, Leader
 from onelog.replication.link import Touched
 from onelog.replication.replica import AGAIN_MS, HAND_OVER_MS, Replica
 from onelog.replication.roles import InSync, Role
+from onelog.store.damage import Damage
 from onelog.store.message_store import MessageStore
 from tests.replication.wired import STORE, MemoryLink, message
 
@@ -375,3 +378,158 @@ def test_a_log_that_may_be_torn_is_cut_to_what_is_certain_before_it_follows(make
     assert two.store.log_end == certain
     connect(one, two)
     assert two.store.log_end == one.store.log_end
+
+
+# -- what is not cut -----------------------------------------------------------------------------
+
+
+def confirmed_set(make: Make, config: ReplicationConfig = CONFIG) -> tuple[World, World, int]:
+    """A master and a follower with the same confirmed log, and where that ends."""
+    one, two = make(0), make(1, config)
+    one.replica.become(master_of(1), in_sync(0, 1))
+    two.replica.become(follower_of(0, 1), in_sync(0, 1))
+    settle = connect(one, two)
+    end = one.write(b"a")
+    for _ in range(3):
+        one.run(200)
+        settle()
+        two.run(200)
+    assert one.store.confirmed == two.store.confirmed == end
+    return one, two, end
+
+
+def behind(make: Make, one: World, two: World) -> World:
+    """A node that is elected, as it should not be: it has not what the others have confirmed."""
+    three = make(2)
+    three.replica.become(follower_of(0, 1), in_sync(0, 1))
+    connect(one, three)
+    settle = connect(one, two)
+    end = one.write(b"b")
+    for revision in range(2, 5):
+        one.replica.in_sync_is(in_sync(0, 1, revision=revision))
+        one.run(200)
+        settle()
+        two.run(200)
+    assert two.store.confirmed == end > three.store.log_end
+    three.replica.become(master_of(2, 2), in_sync(2))
+    return three
+
+
+def lacking(make: Make, epoch: int = 2) -> World:
+    """A master that began with nothing, as nobody should who is elected."""
+    world = make(7)
+    world.replica.become(master_of(epoch, 7), in_sync(7))
+    world.write(b"another")
+    return world
+
+
+def test_what_is_confirmed_is_not_cut_for_a_master_that_lacks_it(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two, _ = confirmed_set(make)
+    three = behind(make, one, two)
+    end = two.store.log_end
+    two.replica.become(follower_of(2, 2), in_sync(2))
+    connect(three, two)
+    assert two.store.log_end == two.store.confirmed == end
+    assert "nothing is cut here" in caplog.text
+    assert "`onelog cluster truncate 1`" in caplog.text
+    assert not two.replica.identity.doubt
+
+
+def test_nothing_is_cut_for_a_master_of_another_history(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, two, end = confirmed_set(make)
+    two.replica.become(follower_of(7, 2), in_sync(7))
+    connect(lacking(make), two)
+    assert two.store.log_end == end
+    assert "have nothing in common: if this node has the messages that count" in caplog.text
+
+
+def test_what_the_registry_knows_to_be_confirmed_is_not_cut_either(make: Make) -> None:
+    """After a start a node knows that of less."""
+    one, two, end = confirmed_set(make)
+    one.write(b"more")
+    one.replica.identity.confirmed = one.store.log_end
+    assert one.store.confirmed < one.store.log_end
+    two.replica.become(master_of(2, 1), in_sync(1, revision=2))
+    one.replica.become(follower_of(1, 2), in_sync(1, revision=2))
+    connect(two, one)
+    assert one.store.log_end > end
+
+
+def test_a_word_has_a_node_truncate_once(make: Make) -> None:
+    _, two, end = confirmed_set(make)
+    two.replica.become(follower_of(7, 2), in_sync(7))
+    young = lacking(make)
+    two.replica.may_truncate()
+    connect(young, two)
+    assert two.store.log_end == young.store.log_end != end
+    assert two.replica.identity.doubt  # It lacks what it had said that it has.
+    two.run(200)
+    again = make(8)
+    again.replica.become(master_of(3, 8), in_sync(8))
+    two.replica.become(follower_of(8, 3), in_sync(8))
+    two.store.confirm(two.store.log_end)
+    connect(again, two)
+    assert two.store.log_end == young.store.log_end
+
+
+def test_a_word_that_was_not_needed_is_forgotten(make: Make) -> None:
+    one, two, end = confirmed_set(make)
+    two.replica.may_truncate()
+    connect(one, two)
+    two.run(200)
+    two.replica.become(follower_of(7, 2), in_sync(7))
+    connect(lacking(make), two)
+    assert two.store.log_end == end
+
+
+def test_with_unclean_elections_a_node_follows_whoever_is_elected(make: Make) -> None:
+    one, two, shared = confirmed_set(make, dataclasses.replace(CONFIG, unclean=True))
+    three = behind(make, one, two)
+    two.replica.become(follower_of(2, 2), in_sync(2))
+    connect(three, two)
+    assert two.store.log_end == shared
+
+
+def test_what_cannot_be_kept_aside_is_not_cut(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two, shared = confirmed_set(make)
+    end = one.write(b"nobody else has this")
+    two.replica.become(master_of(2, 1), in_sync(0, 1, revision=2))
+    one.replica.become(follower_of(1, 2), in_sync(0, 1, revision=2))
+    usage = shutil.disk_usage
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: usage(path)._replace(free=10)
+    )  # fmt: skip
+    connect(two, one)
+    assert one.store.log_end == end
+    assert "has not the room to keep" in caplog.text
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    connect(two, one)
+    assert one.store.log_end == shared
+    (kept,) = (one.store.folder / "onelog-cut").iterdir()
+    assert b"nobody else has this" in kept.read_bytes()
+
+
+def test_a_damaged_log_is_in_doubt_until_it_is_whole_again(make: Make) -> None:
+    """A master may die while it is had from it again."""
+    one, two, end = confirmed_set(make)
+    two.store.damage = (Damage(0, end, "a bad disk"),)
+    two.replica.become(follower_of(0, 1), in_sync(0, 1))
+    connect(one, two)
+    assert two.replica.identity.doubt
+    assert two.store.log_end == end
+
+
+def test_how_far_a_node_was_is_told_with_the_epoch_of_the_last_byte(make: Make) -> None:
+    one, _, end = confirmed_set(make)
+    assert one.replica.progress().held == (1, end)
+    assert one.replica.has(1, end)
+    assert not one.replica.has(2, end)  # A copy from before epoch 2.
+    assert not one.replica.has(1, end + 1)
+    assert not one.replica.is_empty()
+    assert make(3).replica.is_empty()

@@ -284,7 +284,7 @@ class Election:
             "one. This node registers there anew; if etcd knows no more of the set, a master is "
             "elected when all of its nodes are there", self.me.id, revision, self._seen,
         )  # fmt: skip
-        self._seen, self.view, self._is_recognized = 0, View(), False
+        self._seen, self.view = 0, View()
         self.identity.is_outside = False
         self._give_up_lease()
         self._ask_for_lease()

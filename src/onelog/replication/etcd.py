@@ -130,7 +130,7 @@ class Etcd:
         return {"key": self._key(""), "range_end": b64encode(end.encode()).decode()}
 
     async def changes(self) -> AsyncGenerator[None, None]:
-        """One item when changes are watched, and one for each; until something fails."""
+        """One item when changes are watched, and one for each; until none come for long."""
         connection = await self._connect()
         try:
             request = {"create_request": self._whole_range()}
@@ -140,9 +140,12 @@ class Etcd:
             if status != 200:
                 raise RegistryError(f"etcd does not let changes be watched: HTTP {status}")
             while True:
-                async with asyncio.timeout(WATCH_SILENCE_S):
-                    if not await _read_chunk(connection[0]):
-                        return
+                try:
+                    async with asyncio.timeout(WATCH_SILENCE_S):
+                        if not await _read_chunk(connection[0]):
+                            return
+                except TimeoutError:
+                    return  # Nothing has changed for so long, or nobody is there: watch anew.
                 yield
         except (OSError, EOFError, TimeoutError, ValueError) as error:
             raise RegistryError(f"the watch on etcd ended: {error!r}") from None

@@ -73,7 +73,7 @@ class Identity:
         self.confirmed = 0
         """So much of the log was confirmed when the registry heard of it last."""
         self._durable_start = 0
-        found = self._read()
+        found = self._read(node)
         if found is None:
             former = folder / FORMER_FILE if folder is not None else None
             known = former.read_text().strip() if former is not None and former.exists() else boot
@@ -89,7 +89,7 @@ class Identity:
         """Whether the end of the log may be torn where no checksum tells."""
         self._save()
 
-    def _read(self) -> _Content | None:
+    def _read(self, node: int) -> _Content | None:
         if self._path is None or not self._path.exists():
             return None
         try:
@@ -99,7 +99,7 @@ class Identity:
                 "%s cannot be read (%s): this node counts as a new one, and has to catch up",
                 self._path, error,
             )  # fmt: skip
-            return None
+            return _Content(uuid4().hex, node, doubt=f"its {FILE} could not be read")
 
     def _save(self) -> None:
         if self._path is not None:
