@@ -37,9 +37,12 @@ def rank(view: View, number: int) -> tuple[bool, bool, int, int, int]:
     return not node.draining, progress.fit, progress.epoch, progress.end, -number
 
 
-def last_epoch(view: View) -> int:
-    """The newest epoch that the registry, or any node that is there, knows of."""
-    told = (progress_of(view, number) for number in view.nodes)
+def last_epoch(view: View, *, strangers: bool = True) -> int:
+    """The newest epoch that the registry, or any node that is there, knows of.
+
+    `strangers`: also one whose store may be of another set.
+    """
+    told = [progress_of(view, each) for each in view.nodes if strangers or not view.nodes[each].new]
     known = max((max(each.epoch, each.known_epoch) for each in told), default=0)
     return max(known, view.state.epoch if view.state else 0)
 
@@ -56,7 +59,7 @@ def find(view: View, replicas: int, *, is_patient: bool) -> Candidates:
     `is_patient`: whether it has been waited for others long enough for a set to be founded.
     """
     nodes, state = view.nodes, view.state
-    if last_epoch(view) > (state.epoch if state else 0):
+    if last_epoch(view, strangers=False) > (state.epoch if state else 0):
         return _anew(view, state.replicas if state else replicas)
     if state is None:
         whole = len(nodes) >= replicas or (0 in nodes and is_patient)

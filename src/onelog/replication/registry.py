@@ -228,6 +228,8 @@ def view_of(snapshot: Snapshot) -> View:
     requests: dict[int, tuple[Request, int]] = {}
     for key, entry in entries.items():
         folder, _, number = key.partition("/")
+        if not (number.isascii() and number.isdecimal()):
+            continue  # Somebody else's: no node has that name.
         if folder == "nodes":
             nodes[int(number)] = entry
         elif folder == "progress":
