@@ -104,9 +104,11 @@ def test_a_policy_of_an_older_version_counts_for_nothing_and_stops_nothing(
     kept = {
         "pattern": "(?!x).*", "definition": {"max-length": 1}, "priority": 0, "apply_to": "all",
     }  # fmt: skip
-    yard.works.policies.apply("policy@/@old", kept)
+    tables = yard.works._tables
+    tables._take([("policies", "policy@/@old", kept)])  # As a start does.
     assert yard.works.policies.of_queue("policy", yard.queue("q")) is None
-    assert "counts for no queue until it is put again" in caplog.text
+    assert tables.is_aside("policies", "policy@/@old")
+    assert "look-ahead, look-behind and references to groups are not served" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,8 @@ class State(NamedTuple):
     mismatches_total: int
     damaged_sizes: list[int]
     """What recovery had to leave out of the log."""
+    set_aside: list[str]
+    """What is recorded, and cannot be read: entries of tables, and why."""
 
 
 class Measures(NamedTuple):
@@ -166,6 +168,7 @@ class Admin:
     writer: Writer
     clock: Clock
     tables: Tables
+    lease_tables: Tables
     versions: Versions
     topic_table: Topics
     group_table: Groups
@@ -604,6 +607,7 @@ class Admin:
             self.store.max_offset(TIMER_TOPIC, 0) - wheel.end,
             self._known(who, "group", members.mismatched_groups()),
             members.mismatches_total, [each.size for each in self.store.damage],
+            self.tables.aside() + self.lease_tables.aside(),
         )  # fmt: skip
 
     def measures(self, who: Principal) -> Measures:

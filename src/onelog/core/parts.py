@@ -266,8 +266,8 @@ class Parts:
     def _wire_door(self, new_id: Callable[[], str]) -> None:
         self.admin = Admin(
             self.access, self.config.name, self.store, self.writer, self._clock, self.tables,
-            self.versions, self.topics, self.groups, self.members, self.offsets, self.stats,
-            self.delay, self.timers, self.checkback, self.request_modes,
+            self.lease_tables, self.versions, self.topics, self.groups, self.members,
+            self.offsets, self.stats, self.delay, self.timers, self.checkback, self.request_modes,
         )  # fmt: skip
         self.coordinator = Coordinator(
             self.access, self.config.name, self._clock, self._schedule, new_id, self.tables,

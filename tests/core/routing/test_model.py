@@ -45,6 +45,9 @@ class Tables:
         for name, key, value in changes:
             tables[name].apply(key, value)
 
+    def is_aside(self, name: str, key: str) -> bool:
+        return False
+
 
 class Model:
     """Bindings as a list."""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from onelog.config import BrokerConfig
-from onelog.errors import QueueFullError
+from onelog.errors import PreconditionFailedError, QueueFullError
 from tests.core.workqueues.yard import Yard, headers_in, numbered
 
 BOTH = pytest.mark.parametrize("durable", [True, False], ids=["log", "memory"])
@@ -409,3 +409,46 @@ def test_dead_letters_that_cannot_be_written_wait(yard: Yard) -> None:
     yard.advance(1_000)
     yard.settle()
     assert (queue.unacked, dead.ready) == (0, 2)
+
+
+YEARS_MS = 315_360_000_000
+"""Ten of them: the most that RabbitMQ takes. Celery asks for more than four."""
+
+
+def pass_years(yard: Yard, ms: int) -> None:
+    """Let time pass at once: what is done every few seconds is not done for all of them."""
+    yard.clock.advance(ms)
+    yard.advance(100)
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+@pytest.mark.parametrize("name", ["x-message-ttl", "x-expires"])
+def test_a_time_of_years_is_taken_and_one_of_more_is_refused(
+    yard: Yard, name: str, kind: str
+) -> None:
+    yard.queue("long", arguments={name: YEARS_MS, "x-queue-type": kind})
+    yard.put_all(b"x", key="long")
+    for wrong in (YEARS_MS + 1, -1, 1 << 62):
+        with pytest.raises(PreconditionFailedError, match=f"invalid arg '{name}'"):
+            yard.queue("longer", arguments={name: wrong, "x-queue-type": kind})
+    yard.record()
+    yard.crash()
+    pass_years(yard, YEARS_MS - 120_000)
+    assert yard.drain("long") == [b"x"]
+
+
+def test_a_message_that_may_live_for_years_ends_with_them(yard: Yard) -> None:
+    yard.queue("q", arguments={"x-message-ttl": 2**27 * 1000})
+    yard.put_all(b"x")
+    yard.put_all(b"y", expiration=str(YEARS_MS))
+    pass_years(yard, 2**27 * 1000 - 1_000)
+    assert yard.counts() == (2, 0)
+    yard.advance(2_000)
+    assert yard.counts() == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["x-max-length", "x-max-length-bytes", "x-delivery-limit"])
+def test_a_count_may_be_as_large_as_any_number(yard: Yard, name: str) -> None:
+    yard.queue(arguments={name: (1 << 63) - 1, "x-queue-type": "quorum"})
+    yard.put_all(b"x")
+    assert yard.drain() == [b"x"]

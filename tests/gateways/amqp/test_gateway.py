@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import aio_pika
 import pytest
@@ -90,12 +92,14 @@ async def test_aio_pika_sends_and_receives() -> None:
 
 
 @contextlib.contextmanager
-def working(url: str, backend: str, folder: Path) -> Iterator[Any]:
+def working(url: str, backend: str, folder: Path, queues: str = "classic") -> Iterator[Any]:
     """The tasks of a shop, and a worker that does them."""
-    environment = {**os.environ, "SHOP_BROKER": url, "SHOP_BACKEND": backend}
+    settings = {"SHOP_BROKER": url, "SHOP_BACKEND": backend, "SHOP_QUEUES": queues}
+    environment = {**os.environ, **settings}
     command = [sys.executable, "-m", "celery", "-A", "celery_shop", "worker", "-l", "INFO"]
     command += ["--concurrency", "2", "-P", "threads", "--without-mingle", "--without-gossip"]
-    module = runpy.run_path(str(Path(__file__).parent / "celery_shop.py"))
+    with mock.patch.dict(os.environ, settings):
+        module = runpy.run_path(str(Path(__file__).parent / "celery_shop.py"))
     app = module["app"]
     app.conf.update(broker_url=url, result_backend=backend)
     # In a folder of the tests, so that the worker finds the module of its tasks.
@@ -127,6 +131,32 @@ def test_celery_runs_a_canvas(mq: EmbeddedBroker, tmp_path: Path) -> None:
         assert (add.s(1, 1) | add.s(10)).delay().get(timeout=SECONDS) == 12
         asked = chord((add.s(number, 1) for number in range(4)), total.s())()
         assert asked.get(timeout=SECONDS) == 10
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_celery_delays_tasks_in_quorum_queues(mq: EmbeddedBroker, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    with working(mq.amqp_url, f"file://{results}", tmp_path, "quorum") as shop:
+        add = shop["add"]
+        assert add.delay(1, 2).get(timeout=SECONDS) == 3
+        began = time.monotonic()
+        due = datetime.now(UTC) + timedelta(seconds=2)
+        waiting = [add.apply_async((3, 4), countdown=1), add.apply_async((3, 5), eta=due)]
+        assert [each.get(timeout=SECONDS) for each in waiting] == [7, 8]
+        assert time.monotonic() - began >= 1
+        assert shop["flaky"].delay(str(tmp_path / "notes")).get(timeout=SECONDS) == 3
+        with connected(mq.amqp_url) as connection:
+            years = {"x-message-ttl": 2**27 * 1000, "x-queue-type": "quorum",
+                     "x-overflow": "reject-publish", "x-dead-letter-exchange": "celery_delayed_26",
+                     "x-dead-letter-strategy": "at-least-once"}  # fmt: skip
+            connection.channel().queue_declare("celery_delayed_27", durable=True, arguments=years)
+        add.apply_async((1, 1), countdown=2**27)
+        asked = add.apply_async((5, 6), countdown=2)
+    time.sleep(2.5)  # Nobody works while it falls due.
+    with working(mq.amqp_url, f"file://{results}", tmp_path, "quorum"):
+        assert asked.get(timeout=SECONDS) == 11
+    assert b"PRECONDITION" not in (tmp_path / "worker.log").read_bytes()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -100,6 +100,8 @@ class Overview(Struct):
     stalled_ms: int
     followers: list[Follower]
     mismatched_groups: list[str]
+    set_aside: list[str]
+    """What is recorded of topics, queues, users and so on, and cannot be read by this version."""
 
 
 class ConnectionQuery(Struct, forbid_unknown_fields=True):
@@ -247,6 +249,7 @@ async def get_overview(ask: Ask) -> Overview:
         stalled_ms=house.stalls.total_ms,
         followers=_followers(ask),
         mismatched_groups=state.mismatched_groups if knows_names(ask) else [],
+        set_aside=state.set_aside if knows_names(ask) else [],
     )
 
 

@@ -42,6 +42,7 @@ function show(found, groups) {
   return [
     found.refusal ? notice(t("Messages are refused: {why}", { why: found.refusal }), "bad") : null,
     found.mismatched_groups.length ? notice(t("Members subscribe differently in: {groups}", { groups: found.mismatched_groups.join(", ") }), "warn") : null,
+    found.set_aside.length ? notice(t("Recorded, but unreadable for this version, and set aside: {entries}", { entries: found.set_aside.join(", ") }), "bad") : null,
     h("div", { class: "numbers" },
       number(t("In per second"), rate(history.put.at(-1) ?? found.rates.put[0]), t("{n} in all", { n: count(found.put_total) })),
       number(t("Out per second"), rate(history.got.at(-1) ?? found.rates.got[0]), t("{n} in all", { n: count(found.got_total) })),

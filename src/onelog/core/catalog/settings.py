@@ -60,6 +60,10 @@ class Settings(Generic[Config]):
         else:
             self._known[key] = msgspec.convert(value, self.kind)
 
+    def is_there(self, name: str) -> bool:
+        """Whether there is one, though perhaps its settings cannot be read."""
+        return name in self._known or self._tables.is_aside(self.name, name)
+
     def parts(self) -> Iterator[dict[str, Any]]:
         """All but the system's, unless those were given settings of their own."""
         system = self._system

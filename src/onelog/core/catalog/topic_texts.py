@@ -6,6 +6,8 @@ table     "placements", "schemas": {topic: text}, "kafka_settings": {what they a
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.durable.tables import Tables, in_parts
 
@@ -25,7 +27,7 @@ class Texts:
         if value is None:
             self._known.pop(key, None)
         else:
-            self._known[key] = value
+            self._known[key] = msgspec.convert(value, str)
 
     def parts(self) -> Iterator[dict[str, Any]]:
         """Every text; some at a time."""

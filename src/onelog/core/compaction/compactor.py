@@ -112,7 +112,7 @@ class Compaction:
         self.learn_topics()
         for place, each in list(self.remains.items()):
             has_all = each.last <= self._store.max_offset(COMPACTED_TOPIC, each.queue_id)
-            if self._topics.get(place[0]) is None or not has_all:
+            if not self._topics.is_there(place[0]) or not has_all:
                 log.warning("what was left of queue %d of topic %s is gone", place[1], place[0])
                 self._forget(place)
                 continue

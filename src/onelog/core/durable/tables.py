@@ -18,12 +18,21 @@ queues after a loss of power. One that is ahead all the same is written anew bef
 which would get an offset that the snapshot claims to cover; the tables' owners look after what is
 in it.
 
+What another version wrote, or a fault has spoilt, may be an entry that its owner cannot read: it is
+set aside and named, and the others serve, with what the entry was before, if it was something. Who
+can read it has it again: snapshots keep it in a table of its own, which is applied last. A record
+that is none at all is kept in a table, too:
+
+    table     "set_aside": {table@key: value}
+              "unreadable_records": {topic and queue offset: base64}
+
 Where the log has replicas, snapshots have none: a replica begins with what the log still has, and
 one whose log was cut has a snapshot of another history. So before retention deletes records, all
 entries are recorded again (`restate_some`); a snapshot counts only if its last record is the one in
 the log, and without it the records say everything.
 """
 
+import base64
 import itertools
 import logging
 import os
@@ -40,7 +49,7 @@ from onelog.clock import Clock
 from onelog.core.durable.writer import Writer
 from onelog.errors import MessageError, OnelogError, StoreCorruptError, StoreError
 from onelog.message import NewMessage
-from onelog.names import TABLES_FILE, TABLES_TOPIC
+from onelog.names import TABLES_FILE, TABLES_TOPIC, join_key, split_key
 from onelog.private_files import make_folder, opener
 from onelog.record.decode import decode_message, decode_messages
 from onelog.store.message_store import MessageStore
@@ -52,6 +61,7 @@ LEASES_TOPIC = "onelog_sys_leases"
 STAGED_TOPIC = "onelog_sys_staged"
 """Of messages that wait for a commit (`transactions.staged`)."""
 SNAPSHOT_FORMAT = 1
+SET_ASIDE, UNREADABLE = "set_aside", "unreadable_records"
 PART_ENTRIES = 500
 """Entries of a large table that are looked at together: a few milliseconds."""
 _RECORD_BYTES_MAX = 256 * 1024
@@ -172,6 +182,8 @@ class Tables:
             self._tables[_Restated.name] = self._restated
         self._restating: Iterator[int] | None = None
         self._applied = 0
+        self._aside: dict[tuple[str, str], tuple[Any, str]] = {}
+        """Entries that cannot be read, and why."""
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder(list[Change]).decode
         self._covered = 0
@@ -205,7 +217,11 @@ class Tables:
         for name, entries in snapshot.tables.items():
             items = iter(entries.items())
             while some := list(itertools.islice(items, PART_ENTRIES)):
-                self.apply([(name, key, value) for key, value in some])
+                places = [split_key(key) if name == SET_ASIDE else (name, key) for key, _ in some]
+                values = [value for _, value in some]
+                self._take(
+                    (of, key, value) for (of, key), value in zip(places, values, strict=True)
+                )
                 yield
         self._covered = min(snapshot.next_offset, end)
         if snapshot.next_offset > end:
@@ -291,8 +307,40 @@ class Tables:
         try:
             changes = self._decode(body)
         except msgspec.MsgspecError as error:
-            raise StoreCorruptError(f"table record {offset} is unreadable: {error}") from error
-        self.apply(changes)
+            log.error("table record %d cannot be read, and is left out: %s", offset, error)
+            changes = [(UNREADABLE, f"{self.topic} {offset}", base64.b64encode(body).decode())]
+        self._take(changes)
+
+    def _take(self, changes: Iterable[Change]) -> None:
+        """Make changes that somebody has recorded; set aside what this version cannot read."""
+        for change in changes:
+            try:
+                self.apply([change])
+            except Exception as error:  # Whoever wrote it could write anything.
+                self.set_aside(*change, error)
+
+    def set_aside(self, name: str, key: str, value: Any, error: Exception) -> None:
+        """Go on without an entry that cannot be read, but keep it."""
+        if value is None:
+            return
+        reason = f"{type(error).__name__}: {error}"
+        self._aside[name, key] = value, reason
+        log.error(
+            "the entry %.200r of table %s cannot be read (%.500s): it is set aside, and kept for a "
+            "version that can read it; make it anew if that is lost", key, name, reason,
+        )  # fmt: skip
+
+    def is_aside(self, name: str, key: str) -> bool:
+        """Whether an entry is there that cannot be read."""
+        return (name, key) in self._aside
+
+    def aside(self) -> list[str]:
+        """What could not be read, for people."""
+        found = [f"{name} {key}: {why}" for (name, key), (_, why) in self._aside.items()]
+        for part in self._tables[UNREADABLE].parts() if UNREADABLE in self._tables else ():
+            if isinstance(part, dict):
+                found += [f"record {key}" for key in part]
+        return found
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Make changes that are already recorded."""
@@ -301,6 +349,8 @@ class Tables:
             table = tables.get(name)
             if table is None:
                 table = tables[name] = _Foreign(name)
+            if self._aside:
+                self._aside.pop((name, key), None)
             table.apply(key, value)
 
     def write(self, changes: Sequence[Change]) -> None:
@@ -413,6 +463,8 @@ class Tables:
                     records = []
                 self._writer.write_now([], records)
                 yield PART_ENTRIES if part is None else len(part)
+        aside = [(name, key, value) for (name, key), (value, _) in self._aside.items()]
+        self._writer.write_now([], self.record(aside))
         self.write([(_Restated.name, "from", begin)])
 
     def snapshot(self, *, wait: bool = False) -> None:
@@ -443,6 +495,11 @@ class Tables:
                     comma = b","
                 yield PART_ENTRIES if part is None else len(part)
             text.append(b"}")
+        if self._aside:
+            aside = {join_key(*at): value for at, (value, _) in self._aside.items()}
+            text.append(
+                b"%b%b:%b" % (b"," * (len(text) > 1), self._encode(SET_ASIDE), self._encode(aside))
+            )
         text.append(b"}")
         return text, next_offset, self._store.next_offset(self.topic, 0)
 

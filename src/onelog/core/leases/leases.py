@@ -168,7 +168,7 @@ class Leases:
     def open(self) -> None:
         """Everything is remembered: let time go on for it."""
         for place, queue in list(self._queues.items()):
-            if self._groups.get(queue.group) is None or self._topics.get(queue.topic) is None:
+            if not (self._groups.is_there(queue.group) and self._topics.is_there(queue.topic)):
                 del self._queues[place]
                 continue
             end = int(self._store.max_offset(queue.topic, queue.queue_id))

@@ -164,13 +164,16 @@ class Coordinator:
 
     def open(self) -> None:
         """Take up the groups as they were."""
-        for name, kept in self._kept.items():
-            if kept["kind"] == CLASSIC:
-                self._classic.restore(name, kept)
-            elif kept["kind"] == CONSUMER:
-                self._consumers.restore(name, kept)
-            else:
-                self.shares.restore(name, kept)
+        for name, kept in list(self._kept.items()):
+            try:
+                if kept["kind"] == CLASSIC:
+                    self._classic.restore(name, kept)
+                elif kept["kind"] == CONSUMER:
+                    self._consumers.restore(name, kept)
+                else:
+                    self.shares.restore(name, kept)
+            except Exception as error:  # As in `Tables`: whoever wrote it could write anything.
+                self._tables.set_aside(self.name, name, self._kept.pop(name), error)
             self.uses.known(name)
 
     def _classic_changed(self, group: ClassicGroup) -> None:

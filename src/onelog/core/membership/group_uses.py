@@ -46,7 +46,7 @@ class GroupUses:
         if value is None:
             self._uses.pop(key, None)
         else:
-            self._uses[key] = value
+            self._uses[key] = int(value)
 
     def parts(self) -> Iterator[dict[str, Any]]:
         """Every group; some at a time."""

@@ -81,6 +81,7 @@ LATE_MAX = 100
 _RUN_MIN = 2
 """Messages that are alike are stored as a run, if there are so many, or more, for a queue."""
 EXPIRATION_MS_MAX = 315_360_000_000
+"""Ten years, as in RabbitMQ."""
 DELAY_MS_MAX = (1 << 32) - 1
 _AMQP = Form.AMQP.sys_flag
 _U32 = Struct(">I")

@@ -36,6 +36,7 @@ from onelog.core.routing.targets import Target
 from onelog.errors import (
     AccessRefusedError,
     ExchangeNotFoundError,
+    InvalidRequestError,
     PreconditionFailedError,
     QueueNotFoundError,
     TopicNotFoundError,
@@ -136,6 +137,8 @@ class Topology:
         vhost_name, name = split_key(key)
         vhost = self.vhosts.get(vhost_name)
         if vhost is None:
+            if value is not None:
+                self._require_gone(VHOSTS, vhost_name)
             return  # It went with its vhost.
         before = vhost.exchanges.get(name)
         if before is not None:
@@ -164,6 +167,11 @@ class Topology:
         # Somebody may lead here already: an alternate exchange need not be there first.
         self._forget_routes(vhost, ("exchange", name))
 
+    def _require_gone(self, table: str, key: str) -> None:
+        """Raises if what is missing is there: then what belongs to it waits for it."""
+        if self._tables.is_aside(table, key):
+            raise InvalidRequestError(f"it belongs to {key} of {table}, which cannot be read")
+
     def _exchange_parts(self) -> Iterator[dict[str, Any]]:
         for vhost in list(self.vhosts.values()):
             for part in in_parts(vhost.exchanges):
@@ -178,6 +186,9 @@ class Topology:
         vhost = self.vhosts.get(vhost_name)
         exchange = None if vhost is None else vhost.exchanges.get(source)
         if vhost is None or exchange is None:
+            if value is not None:
+                self._require_gone(VHOSTS, vhost_name)
+                self._require_gone(EXCHANGES, join_key(vhost_name, source))
             return
         place: Destination = (kind, destination)  # type: ignore[assignment]
         identity = (*place, routing_key, split_key(key, 6)[5])

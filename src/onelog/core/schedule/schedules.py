@@ -116,7 +116,9 @@ class Schedules:
         if value is None:
             self._contents.pop(key, None)
         else:
-            self._contents[key] = Repeating(**value)
+            content = Repeating(**value)
+            content.letter()  # Raises what is wrong with it.
+            self._contents[key] = content
 
     def parts(self) -> Any:
         """What rebuilds the table."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from onelog.clock import Clock
 from onelog.core.durable.tables import Change, Tables, in_parts
-from onelog.errors import BrokerBusyError
+from onelog.errors import BrokerBusyError, InvalidRequestError
 
 FOREVER_S = 0xFFFFFFFF
 BYTES_MAX = 1 << 30
@@ -61,6 +61,9 @@ class Sessions:
 
     def apply(self, key: str, value: Any) -> None:
         """Make one change."""
+        if value is not None:
+            expiry_s, gone_ms = int(value["expiry_s"]), int(value["gone_ms"])
+            will, user = str(value["will"]), str(value.get("user", ""))
         kept = self.kept.pop(key, None) if value is None else self.kept.get(key)
         if kept is not None:
             self.bytes -= _ROW_BYTES + len(key) + len(kept.will)
@@ -70,14 +73,18 @@ class Sessions:
             return
         if kept is None:
             kept = self.kept[key] = Kept(key, 0, 0)
-        kept.expiry_s, kept.gone_ms = int(value["expiry_s"]), int(value["gone_ms"])
-        kept.will, kept.user = str(value["will"]), str(value.get("user", ""))
+        kept.expiry_s, kept.gone_ms, kept.will, kept.user = expiry_s, gone_ms, will, user
         self.bytes += _ROW_BYTES + len(key) + len(kept.will)
 
     def parts(self) -> Iterator[dict[str, Any]]:
         """Every session; some at a time."""
         for part in in_parts(self.kept):
             yield {client: _row(kept) for client, kept in part}
+
+    def require_gone(self, client: str) -> None:
+        """Raises if there is a session that cannot be read: its subscriptions wait for it."""
+        if self._tables.is_aside(self.name, client):
+            raise InvalidRequestError(f"the session of {client} cannot be read")
 
     # -- for gateways --------------------------------------------------------------------------
 
@@ -147,6 +154,7 @@ class _Subscriptions:
         client, _, text = key.partition(SEPARATOR)
         kept = self._sessions.kept.get(client)
         if kept is None:
+            self._sessions.require_gone(client)
             return
         if kept.subscriptions.pop(text, None) is not None:
             self._sessions.bytes -= _ROW_BYTES + len(text)

@@ -57,6 +57,7 @@ from onelog.errors import (
     MessageTooLargeError,
     OnelogError,
     StagedPartError,
+    StoreCorruptError,
     StoreError,
     TransactionNotFoundError,
 )
@@ -281,8 +282,10 @@ class StagedTransactions:
         """Make one change."""
         if value is None:
             self._begun.pop(key, None)
-        else:
+        elif {"parts", "begins"} <= value.keys():
             self._begun[key] = value
+        else:
+            raise StoreCorruptError(f"{value!r:.200} is no commit")
 
     def parts(self) -> list[dict[str, Any]]:
         """The commits that have begun."""

@@ -86,14 +86,21 @@ class _Table:
         self._changed = changed
         self._opened, self._closed = opened, closed
         self.known: dict[str, Any] = {}
+        self.unread: set[str] = set()
+        """Those that are there, but cannot be read."""
 
     def apply(self, key: str, value: Any) -> None:
         """Make one change."""
-        if value is None:
-            self.known.pop(key, None)
-        else:
-            self.known[key] = self._opened(msgspec.convert(value, self._kind))
-        self._changed()
+        self.known.pop(key, None)
+        self.unread.discard(key)
+        try:
+            if value is not None:
+                self.known[key] = self._opened(msgspec.convert(value, self._kind))
+        except msgspec.MsgspecError:
+            self.unread.add(key)
+            raise
+        finally:
+            self._changed()
 
     def parts(self) -> Iterator[dict[str, Any]]:
         """All of them."""
@@ -133,7 +140,8 @@ class Users(Access):
 
     def _forget(self) -> None:
         self.forget_answers()
-        self.is_open = not self.users.known
+        # What cannot be read opens nothing: neither the broker, nor what a role denies.
+        self.is_open = not (self.users.known or self.users.unread)
         for listener in self.on_change:
             listener()
 
@@ -176,12 +184,16 @@ class Users(Access):
         """Those of a user, or of who has not logged in; None if they may not even ask."""
         if not name:
             role: Role | None = self.roles.known.get(ANONYMOUS_ROLE)
+            if ANONYMOUS_ROLE in self.roles.unread:
+                return None
             return (role.rules if role else (EVERYTHING,)) if self.anonymous else None
         user: User | None = self.users.known.get(name)
         if user is None or user.disabled:
             return None
         found = list(user.rules)
         for each in user.roles:
+            if each in self.roles.unread:
+                return None
             if each == ADMIN_ROLE:
                 found.append(EVERYTHING)
             elif (role := self.roles.known.get(each)) is not None:

@@ -15,7 +15,9 @@ from onelog.record.forms.amqp_fields import same
 Kind = Literal["classic", "quorum", "stream"]
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 
-TIME_MAX_MS = (1 << 32) - 1
+TIME_MAX_MS = 315_360_000_000
+"""Ten years, as in RabbitMQ."""
+_NUMBER_MAX = (1 << 63) - 1
 PRIORITY_MAX = 255
 DELIVERY_LIMIT = 20
 """How often a message of a quorum queue may come back, where nothing is said."""
@@ -103,15 +105,15 @@ _CHECKS: dict[str, tuple[str, Callable[[str, str, Any], Any]]] = {
     "x-queue-type": ("kind", _one_of("classic", "quorum", "stream")),
     "x-message-ttl": ("message_ttl_ms", _number(0, TIME_MAX_MS)),
     "x-expires": ("expires_ms", _number(1, TIME_MAX_MS)),
-    "x-max-length": ("length_max", _number(0, 1 << 62)),
-    "x-max-length-bytes": ("bytes_max", _number(0, 1 << 62)),
+    "x-max-length": ("length_max", _number(0, _NUMBER_MAX)),
+    "x-max-length-bytes": ("bytes_max", _number(0, _NUMBER_MAX)),
     "x-overflow": ("overflow", _one_of(*_OVERFLOWS)),
     "x-dead-letter-exchange": ("dead_letter_exchange", _text),
     "x-dead-letter-routing-key": ("dead_letter_key", _text),
     "x-max-priority": ("priorities", _number(0, PRIORITY_MAX)),
     "x-single-active-consumer": ("single_active", _flag),
-    "x-delivery-limit": ("delivery_limit", _number(-1, 1 << 62)),
-    "x-consumer-timeout": ("consumer_timeout_ms", _number(0, TIME_MAX_MS)),
+    "x-delivery-limit": ("delivery_limit", _number(-1, _NUMBER_MAX)),
+    "x-consumer-timeout": ("consumer_timeout_ms", _number(0, _NUMBER_MAX)),
     "x-skip-transient": ("skip_transient", _flag),
 }
 

@@ -84,16 +84,17 @@ class Policies:
         self._check_use = check_use
         self._tables = tables
         self._changed = changed
-        self._known: dict[str, tuple[Policy, Pattern | None]] = {}
+        self._known: dict[str, tuple[Policy, Pattern]] = {}
 
     def apply(self, key: str, value: Any) -> None:
         """Make one change."""
         if value is None:
             self._known.pop(key, None)
         else:
-            _, vhost, name = split_key(key, 3)
+            kind, vhost, name = split_key(key, 3)
             policy = Policy(vhost, name, **value)
-            self._known[key] = policy, _compiled(policy)
+            _check("operator" if kind == "operator" else "policy", policy)
+            self._known[key] = policy, compile_pattern(policy.pattern)
 
     def parts(self) -> Iterator[dict[str, Any]]:
         """Every policy."""
@@ -139,7 +140,7 @@ class Policies:
 
     # -- what they mean ------------------------------------------------------------------------
 
-    def _of(self, kind: Kind) -> Iterator[tuple[Policy, Pattern | None]]:
+    def _of(self, kind: Kind) -> Iterator[tuple[Policy, Pattern]]:
         start = join_key(kind, "")
         return (each for key, each in self._known.items() if key.startswith(start))
 
@@ -173,7 +174,6 @@ class Policies:
             for policy, pattern in self._of(kind)
             if policy.vhost == vhost
             and what in _APPLY_TO.get(policy.apply_to, ())
-            and pattern is not None
             and pattern.is_in(name)
         ]
         return max(fitting, key=lambda each: each.priority, default=None)
@@ -208,18 +208,6 @@ class Policies:
 
 def _as_json(policy: Policy) -> dict[str, Any]:
     return {key: each for key, each in asdict(policy).items() if key not in ("vhost", "name")}
-
-
-def _compiled(policy: Policy) -> Pattern | None:
-    """None if an older version took a pattern that this one does not serve."""
-    try:
-        return compile_pattern(policy.pattern)
-    except FilterSyntaxError as error:
-        log.error(
-            "policy %r of vhost %r counts for no queue until it is put again: %s",
-            policy.name, policy.vhost, error,
-        )  # fmt: skip
-        return None
 
 
 def _check(kind: Kind, policy: Policy) -> None:

@@ -33,7 +33,7 @@ from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Tables
 from onelog.core.durable.waiting import Key
 from onelog.core.durable.writer import Writer
-from onelog.core.routing.names import named_for_access, topic_of
+from onelog.core.routing.names import named_for_access, queue_of, topic_of
 from onelog.core.routing.routing import Routing
 from onelog.core.routing.targets import Letter
 from onelog.core.transactions.staged import Alongside
@@ -60,7 +60,7 @@ from onelog.errors import (
     ResourceLockedError,
 )
 from onelog.message import NewMessage
-from onelog.names import check_name
+from onelog.names import check_name, join_key
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -131,7 +131,10 @@ class WorkQueues:
     # -- life ----------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Everything is remembered: make the queues that are to be there."""
+        """Everything is remembered: make the queues that are to be there.
+
+        What waits in one that cannot be made, for it or its topic cannot be read, is kept for it.
+        """
         for vhost in self._routing.vhosts(SELF):
             self._routing.policies_changed(vhost.name)
         for each in self.declared.all():
@@ -141,14 +144,18 @@ class WorkQueues:
                 auto_delete=each.auto_delete, arguments=each.arguments,
             )  # fmt: skip
             try:
+                self._ensure_topic(queue)
                 self._routing.add_queue(each.vhost, queue, is_shared=each.is_shared)
             except OnelogError as error:
                 log.error("%s is left out: %s", queue.place_name, error)
                 continue
-            self._ensure_topic(queue)
             self._install(queue)
         kept = {id(shelf) for queue in self._queues.values() for shelf in queue.shelves}
-        lost = [shelf for shelf in self.shelves.known.values() if id(shelf) not in kept]
+        lost = [
+            shelf
+            for shelf in self.shelves.known.values()
+            if id(shelf) not in kept and not self._is_aside(shelf.topic)
+        ]
         if lost:
             self.shelves.forget(lost)
 
@@ -181,10 +188,20 @@ class WorkQueues:
         needed = queue.levels + 1
         found = self._topics.get(queue.topic)
         if found is None:
+            if self._topics.is_there(queue.topic):
+                raise PreconditionFailedError(
+                    f"{queue.place_name} has a topic whose settings cannot be read: make those anew"
+                )
             if self._store.queue_table.by_topic.get(queue.topic):
                 self._writer.delete_topic(queue.topic)  # What a crash has left of one before.
             found = self._topics.ensure(TopicConfig(queue.topic, needed, needed))
         return max(needed, found.queues)
+
+    def _is_aside(self, topic: str) -> bool:
+        """Whether there is a queue with this topic of which something cannot be read."""
+        key = join_key(*queue_of(topic))
+        is_topic_aside = self._topics.is_there(topic) and self._topics.get(topic) is None
+        return is_topic_aside or self._tables.is_aside(self.declared.name, key)
 
     def _install(self, queue: WorkQueue) -> None:
         """Give a queue its shelves, and make it known."""

@@ -96,6 +96,11 @@ def _broker(house: House, who: Principal, page: Page) -> None:
     )  # fmt: skip
     delayed = sum(end - done for done, end in state.delayed.values())
     page.one("onelog_delayed_messages", "gauge", "Messages of delay levels that wait.", delayed)
+    page.one(
+        "onelog_entries_set_aside", "gauge",
+        "Entries of tables (topics, queues, users and so on) that are recorded and cannot be read.",
+        len(state.set_aside),
+    )  # fmt: skip
     stalls = house.stalls
     page.one("onelog_loop_stalls_total", "counter", "Holds of the loop over 20 ms.", stalls.count)
     page.one(

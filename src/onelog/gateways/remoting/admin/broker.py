@@ -204,13 +204,15 @@ def _delayed(state: State) -> dict[str, str]:
 def _troubles(state: State) -> dict[str, str]:
     """Consumer groups whose members subscribe differently: now, and how often they began to.
 
-    And what recovery had to leave out of the log; `onelog store inspect` says why.
+    And what recovery had to leave out of the log; `onelog store inspect` says why. And how many
+    entries of tables cannot be read; the log says which.
     """
     return {
         "onelogMismatchedGroups": " ".join(sorted(state.mismatched_groups)),
         "onelogMismatchesTotal": str(state.mismatches_total),
         "onelogDamagedRanges": str(len(state.damaged_sizes)),
         "onelogDamagedBytes": str(sum(state.damaged_sizes)),
+        "onelogEntriesSetAside": str(len(state.set_aside)),
     }
 
 
