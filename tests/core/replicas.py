@@ -21,11 +21,16 @@ class Replicas:
 
     def __init__(self) -> None:
         self.in_sync = 3
+        self.is_master = True
+        """Whether nobody can have become master behind its back."""
         self.is_quick = False
         """Whether they confirm everything as soon as somebody waits for it."""
         self.confirm: Callable[[], None] = lambda: None
         self.appends = 0
         self._waiting: list[tuple[int, WhenSafe]] = []
+
+    def is_current(self) -> bool:
+        return self.is_master
 
     def available(self, needed: int) -> bool:
         return self.in_sync >= max(2, needed)

@@ -358,7 +358,7 @@ class Clients:
         broker.when_durable(safe)
 
     def _ask_position(self, node: Node, broker: Broker) -> None:
-        if not node.decides or not self.promises.strict:
+        if not node.mastership or broker.follows or not self.promises.strict:
             return
         for place, offset in self.promises.positions.items():
             found = broker.query_offset(SELF, *place)

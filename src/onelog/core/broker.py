@@ -653,6 +653,7 @@ class Broker(Looking):
     ) -> int | None:
         """Where a starting consumer goes on; None if it has to decide that itself."""
         self._check_consumer(who, group, topic)
+        self.durability.require_current()
         return self.offsets.query(group, topic, queue_id, zero_if_missing=zero_if_missing)
 
     # -- clients -------------------------------------------------------------------------------

@@ -76,9 +76,15 @@ class Looking(Parts):
         self.access.check(who, "describe", ("topic", topic))
         return self.batch_producers.of(topic, queue_id)
 
-    def max_offset(self, who: Principal, topic: str, queue_id: int) -> int:
-        """Where a queue ends."""
+    def require_current(self) -> None:
+        """`NotMasterError` if what is known here of positions may be old."""
+        self.durability.require_current()
+
+    def max_offset(self, who: Principal, topic: str, queue_id: int, *, rough: bool = False) -> int:
+        """Where a queue ends; `rough`: where it ended a moment ago will do."""
         self.access.check(who, "describe", ("topic", topic))
+        if not rough:
+            self.durability.require_current()
         return self.store.max_offset(topic, queue_id)
 
     def offset_by_time(
@@ -86,6 +92,7 @@ class Looking(Parts):
     ) -> int:
         """Where in a queue a time is; for a worker to ask."""
         self.access.check(who, "describe", ("topic", topic))
+        self.durability.require_current()
         found = self.store.offset_by_time(topic, queue_id, time_ms, upper)
         left = self.compaction.remains.get((topic, queue_id))
         # What is left was stored again since: a time before its end is where the queue begins.

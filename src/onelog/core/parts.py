@@ -273,6 +273,7 @@ class Parts:
             self.access, self.config.name, self._clock, self._schedule, new_id, self.tables,
             self.topics, self.groups, self.members, self.offsets, self.admin, self.when_durable,
         )  # fmt: skip
+        self.coordinator.require_current = self.durability.require_current
         self.in_place = TransactionalIds(
             self.access, self._clock, self._schedule, self.tables, self.topics, self.writer,
             self.batch_producers, self.coordinator, self.waiting.arrived, self.when_durable,
@@ -314,7 +315,7 @@ class Parts:
         self.looks = Looks(self.reader, self.waiting, self.warming, self.filter_time, self._clock)
         self.fetches = Fetches(
             self.store, self.reader, self.looks, self.topics, self.groups, self.offsets,
-            self.stats, self._clock, lambda: self.config,
+            self.stats, self._clock, lambda: self.config, is_current=self.durability.is_current,
         )  # fmt: skip
 
     def _wire_delays(self, offload: Callable[[Callable[[], None]], None], host: bytes) -> None:

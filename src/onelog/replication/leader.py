@@ -111,6 +111,10 @@ class Leader:
         else:
             heapq.heappush(self._waiting, (log_offset, next(self._numbers), callback))
 
+    def is_current(self) -> bool:
+        """Whether this is certainly the master still."""
+        return not self.fenced and self.is_proven()
+
     def pause(self) -> None:
         """Acknowledge nothing that is written from now on: another node is to be master."""
         self._paused = True

@@ -2,8 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
+from onelog.core.access import SELF
+from onelog.errors import NotMasterError
 from onelog.gateways.kafka.list_offsets import EARLIEST, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
+from tests.core.replicas import give_replicas
 from tests.gateways.kafka.live import kafka
 from tests.gateways.kafka.raw import RawClient, batch_of, raw
 from tests.gateways.remoting.live import client as remoting_client
@@ -74,3 +79,41 @@ async def test_this_broker_coordinates_everything(tmp_path: Path) -> None:
         assert [each["key"] for each in new["coordinators"]] == ["a", "b"]
         odd = await client.ask(ApiKey.FIND_COORDINATOR, 1, {"key": "g", "key_type": 9})
         assert odd["error_code"] == ErrorCode.INVALID_REQUEST
+
+
+async def test_who_may_be_master_no_more_tells_no_positions_and_moves_nobody(
+    tmp_path: Path,
+) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        await client.make_topic("orders")
+        await client.produce("orders", batch_of(b"1", b"2"))
+        server.broker.groups.require("readers")
+        server.broker.commit_offset(SELF, "readers", "orders", 0, 1)
+        replicas = give_replicas(server.broker.durability)
+        replicas.is_master = False  # It was stopped for a while, say.
+        for time_ms in (-1, -2, -3, 0):
+            wanted = {"partition_index": 0, "timestamp": time_ms, "current_leader_epoch": -1}
+            for isolation in (0, 1):
+                fields = {
+                    "replica_id": -1, "isolation_level": isolation,
+                    "topics": [{"name": "orders", "partitions": [wanted]}],
+                }  # fmt: skip
+                told = await client.ask(ApiKey.LIST_OFFSETS, 7, fields)
+                (partition,) = told["topics"][0]["partitions"]
+                assert partition["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        group = {"group_id": "readers", "topics": None}
+        told = await client.ask(ApiKey.OFFSET_FETCH, 8, {"groups": [group]})
+        assert told["groups"][0]["error_code"] == ErrorCode.NOT_COORDINATOR
+        broker = server.broker
+        with pytest.raises(NotMasterError):
+            broker.max_offset(SELF, "orders", 0)
+        with pytest.raises(NotMasterError):
+            broker.query_offset(SELF, "readers", "orders", 0)
+        with pytest.raises(NotMasterError):
+            broker.offset_by_time(SELF, "orders", 0, 0)
+        # What is there is there for ever; who is further than it knows waits.
+        assert (await client.fetch("orders", 0))["error_code"] == 0
+        ahead = await client.fetch("orders", 7)
+        assert (ahead["error_code"], ahead["records"]) == (0, b"")
+        replicas.is_master = True
+        assert (await client.fetch("orders", 7))["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE

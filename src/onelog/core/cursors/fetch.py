@@ -110,6 +110,8 @@ class Fetches:
     settings: Callable[[], BrokerConfig]
     follows: bool = False
     """Whether this broker follows another one, which may have what it lacks."""
+    is_current: Callable[[], bool] = lambda: True
+    """Whether it is the master for certain: else the same holds."""
     views: dict[str, ViewReader] = field(default_factory=dict)
     """Topics without messages: who reads there is answered by somebody else."""
 
@@ -266,7 +268,9 @@ class Fetches:
         status = result.status
         if status is _LATER:
             return result
-        if self.follows and (status in _ELSEWHERE or (offset and status in _EMPTY)):
+        if (status in _ELSEWHERE or (offset and status in _EMPTY)) and (
+            self.follows or not self.is_current()
+        ):
             # Nobody is moved because of what a slave lacks: it may come, or the master has it.
             return Fetched(_AT_END, [], offset, result.min_offset, result.max_offset)
         if status is not _FOUND and status is not _COLD:

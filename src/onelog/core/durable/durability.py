@@ -20,6 +20,7 @@ from onelog.clock import Clock
 from onelog.core.durable.deadlines import Schedule
 from onelog.errors import (
     FlushTimeoutError,
+    NotMasterError,
     OnelogError,
     ReplicasMissingError,
     ReplicaTimeoutError,
@@ -48,6 +49,10 @@ class Replicas(Protocol):
 
     def when_replicated(self, log_offset: int, callback: WhenSafe) -> None:
         """Call back, in the core's thread, once what is below is where the mode wants it."""
+        ...
+
+    def is_current(self) -> bool:
+        """Whether this is certainly the master still: nobody can have written behind its back."""
         ...
 
     def available(self, needed: int) -> bool:
@@ -207,6 +212,19 @@ class Durability:
             raise ReplicasMissingError(f"{needed} replicas are asked for; this broker has none")
         if replicas is not None and not replicas.available(needed):
             raise ReplicasMissingError(f"{replicas.in_sync} replicas are in sync, which is too few")
+
+    def is_current(self) -> bool:
+        """Whether what is known here is how it is; asked before positions are told.
+
+        A process that was stopped for a while, or whose judge is away, cannot know: another may be
+        master, and further.
+        """
+        return self.replicas is None or self.replicas.is_current()
+
+    def require_current(self) -> None:
+        """`NotMasterError` if positions that are known here may be old ones."""
+        if not self.is_current():
+            raise NotMasterError("this broker may not be the master any more: ask again who is")
 
     def when_on_disk(self, callback: WhenSafe) -> None:
         """Call back, in the flush thread, once everything written so far is confirmed and on disk.

@@ -130,6 +130,8 @@ class Coordinator:
         """Whether an open transaction will move a group in a queue of a topic."""
         self.guard: Callable[[str], None] = lambda name: None
         """Raises if another broker is to be asked about a group."""
+        self.require_current: Callable[[], None] = lambda: None
+        """Raises if positions that are known here may be old ones."""
         self.count: Callable[[TopicConfig], int] = lambda config: config.queues
         """How many partitions a topic has, on all brokers."""
         topics.on_change.append(self._topic_changed)
@@ -432,6 +434,7 @@ class Coordinator:
     ) -> dict[str, dict[int, Position]]:
         """Where a group goes on in these queues, or wherever it has a position."""
         self._check(who, group)
+        self.require_current()
         if wanted is None:
             wanted = {
                 topic: sorted(self._offsets.of(group, topic))

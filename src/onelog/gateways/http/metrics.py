@@ -182,7 +182,7 @@ def _topics(house: House, who: Principal, page: Page, offsets: Offsets) -> Itera
     for config in topics:
         name = config.name
         queues = [
-            (broker.min_offset(who, name, each), broker.max_offset(who, name, each))
+            (broker.min_offset(who, name, each), broker.max_offset(who, name, each, rough=True))
             for each in range(config.queues)
         ]
         offsets[name] = queues

@@ -76,6 +76,7 @@ def _place(
 ) -> Dated:
     broker, who = session.broker, session.principal
     queue_id = queue_of(session, topic, partition)
+    broker.require_current()
     if topic in VIEW_TOPICS:
         return _place_in_view(session, topic, queue_id, time_ms)
     if time_ms in (EARLIEST, EARLIEST_LOCAL):

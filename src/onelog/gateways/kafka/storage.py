@@ -59,7 +59,7 @@ def describe_log_dirs(session: KafkaSession, request: Request) -> None:
                         "partition_index": partition,
                         "partition_size": _ENTRY_BYTES
                         * (
-                            broker.max_offset(who, name, queue_id)
+                            broker.max_offset(who, name, queue_id, rough=True)
                             - broker.min_offset(who, name, queue_id)
                         ),
                         "offset_lag": 0,

@@ -104,7 +104,7 @@ def _fetched(session: KafkaSession, wanted: Fields, fields: Fields) -> Fields:
             )
         found = coordinator.positions(who, group, named)
     except OnelogError as error:
-        return {"group_id": group, "topics": [], "error_code": error_code(error)}
+        return {"group_id": group, "topics": [], "error_code": coordinator_code(error)}
     return {
         "group_id": group,
         "error_code": 0,
