@@ -287,6 +287,8 @@ class BrokerServer:
             replicated=self.role.is_slave or self.config.replication.is_on,
             found_master=self.role.found_master,
             followers=lambda: self.role.leader.followers if self.role.leader else (),
+            in_sync=lambda: self.role.in_sync,
+            epochs=lambda: self.role.epochs,
             kafka_nodes=lambda: self.role.kafka_nodes,
         )
 

@@ -80,6 +80,22 @@ class Looking(Parts):
         """`NotMasterError` if what is known here of positions may be old."""
         self.durability.require_current()
 
+    def first_offset_behind(
+        self, who: Principal, topic: str, queue_id: int, log_offset: int
+    ) -> int:
+        """The first message of a queue that lies there in the log or behind; or the queue's end."""
+        self.access.check(who, "describe", ("topic", topic))
+        low = int(self.store.min_offset(topic, queue_id))
+        high = int(self.store.max_offset(topic, queue_id))
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.store.place(topic, queue_id, middle)
+            if entry is None or entry[0] < log_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def max_offset(self, who: Principal, topic: str, queue_id: int, *, rough: bool = False) -> int:
         """Where a queue ends; `rough`: where it ended a moment ago will do."""
         self.access.check(who, "describe", ("topic", topic))

@@ -77,6 +77,10 @@ class Standing:
     """Called with the addresses of a slave's master when the name servers tell of another one."""
     followers: Callable[[], Sequence[FollowerState]] = tuple
     """Who follows this node now."""
+    in_sync: Callable[[], Sequence[int]] = tuple
+    """The nodes of an elected set that have all that is confirmed, its master among them."""
+    epochs: Callable[[], Sequence[tuple[int, int]]] = tuple
+    """The masters' epochs, and where in the log each of them begins."""
     kafka_nodes: Callable[[], Mapping[int, str]] = dict
     """Where Kafka's clients find each node of the set, once it is master."""
 

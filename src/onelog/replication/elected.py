@@ -120,6 +120,17 @@ class ElectedRole:
         return self.built.epoch
 
     @property
+    def in_sync(self) -> tuple[int, ...]:
+        """The nodes that have all that is confirmed."""
+        state = self.election.view.state
+        return () if state is None else tuple(state.in_sync)
+
+    @property
+    def epochs(self) -> list[tuple[int, int]]:
+        """The epochs of the log, and where each begins."""
+        return self.replica.epochs.entries
+
+    @property
     def kafka_nodes(self) -> dict[int, str]:
         """Where Kafka's clients find each node, once it is master."""
         nodes = self.election.view.nodes.items()

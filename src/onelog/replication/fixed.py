@@ -146,6 +146,16 @@ class FixedRole:
         self._master_name.tick(self.follower)
 
     @property
+    def in_sync(self) -> tuple[int, ...]:
+        """The in-sync set: nobody is elected, so there is none."""
+        return ()
+
+    @property
+    def epochs(self) -> tuple[tuple[int, int], ...]:
+        """Epochs of masters: there is one master."""
+        return ()
+
+    @property
     def kafka_nodes(self) -> dict[int, str]:
         """Where Kafka's clients find other masters: there are none."""
         return {}

@@ -16,7 +16,7 @@ from onelog.gateways.kafka.names import is_legal_topic
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 from tests.gateways.kafka.live import SECONDS, address, kafka
-from tests.gateways.kafka.raw import batch_of, raw
+from tests.gateways.kafka.raw import batch_of, batches_in, raw
 
 
 @pytest.mark.parametrize(
@@ -234,3 +234,52 @@ async def test_a_name_that_comes_twice_in_a_request_is_refused_once_and_the_othe
         told = await client.ask(ApiKey.DELETE_TOPICS, 5, names)
         assert codes(told, "responses") == [twice]
         assert server.broker.topics.get("twice") is not None
+
+
+async def test_replicas_the_in_sync_set_and_epochs_of_a_set_are_told_as_they_are(
+    tmp_path: Path,
+) -> None:
+    """The fourth master of three nodes, one of which is away and one behind."""
+    async with kafka(tmp_path) as server, raw(server) as client:
+        await client.make_topic("orders")
+        for value in (b"a", b"b", b"c"):
+            await client.produce("orders", batch_of(value))
+        second = server.broker.store.place("orders", 0, 1)
+        assert second is not None
+        standing, port = server.house.standing, server.config.kafka.port
+        standing.epoch = 4
+        standing.epochs = lambda: [(1, 0), (4, second[0])]
+        standing.in_sync = lambda: (0, 2)
+        standing.kafka_nodes = lambda: {0: f"127.0.0.1:{port}", 1: "192.0.2.7:9092"}
+        told = await client.ask(ApiKey.METADATA, 9, {"topics": [{"name": "orders"}]})
+        (partition,) = told["topics"][0]["partitions"]
+        described = await client.ask(
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0,
+            {"topics": [{"name": "orders"}], "response_partition_limit": 9, "cursor": None},
+        )  # fmt: skip
+        for found in (partition, described["topics"][0]["partitions"][0]):
+            assert (found["leader_id"], found["leader_epoch"]) == (0, 4)
+            assert found["replica_nodes"] == [0, 1, 2]
+            assert found["isr_nodes"] == [0, 2]
+            assert found["offline_replicas"] == [2]
+
+        async def ask(key: ApiKey, version: int, wanted: Fields) -> Fields:
+            topic = {"name": "orders", "topic": "orders", "partitions": [wanted]}
+            answer = await client.ask(key, version, {"topics": [topic], "replica_id": -1})
+            result: Fields = answer["topics"][0]["partitions"][0]
+            return result
+
+        latest = {"partition_index": 0, "timestamp": -1}
+        assert (await ask(ApiKey.LIST_OFFSETS, 7, latest))["leader_epoch"] == 4
+        codes = {3: ErrorCode.FENCED_LEADER_EPOCH, 4: 0, 5: ErrorCode.UNKNOWN_LEADER_EPOCH}
+        for epoch, code in codes.items():
+            known = {**latest, "current_leader_epoch": epoch}
+            assert (await ask(ApiKey.LIST_OFFSETS, 7, known))["error_code"] == code
+        ends = {}
+        for epoch in (0, 1, 2, 4, 5):
+            wanted = {"partition": 0, "leader_epoch": epoch, "current_leader_epoch": 4}
+            found = await ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, wanted)
+            ends[epoch] = found.get("leader_epoch", -1), found.get("end_offset", -1)
+        assert ends == {0: (0, 3), 1: (1, 1), 2: (1, 1), 4: (4, 3), 5: (-1, -1)}
+        (batch, *_) = batches_in((await client.fetch("orders", 0))["records"])
+        assert batch.leader_epoch == 4

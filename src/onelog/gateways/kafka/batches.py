@@ -17,7 +17,6 @@ from onelog.core.cursors.forms import place_in
 from onelog.core.cursors.unpacking import ColdError, rest
 from onelog.core.transactions.in_place import Stamp
 from onelog.errors import UnpackedTooLargeError, WireError
-from onelog.gateways.kafka.session import LEADER_EPOCH
 from onelog.message import Message
 from onelog.record.decode import decode_message
 from onelog.record.forms import Form, form_of, kafka
@@ -179,11 +178,12 @@ def pieces_of(
     slices: Sequence[memoryview],
     messages_in: MessagesIn,
     budget: Budget,
+    epoch: int = 0,
 ) -> tuple[list[bytes | memoryview], int]:
     """What was read from a queue as batches, in pieces for the socket; and the most recent codec.
 
     The budget says how much of RocketMQ's form may be converted, and is used up. `ColdError` if a
-    worker has to unpack the first of that before.
+    worker has to unpack the first of that before. `epoch` is the leader's.
     """
     found: list[bytes | memoryview] = []
     plain: list[Placed] = []
@@ -198,7 +198,7 @@ def pieces_of(
             body = record[head.size : head.size + size]
             length = int.from_bytes(body[8:12], "big")
             base = int.from_bytes(record[20:28], "big")
-            found.append(_START.pack(base, length, LEADER_EPOCH))
+            found.append(_START.pack(base, length, epoch))
             found.append(body[_START_BYTES:])
             codecs |= 1 << (body[22] & Attribute.CODEC)
         else:
@@ -250,7 +250,7 @@ def _converted(messages: Sequence[Placed]) -> list[bytes | memoryview]:
 def gap(begin: int, end: int) -> bytes:
     """A batch without records that stands for offsets at which nothing is to be had."""
     empty = kafka.HEAD.pack(
-        begin, kafka.HEAD.size - 12, LEADER_EPOCH, kafka.MAGIC, 0, 0, end - begin - 1, 0, 0,
+        begin, kafka.HEAD.size - 12, 0, kafka.MAGIC, 0, 0, end - begin - 1, 0, 0,
         -1, -1, -1, 0,
     )  # fmt: skip
     return kafka.with_crc(empty)

@@ -13,11 +13,11 @@ from onelog.core.cursors.fetch import Cursor, Limits, Result
 from onelog.core.cursors.unpacking import ColdError
 from onelog.errors import OnelogError
 from onelog.gateways.kafka import batches, message_sets
+from onelog.gateways.kafka.cluster.view import Cluster
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch_sessions import NO_SESSION, FetchSession, Place, Wanted
 from onelog.gateways.kafka.names import NO_ID, require_readable
 from onelog.gateways.kafka.session import (
-    LEADER_EPOCH,
     LONG_STEPS,
     Handler,
     KafkaSession,
@@ -156,7 +156,7 @@ def _aim(fetching: _Fetching, wanted: Sequence[tuple[Place, Wanted]]) -> Iterato
             name = names[key] = _name(session, key)
         if isinstance(name, ErrorCode):
             fetching.refused[place] = name
-        elif (refused := epoch_error(leader_epoch)) is not None:
+        elif (refused := epoch_error(cluster, leader_epoch)) is not None:
             fetching.refused[place] = refused
         else:
             queue_id = place[1]
@@ -184,11 +184,12 @@ def _name(session: KafkaSession, key: str | bytes) -> TopicConfig | ErrorCode:
         return error_code(error)
 
 
-def epoch_error(leader_epoch: int) -> ErrorCode | None:
+def epoch_error(cluster: Cluster, leader_epoch: int) -> ErrorCode | None:
     """What is wrong with the epoch that a client believes a leader to have."""
-    if leader_epoch > LEADER_EPOCH:
+    if leader_epoch > cluster.leader_epoch:
         return ErrorCode.UNKNOWN_LEADER_EPOCH
-    return ErrorCode.FENCED_LEADER_EPOCH if -1 < leader_epoch < LEADER_EPOCH else None
+    is_old = -1 < leader_epoch < cluster.leader_epoch
+    return ErrorCode.FENCED_LEADER_EPOCH if is_old else None
 
 
 def _fetched(fetching: _Fetching, results: Sequence[Result]) -> None:
@@ -294,7 +295,13 @@ def _read(
             return None
         else:
             pieces, codecs = batches.pieces_of(
-                cursor.topic, cursor.queue_id, cursor.offset, result.slices, messages_in, budget
+                cursor.topic,
+                cursor.queue_id,
+                cursor.offset,
+                result.slices,
+                messages_in,
+                budget,
+                fetching.session.gateway.cluster.leader_epoch,
             )
         if codecs & _ZSTD_BIT and version < _ZSTD_FETCH_VERSION:
             return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE

@@ -8,7 +8,6 @@ from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch import epoch_error
 from onelog.gateways.kafka.names import require_readable
 from onelog.gateways.kafka.session import (
-    LEADER_EPOCH,
     Handler,
     KafkaSession,
     Request,
@@ -58,14 +57,14 @@ def list_offsets(session: KafkaSession, request: Request) -> Steps:
 def _listed(session: KafkaSession, topic: str, wanted: Fields, is_committed: bool) -> Fields:
     partition = wanted["partition_index"]
     answer: Fields = {"partition_index": partition, "error_code": 0}
-    refused = epoch_error(wanted.get("current_leader_epoch", -1))
+    refused = epoch_error(session.gateway.cluster, wanted.get("current_leader_epoch", -1))
     if refused is not None:
         return answer | {"error_code": refused}
     try:
         offset, time_ms = _place(session, topic, partition, wanted["timestamp"], is_committed)
     except OnelogError as error:
         return answer | {"error_code": error_code(error)}
-    epoch = LEADER_EPOCH if offset >= 0 else -1
+    epoch = session.gateway.cluster.leader_epoch if offset >= 0 else -1
     if "max_num_offsets" in wanted:
         return answer | {"old_style_offsets": [offset] if offset >= 0 else []}
     return answer | {"offset": offset, "timestamp": time_ms, "leader_epoch": epoch}
@@ -109,27 +108,46 @@ def queue_of(session: KafkaSession, topic: str, partition: int) -> int:
 
 
 def offset_for_leader_epoch(session: KafkaSession, request: Request) -> Fields:
-    """OFFSET_FOR_LEADER_EPOCH: the one epoch that there is ends where its partition ends."""
+    """OFFSET_FOR_LEADER_EPOCH: where in a partition the part of a master ends."""
     told = []
     for topic in request.fields["topics"]:
         name = topic["topic"]
         partitions = []
         for each in topic["partitions"]:
             answer: Fields = {"partition": each["partition"], "error_code": 0}
-            refused = epoch_error(each.get("current_leader_epoch", -1))
+            refused = epoch_error(session.gateway.cluster, each.get("current_leader_epoch", -1))
             try:
                 queue_of(session, name, each["partition"])
                 if refused is not None:
                     answer["error_code"] = refused
-                elif each["leader_epoch"] == LEADER_EPOCH:
-                    latest = {"partition_index": each["partition"], "timestamp": LATEST}
-                    end = _listed(session, name, latest, False)["offset"]
-                    answer |= {"leader_epoch": LEADER_EPOCH, "end_offset": end}
+                else:
+                    answer |= _end_of_epoch(session, name, each["partition"], each["leader_epoch"])
             except OnelogError as error:
                 answer["error_code"] = error_code(error)
             partitions.append(answer)
         told.append({"topic": name, "partitions": partitions})
     return {"topics": told}
+
+
+def _end_of_epoch(session: KafkaSession, topic: str, partition: int, epoch: int) -> Fields:
+    """The last epoch up to this one, and where it ends; nothing for one that nobody knows.
+
+    0 is also what was told before masters were counted: that part ends where the partition does.
+    """
+    cluster = session.gateway.cluster
+    if not 0 <= epoch <= cluster.leader_epoch:
+        return {}
+    known = cluster.standing.epochs() if cluster.is_alone and epoch else ()
+    later = [start for number, start in known if number > epoch]
+    if later and topic not in VIEW_TOPICS:
+        broker, who = session.broker, session.principal
+        end = broker.first_offset_behind(who, topic, partition, min(later))
+        return {
+            "leader_epoch": max((number for number, _ in known if number <= epoch), default=epoch),
+            "end_offset": end,
+        }
+    latest = {"partition_index": partition, "timestamp": LATEST}
+    return {"leader_epoch": epoch, "end_offset": _listed(session, topic, latest, False)["offset"]}
 
 
 def find_coordinator(session: KafkaSession, request: Request) -> Fields:

@@ -6,7 +6,7 @@ A request to put a partition where it is already is done at once; any other is r
 from onelog.errors import OnelogError, TopicNotFoundError
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.names import require_topic
-from onelog.gateways.kafka.session import LEADER_EPOCH, Handler, KafkaSession, Request
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
@@ -42,9 +42,11 @@ def _reassigned(session: KafkaSession, topic: str, wanted: Fields) -> Fields:
         leader = _leader(session, topic, wanted["partition_index"])
         if wanted["replicas"] is None:
             code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-        elif wanted["replicas"] != [leader]:
+        elif sorted(wanted["replicas"]) not in (
+            [leader], sorted(replicas := session.gateway.cluster.copies(leader)["replica_nodes"])
+        ):  # fmt: skip
             code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-            reason = f"a partition stays on broker {leader}, and has no other replica"
+            reason = f"a partition stays where it is, on {replicas}"
     except OnelogError as error:
         code = error_code(error)
     return {"error_code": code, "error_message": reason}
@@ -96,8 +98,9 @@ def describe_quorum(session: KafkaSession, request: Request) -> Fields:
     node_id = cluster.controller_id
     voter = {"replica_id": node_id, "log_end_offset": 0}
     alone: Fields = {
-        "error_code": 0, "error_message": None, "leader_id": node_id, "leader_epoch": LEADER_EPOCH,
-        "high_watermark": 0, "current_voters": [voter], "observers": [],
+        "error_code": 0, "error_message": None, "leader_id": node_id,
+        "leader_epoch": cluster.leader_epoch, "high_watermark": 0, "current_voters": [voter],
+        "observers": [],
     }  # fmt: skip
     unknown: Fields = {
         "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "error_message": None, "leader_id": -1,

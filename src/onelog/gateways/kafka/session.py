@@ -54,8 +54,6 @@ PENDING_MAX = 1_000
 """Requests of one client that may wait for their answers; more stay unread."""
 LONG_BYTES, LONG_STEPS = 32 << 10, 64
 """A request of so many bytes, or with an answer of so many parts, may take its time."""
-LEADER_EPOCH = 0
-"""No partition ever has another leader."""
 _FEATURES = {"transaction.version": 2}
 """What clients may use only if all brokers do; with 2, transactions that KIP-890 describes."""
 _OPERATIONS: dict[int, Action] = {
@@ -109,7 +107,9 @@ class Gateway:
         # Clients do not take a new address for a number that they know: each master has its own.
         config = house.loaded.config.broker
         node_id = house.loaded.config.kafka.node_id
-        self.cluster = Cluster(node_id, self._here, config.broker_id, self._successors)
+        self.cluster = Cluster(
+            node_id, self._here, config.broker_id, self._successors, house.standing
+        )
         self.agreement: Agreement | None = None
         """With the other brokers; None if there are no others."""
         self.spread: Spread | None = None
@@ -425,7 +425,7 @@ def whole(answer: Fields | Steps) -> Fields:
 def leader_of(session: KafkaSession, topic: TopicConfig, partition: int) -> Fields:
     """Who has a partition, for a client that asked another broker."""
     node = session.gateway.cluster.leader(topic, partition)
-    return {"leader_id": node, "leader_epoch": LEADER_EPOCH}
+    return {"leader_id": node, "leader_epoch": session.gateway.cluster.leader_epoch}
 
 
 def refusal(error: OnelogError) -> Fields:

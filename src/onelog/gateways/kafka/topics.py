@@ -24,7 +24,6 @@ from onelog.gateways.kafka.names import (
     topic_id,
 )
 from onelog.gateways.kafka.session import (
-    LEADER_EPOCH,
     Handler,
     KafkaSession,
     Request,
@@ -114,7 +113,7 @@ def _found_or_made(session: KafkaSession, name: str, may_create: bool) -> TopicC
 
 
 def _told(cluster: Cluster, config: TopicConfig) -> Fields:
-    leaders = {node: _leader(node, node in cluster.live) for node in set(cluster.leaders(config))}
+    leaders = {node: _leader(cluster, node) for node in set(cluster.leaders(config))}
     return {
         "error_code": 0,
         "name": config.name,
@@ -127,17 +126,15 @@ def _told(cluster: Cluster, config: TopicConfig) -> Fields:
     }
 
 
-def _leader(node: int, is_there: bool) -> Fields:
-    return {
-        "error_code": 0 if is_there else ErrorCode.LEADER_NOT_AVAILABLE,
-        "leader_id": node if is_there else -1,
-        "leader_epoch": LEADER_EPOCH,
-        "replica_nodes": [node],
-        "isr_nodes": [node] if is_there else [],
-        "offline_replicas": [] if is_there else [node],
-        "eligible_leader_replicas": [],
-        "last_known_elr": [],
-    }
+def _leader(cluster: Cluster, node: int) -> Fields:
+    found: Fields = {"eligible_leader_replicas": [], "last_known_elr": []}
+    if node not in cluster.live:
+        return found | {
+            "error_code": ErrorCode.LEADER_NOT_AVAILABLE, "leader_id": -1, "leader_epoch": -1,
+            "replica_nodes": [node], "isr_nodes": [], "offline_replicas": [node],
+        }  # fmt: skip
+    leader = {"error_code": 0, "leader_id": node, "leader_epoch": cluster.leader_epoch}
+    return found | leader | cluster.copies(node)
 
 
 def describe_topic_partitions(session: KafkaSession, request: Request) -> Fields:

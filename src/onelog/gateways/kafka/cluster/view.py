@@ -16,6 +16,7 @@ from onelog.core.catalog.placements import Placed, Placement
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.offsets import REMOTE_QUEUES
 from onelog.errors import NotCoordinatorError, NotLeaderError, TopicNotFoundError
+from onelog.gateways import Standing
 from onelog.names import VIEW_PARTITIONS, VIEW_TOPICS
 from onelog.wire.kafka.schema import Fields
 
@@ -57,6 +58,7 @@ class Cluster:
         here: Callable[[], Node],
         alone_id: int = 0,
         successors: Callable[[], Sequence[Node]] = tuple,
+        standing: Standing | None = None,
     ) -> None:
         """`alone_id` is its number if it has none of a cluster: nodes of a replica set differ.
 
@@ -66,6 +68,7 @@ class Cluster:
         self.node_id = alone_id if self.is_alone else node_id
         self._here = here
         self._successors = successors
+        self.standing = standing or Standing()
         self.nodes: dict[int, Node] = {}
         """Those that ever were in the cluster."""
         self.live = frozenset((self.node_id,))
@@ -114,6 +117,22 @@ class Cluster:
         self.proposals.append(Proposal(COORDINATOR_KEY + str(slot), str(node), told))
 
     # -- partitions ----------------------------------------------------------------------------
+
+    @property
+    def leader_epoch(self) -> int:
+        """Counts the masters of this broker's replica set; what others have is not known here."""
+        return self.standing.epoch if self.is_alone else 0
+
+    def copies(self, leader: int) -> Fields:
+        """Which nodes have a partition of this leader, and which of them all of it."""
+        in_sync = set(self.standing.in_sync()) if self.is_alone else set()
+        there = {leader, *(self.standing.kafka_nodes() if self.is_alone else ())}
+        others = sorted((there | in_sync) - {leader})
+        return {
+            "replica_nodes": [leader, *others],
+            "isr_nodes": [leader, *sorted(in_sync - {leader})],
+            "offline_replicas": [each for each in others if each not in there],
+        }
 
     def partitions(self, topic: TopicConfig) -> int:
         """How many partitions a topic has."""

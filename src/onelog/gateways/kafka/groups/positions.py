@@ -7,7 +7,7 @@ from functools import partial
 from onelog.core.cursors.offset_notes import Note
 from onelog.core.membership.coordinator import Member, Position
 from onelog.errors import GroupNotFoundError, OnelogError, TopicNotFoundError
-from onelog.gateways.kafka.error_codes import error_code, error_code_in
+from onelog.gateways.kafka.error_codes import coordinator_code, error_code, error_code_in
 from onelog.gateways.kafka.groups.members import member_of
 from onelog.gateways.kafka.names import require_readable
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps

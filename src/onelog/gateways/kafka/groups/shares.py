@@ -18,7 +18,7 @@ from onelog.errors import (
 from onelog.gateways.kafka.groups.describing import ALL_OPERATIONS
 from onelog.gateways.kafka.groups.members import by_topic, check_topics
 from onelog.gateways.kafka.names import NO_ID, require_topic, topic_id
-from onelog.gateways.kafka.session import LEADER_EPOCH, Handler, KafkaSession, Request, refusal
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, refusal
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
@@ -135,8 +135,8 @@ def _positions(session: KafkaSession, group: str, topic: str, wanted: Sequence[i
     partitions = []
     for partition in wanted:
         answer: Fields = {
-            "partition_index": partition, "start_offset": _NOWHERE, "leader_epoch": LEADER_EPOCH,
-            "lag": -1, "error_code": 0,
+            "partition_index": partition, "start_offset": _NOWHERE, "lag": -1, "error_code": 0,
+            "leader_epoch": session.gateway.cluster.leader_epoch,
         }  # fmt: skip
         try:
             found = sharing.position(who, group, (topic, _queue(session, topic, partition)))
