@@ -274,8 +274,11 @@ class BrokerServer:
     @property
     def _sections(self) -> list[str]:
         """The protocols that are served."""
-        is_slave = self.role.is_slave
-        return [section for section, _ in GATEWAYS if not is_slave or section in ON_SLAVES]
+        if not self.role.is_slave:
+            return [section for section, _ in GATEWAYS]
+        # Kafka's clients know all nodes of an elected set, and ask any of them who is master.
+        is_elected = bool(self.config.replication.etcd)
+        return [*ON_SLAVES, "kafka"] if is_elected else [*ON_SLAVES]
 
     def _standing(self) -> Standing:
         port = followers_port(self.config)
@@ -290,6 +293,7 @@ class BrokerServer:
             in_sync=lambda: self.role.in_sync,
             epochs=lambda: self.role.epochs,
             kafka_nodes=lambda: self.role.kafka_nodes,
+            master=lambda: self.role.master_node,
         )
 
     async def _listen_all(self) -> None:

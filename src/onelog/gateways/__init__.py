@@ -82,7 +82,9 @@ class Standing:
     epochs: Callable[[], Sequence[tuple[int, int]]] = tuple
     """The masters' epochs, and where in the log each of them begins."""
     kafka_nodes: Callable[[], Mapping[int, str]] = dict
-    """Where Kafka's clients find each node of the set, once it is master."""
+    """Where Kafka's clients find each node of the set."""
+    master: Callable[[], tuple[int, int] | None] = lambda: None
+    """Which node of an elected set is master, and its epoch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,12 @@ class ElectedRole:
         return self.built.epoch
 
     @property
+    def master_node(self) -> tuple[int, int] | None:
+        """Which node is master, as far as this one knows, and its epoch."""
+        master = self.election.view.master
+        return None if master is None else (master.id, master.epoch)
+
+    @property
     def in_sync(self) -> tuple[int, ...]:
         """The nodes that have all that is confirmed."""
         state = self.election.view.state
@@ -132,7 +138,7 @@ class ElectedRole:
 
     @property
     def kafka_nodes(self) -> dict[int, str]:
-        """Where Kafka's clients find each node, once it is master."""
+        """Where Kafka's clients find each node."""
         nodes = self.election.view.nodes.items()
         return {number: node.kafka_address for number, node in nodes if node.kafka_address}
 

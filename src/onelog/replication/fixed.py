@@ -146,6 +146,11 @@ class FixedRole:
         self._master_name.tick(self.follower)
 
     @property
+    def master_node(self) -> tuple[int, int] | None:
+        """Which node is master: Kafka's clients know of no other one."""
+        return None
+
+    @property
     def in_sync(self) -> tuple[int, ...]:
         """The in-sync set: nobody is elected, so there is none."""
         return ()

@@ -41,11 +41,18 @@ class KafkaGateway:
     def shared(self) -> "Gateway":
         """What its sessions share."""
         if self._shared is None:
-            from onelog.gateways.kafka.handlers import CLUSTER_VERSIONS, HANDLERS, VERSIONS
+            from onelog.gateways.kafka.handlers import (
+                CLUSTER_VERSIONS,
+                FOLLOWER_HANDLERS,
+                HANDLERS,
+                VERSIONS,
+            )
             from onelog.gateways.kafka.session import Gateway
 
             is_alone = self.house.loaded.config.kafka.node_id < 0
-            self._shared = Gateway(self.house, HANDLERS, VERSIONS if is_alone else CLUSTER_VERSIONS)
+            follows = is_alone and bool(self.house.standing.broker_id)
+            handlers = FOLLOWER_HANDLERS if follows else HANDLERS
+            self._shared = Gateway(self.house, handlers, VERSIONS if is_alone else CLUSTER_VERSIONS)
         return self._shared
 
     def refresh(self, loaded: Loaded) -> None:

@@ -15,8 +15,9 @@ from onelog.gateways.kafka import (
     transactions,
 )
 from onelog.gateways.kafka.groups import describing, members, positions, shares
-from onelog.gateways.kafka.session import Handler, api_versions
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, api_versions
 from onelog.wire.kafka.codes import ApiKey
+from onelog.wire.kafka.schema import Fields
 
 HANDLERS: dict[ApiKey, Handler] = {
     ApiKey.API_VERSIONS: api_versions,
@@ -110,3 +111,26 @@ CLUSTER_VERSIONS: dict[ApiKey, range] = {
     ApiKey.TXN_OFFSET_COMMIT: range(5),
 }
 """The same in a cluster: transactions are those of version 1."""
+
+
+def _ask_the_master(session: KafkaSession, request: Request) -> None:
+    """The connection ends: clients ask for metadata then, and go where the master is."""
+    session.connection.close()
+
+
+def _none_here(session: KafkaSession, request: Request) -> Fields:
+    """LIST_GROUPS, LIST_TRANSACTIONS: the master tells of them all."""
+    return {"error_code": 0, "groups": [], "transaction_states": [], "unknown_state_filters": []}
+
+
+_OF_FOLLOWERS = (
+    ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.METADATA,
+    ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.FIND_COORDINATOR,
+)  # fmt: skip
+FOLLOWER_HANDLERS: dict[ApiKey, Handler] = {
+    **dict.fromkeys(HANDLERS, _ask_the_master),
+    **{key: HANDLERS[key] for key in _OF_FOLLOWERS},
+    ApiKey.LIST_GROUPS: _none_here,
+    ApiKey.LIST_TRANSACTIONS: _none_here,
+}
+"""What a node answers that follows the master of its set: who is there, and who is master."""

@@ -105,7 +105,11 @@ def _found_or_made(session: KafkaSession, name: str, may_create: bool) -> TopicC
     try:
         return require_readable(broker, who, name)
     except TopicNotFoundError:
-        if not may_create or not broker.config.auto_create_topics:
+        if (
+            not may_create
+            or not broker.config.auto_create_topics
+            or session.gateway.cluster.follows
+        ):
             raise
     queues = session.gateway.house.loaded.config.kafka.topic_partitions
     _make(session, TopicConfig(name, queues, queues), [], {})
@@ -128,7 +132,7 @@ def _told(cluster: Cluster, config: TopicConfig) -> Fields:
 
 def _leader(cluster: Cluster, node: int) -> Fields:
     found: Fields = {"eligible_leader_replicas": [], "last_known_elr": []}
-    if node not in cluster.live:
+    if node not in cluster.live and not (cluster.follows and node >= 0):
         return found | {
             "error_code": ErrorCode.LEADER_NOT_AVAILABLE, "leader_id": -1, "leader_epoch": -1,
             "replica_nodes": [node], "isr_nodes": [], "offline_replicas": [node],

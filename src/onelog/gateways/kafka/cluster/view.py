@@ -69,6 +69,8 @@ class Cluster:
         self._here = here
         self._successors = successors
         self.standing = standing or Standing()
+        self.follows = self.is_alone and bool(self.standing.broker_id)
+        """Whether this node follows the master of its set: it only says where that one is."""
         self.nodes: dict[int, Node] = {}
         """Those that ever were in the cluster."""
         self.live = frozenset((self.node_id,))
@@ -83,6 +85,8 @@ class Cluster:
 
     def brokers(self) -> list[Node]:
         """Those that can be reached now, in the order of their numbers."""
+        if self.follows:
+            return sorted([self._here(), *self._successors()])
         if self.is_alone:
             return [self._here()]
         return [each for number, each in sorted(self.nodes.items()) if number in self.live]
@@ -90,7 +94,15 @@ class Cluster:
     @property
     def controller_id(self) -> int:
         """Whom clients shall ask to change topics; all others would do it, too."""
-        return min(self.live)
+        return self.master_id if self.follows else min(self.live)
+
+    @property
+    def master_id(self) -> int:
+        """The node that has everything: of a broker that is alone, or its set; -1 if none has."""
+        if not self.follows:
+            return self.node_id
+        master = self.standing.master()
+        return -1 if master is None else master[0]
 
     def require_coordinator(self, name: str) -> None:
         """`NotCoordinatorError` if another broker looks after a group or transactional id."""
@@ -99,7 +111,7 @@ class Cluster:
 
     def coordinator(self, name: str) -> int | None:
         """Who looks after a group or a transactional id; None if nobody has asked yet."""
-        return self.node_id if self.is_alone else self.coordinator_of_slot(slot_of(name))
+        return self.master_id if self.is_alone else self.coordinator_of_slot(slot_of(name))
 
     def coordinator_of_slot(self, slot: int) -> int | None:
         """Who looks after a slot; None if nobody has asked yet."""
@@ -121,6 +133,8 @@ class Cluster:
     @property
     def leader_epoch(self) -> int:
         """Counts the masters of this broker's replica set; what others have is not known here."""
+        if self.follows:
+            return (self.standing.master() or (-1, 0))[1]
         return self.standing.epoch if self.is_alone else 0
 
     def copies(self, leader: int) -> Fields:
@@ -144,7 +158,7 @@ class Cluster:
     def leaders(self, topic: TopicConfig) -> list[int]:
         """The broker of each partition, be it there or not."""
         if self.is_alone:
-            return [self.node_id] * topic.queues
+            return [self.master_id] * topic.queues
         if topic.name in VIEW_TOPICS:
             nodes = sorted(self.nodes) or [self.node_id]
             return [nodes[each % len(nodes)] for each in range(VIEW_PARTITIONS)]
@@ -198,7 +212,7 @@ class Cluster:
     def endpoints(self) -> list[Fields]:
         """Where brokers are, and where one of them may be later."""
         nodes = self.brokers()
-        if self.is_alone:
+        if self.is_alone and not self.follows:
             nodes = sorted([*nodes, *self._successors()])
         return [{"node_id": each.node_id, "host": each.host, "port": each.port} for each in nodes]
 
