@@ -303,6 +303,22 @@ def test_a_set_goes_on_without_a_restart_when_etcd_has_lost_its_data(
     assert sorted(world.view().members) == [0, 1, 2]
 
 
+def test_an_etcd_that_has_as_many_revisions_again_has_forgotten_the_set_all_the_same(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other sets, which register there anew, too."""
+    started(world)
+    written(world, 1_000)
+    revision = world.etcd.revision
+    world.etcd.lose_all()
+    world.etcd.revision = revision + 500
+    world.time.run_until(lambda: world.masters() == [])
+    world.master()
+    world.time.run(LEASE_MS)
+    assert world.state().epoch == 2
+    assert caplog.text.count("it has lost its data, or is another one") == 3
+
+
 def test_without_all_its_nodes_a_set_that_etcd_has_forgotten_has_no_master(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

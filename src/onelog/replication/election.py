@@ -271,6 +271,8 @@ class Election:
             except RegistryError as error:
                 self._say(str(error))
             else:
+                if view.state_revision < self.view.state_revision:
+                    self._start_anew(snapshot.revision)  # It has come as far again meanwhile.
                 self._learn(view)
                 self._look()
         if self._read_again:
@@ -280,9 +282,9 @@ class Election:
     def _start_anew(self, revision: int) -> None:
         """The registry has lost what it knew: nothing counts that was learned from it."""
         log.error(
-            "node %d: etcd is at revision %d and was at %d: it has lost its data, or is another "
-            "one. This node registers there anew; if etcd knows no more of the set, a master is "
-            "elected when all of its nodes are there", self.me.id, revision, self._seen,
+            "node %d: etcd is at revision %d and was at %d, where it knew more of this set: it has "
+            "lost its data, or is another one. This node registers there anew; a master is elected "
+            "when all nodes of the set are there", self.me.id, revision, self._seen,
         )  # fmt: skip
         self._seen, self.view = 0, View()
         self.identity.is_outside = False
