@@ -137,6 +137,22 @@ def test_a_message_that_came_back_still_says_itself_when_it_expires(
     assert queue.ready == 0
 
 
+@pytest.mark.parametrize("requeued", [True, False])
+def test_a_message_that_came_back_expires_after_a_restart_too(yard: Yard, requeued: bool) -> None:
+    queue = yard.queue()
+    yard.put_all(b"a", expiration="1000")
+    held = yard.get()
+    assert held is not None
+    if requeued:
+        queue.requeue([held[0]])
+    yard.record()
+    yard.restart()
+    assert yard.find().ready == 1
+    yard.advance(1_100)
+    yard.settle()
+    assert yard.find().ready == 0
+
+
 @BOTH
 def test_what_lives_for_no_time_needs_a_consumer_at_once(yard: Yard, durable: bool) -> None:
     queue = yard.queue(durable=durable, arguments={"x-message-ttl": 0})
