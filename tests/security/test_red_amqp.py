@@ -1,5 +1,6 @@
 """Attacks on AMQP and on RabbitMQ's management API: what gets through ends who sent it, at most."""
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
@@ -434,6 +435,28 @@ async def test_no_pattern_leads_out_of_its_vhost(tmp_path: Path, pattern: str) -
         assert (await client.put("/api/permissions/a/bob", json=given)).is_success
         told = await client.post("/api/queues/b/q/get", json={"count": 1}, auth=BOB)
         assert told.status_code in (403, 404)
+
+
+async def test_a_name_that_is_no_text_ends_its_connection_and_no_other(tmp_path: Path) -> None:
+    async with http(tmp_path, amqp__port=-1) as (server, client):
+        await _has_users(client)
+        given = {"configure": "^q", "write": "", "read": ""}
+        assert (await client.put("/api/permissions/%2F/bob", json=given)).is_success
+
+        def attempt() -> None:
+            with Raw(f"amqp://bob:b@127.0.0.1:{server.config.amqp.port}/") as raw:
+                raw.hear_of("connection.start")
+                raw.say(0, "connection.start-ok", {}, "PLAIN", b"\0bob\0b", "en_US")
+                raw.hear_of("connection.tune")
+                raw.say(0, "connection.tune-ok", 2_047, 4_096, 0)
+                raw.say(0, "connection.open", "/")
+                raw.hear_of("connection.open-ok")
+                raw.open(1)
+                declare = ENCODERS["queue.declare"]("ZZ", False, False, False, False, False, {})
+                raw.socket.sendall(method_frame(1, declare.replace(b"ZZ", b"\xff\xfe")))
+                assert raw.hear_of("connection.close")[0] == 501
+
+        await asyncio.to_thread(attempt)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,6 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal, get_args
 from urllib.parse import unquote
 
-import re2
-
 from onelog.core.access import Action, Resource
 from onelog.core.routing.names import queue_of
 from onelog.errors import InvalidRequestError
@@ -76,10 +74,7 @@ class Rule:
         if self.match == "regex":
             if self.kind not in ("exchange", "queue"):
                 raise InvalidRequestError("only exchanges and queues have rules of RabbitMQ's form")
-            try:
-                _ = self._regex
-            except re2.error as error:
-                raise InvalidRequestError(f"{self.name!r}: {_reason(error)}") from None
+            _ = self._regex
         if self.effect not in ("allow", "deny"):
             raise InvalidRequestError(f"{self.effect!r}: allow or deny is expected")
         if self.kind == MQTT and not _is_filter(self._levels or self.name.split("/"), self._levels):
@@ -90,9 +85,14 @@ class Rule:
 
     @cached_property
     def _regex(self) -> Any:
+        import re2  # Few brokers have users with rules of RabbitMQ's.
+
         options = re2.Options()
         options.max_mem, options.log_errors = _REGEX_BYTES_MAX, False
-        return re2.compile(self.name.partition("~")[2], options=options)
+        try:
+            return re2.compile(self.name.partition("~")[2], options=options)
+        except (re2.error, UnicodeEncodeError) as error:
+            raise InvalidRequestError(f"{self.name!r:.200}: {_reason(error)}") from None
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -136,7 +136,7 @@ class Rule:
         if self.match == "regex":
             vhost, plain = queue_of(name)
             is_here = vhost == unquote(self.name.partition("~")[0])
-            return is_here and self._regex.search(plain) is not None
+            return is_here and self._regex.search(plain.encode("utf-8", "replace")) is not None
         return self._pattern.fullmatch(name) is not None
 
     def _hides(self, kind: str) -> bool:
