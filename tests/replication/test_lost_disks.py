@@ -117,6 +117,19 @@ async def test_a_set_goes_on_without_a_restart_when_etcd_has_lost_its_data(live:
     assert set(live.acknowledged) <= set(await live.read_all())
 
 
+async def test_a_set_in_which_nothing_was_written_starts_again_after_a_full_stop(
+    live: LiveSet,
+) -> None:
+    stop_all(live)
+    for number in (2, 1, 0):
+        live.start(number)
+    await live.eventually(
+        lambda view: view.state is not None and view.state.epoch > 1 and view.master is not None,
+        "there should be a master again",
+    )
+    await live.in_sync(0, 1, 2)
+
+
 async def test_people_can_go_on_with_what_is_left(live: LiveSet) -> None:
     async with sending(live):
         await live.sends()

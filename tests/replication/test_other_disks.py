@@ -334,6 +334,21 @@ def test_without_all_its_nodes_a_set_that_etcd_has_forgotten_has_no_master(
     assert world.master().number in (0, 1)
 
 
+def test_a_set_in_which_nothing_was_ever_written_begins_anew_when_all_its_nodes_are_there(
+    world: World,
+) -> None:
+    started(world)
+    stop_all(world)
+    world.etcd.lose_all()
+    world.start(0)
+    world.start(1)
+    world.time.run(10_000)
+    assert world.masters() == []
+    world.start(2)
+    assert world.master()
+    assert world.state().epoch == 2
+
+
 def test_without_all_its_nodes_somebody_may_say_who_is_master(world: World) -> None:
     started(world)
     written(world, 1_000)

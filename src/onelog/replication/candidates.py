@@ -84,6 +84,8 @@ def _anew(view: View, replicas: int) -> Candidates:
         for number, node in nodes.items()
         if node.intact and not node.new and progress_of(view, number).known_epoch
     )
+    if not any(progress_of(view, each).end for each in nodes):
+        whole = frozenset(nodes)  # Nothing was ever written.
     if len(whole) >= replicas:
         return Candidates(whole, anew=True)
     lacking = ", ".join(
