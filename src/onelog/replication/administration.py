@@ -206,7 +206,9 @@ class ReplicaSet:
             view = await self.view()
             entry = view.nodes.get(node)
             if entry is not None and entry.draining:
-                await self._ask(node, Request("join"))
+                # Not if it is stopping just now: its next start is asked, if need be.
+                with contextlib.suppress(RegistryError, InvalidRequestError, BrokerNotFoundError):
+                    await self._ask(node, Request("join"))
             status = _node_status(node, view, view.state or State(0, -1, (), 0))
             if status.is_in_sync and status.role != "missing":
                 return
