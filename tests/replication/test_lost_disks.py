@@ -146,7 +146,10 @@ async def test_people_can_go_on_with_what_is_left(live: LiveSet) -> None:
     ended = await live.onelog(*words)
     assert ended.code == 2
     assert "nobody to ask, nothing was done: say --yes" in ended.err
-    ended = await live.onelog(*words, "--yes")
+    for _ in range(5):  # A busy machine may let a lease end; nothing is lost by asking again.
+        ended = await live.onelog(*words, "--yes")
+        if ended.code == 0:
+            break
     assert (ended.code, ended.err) == (0, "")
     assert "node 1 is the master of epoch 2" in ended.out
     await live.in_sync(0, 1, 2)

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from time import monotonic
 
 from onelog.errors import BrokerNotFoundError, InvalidRequestError, RegistryError
 from onelog.replication.etcd import Etcd, parse_endpoints, prefix_of
@@ -29,6 +30,8 @@ REQUEST_MS = 30_000
 """How long a request waits for its node."""
 LOOK_SECONDS = 0.02
 JOIN_LOOK_SECONDS = 0.2
+AWAY_SECONDS = 3.0
+"""How long a node may not be there that something is asked of."""
 NOWHERE = ProgressEntry()
 
 
@@ -228,12 +231,18 @@ class ReplicaSet:
         assert state is not None
         return state
 
+    async def _there(self, node: int) -> View:
+        """What etcd has, once a node is there; one that hangs for a moment comes back."""
+        until = monotonic() + AWAY_SECONDS
+        while node not in (view := await self.view()).nodes:
+            if monotonic() > until:
+                raise BrokerNotFoundError(f"node {node} is not there")
+            await asyncio.sleep(JOIN_LOOK_SECONDS)
+        return view
+
     async def _ask(self, node: int, request: Request) -> None:
         key = f"requests/{node}"
-        view = await self.view()
-        if node not in view.nodes:
-            raise BrokerNotFoundError(f"node {node} is not there")
-        before = view.requests.get(node)
+        before = (await self._there(node)).requests.get(node)
         if before is not None and before[0].answer is None:
             raise InvalidRequestError(f"node {node} is busy with another request: try again")
         lease = await self._etcd.grant_lease(REQUEST_MS)
