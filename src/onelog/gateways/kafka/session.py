@@ -268,12 +268,19 @@ class KafkaSession(FramedSession):
         self._pending.append(request)
         try:
             answer = self.gateway.handlers[request.key](self, request)
+            if answer is not None and type(answer) is not dict:
+                steps = cast(Steps, answer)
+                for _ in range(LONG_STEPS):  # Most have one or two.
+                    next(steps)
+                request.is_long = True
+                self.work(self._finish(request, steps))
+                return
+        except StopIteration as end:
+            answer = end.value
         except OnelogError as error:
             answer = refusal(error)
-        if type(answer) is dict:
-            self.answer(request, answer)
-        elif answer is not None:
-            self.work(self._finish(request, cast(Steps, answer)))
+        if answer is not None:
+            self.answer(request, cast(Fields, answer))
 
     def _serve_long(self, header: Header, frame: memoryview) -> Iterator[None]:
         key, version, number, client_id, _ = header
@@ -283,14 +290,7 @@ class KafkaSession(FramedSession):
     def _finish(self, request: Request, steps: Steps) -> Iterator[None]:
         """Answer what a handler does in steps."""
         try:
-            count = 0
-            while True:
-                next(steps)
-                count += 1
-                request.is_long = count >= LONG_STEPS
-                yield
-        except StopIteration as end:
-            answer = end.value
+            answer = yield from steps
         except OnelogError as error:
             answer = refusal(error)
         if answer is not None:
