@@ -33,6 +33,7 @@ from onelog.errors import (
     WireError,
 )
 from onelog.message import Buffer
+from onelog.record.decode import decode_records
 from onelog.rocketmq.names import TOOLS_GROUP
 from onelog.spark.link import Link
 from onelog.spark.read.offsets import Extent, QueueRange, Snapshot, lose, queue_name
@@ -48,6 +49,10 @@ SAMPLE_RECORDS = 64
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 2.0
 
 _WITH_SUBSCRIPTION = 4
+_PULL = {
+    "sysFlag": str(_WITH_SUBSCRIPTION), "commitOffset": "0", "suspendTimeoutMillis": "0",
+    "subVersion": "0", "expressionType": "TAG",
+}  # fmt: skip
 _UNREACHABLE = (PeerClosedError, PeerTimeoutError, NameserversUnreachableError)
 _PULL_ANSWERS = frozenset(
     {
@@ -157,6 +162,20 @@ class Brokers:
             return sum(records.values()) / len(entries) if entries else 0.0
 
         return self._each(starts, sample)
+
+    def store_times(self, positions: Mapping[Queue, int]) -> dict[Queue, int]:
+        """When the first message of each queue from an offset on was stored, where there is one."""
+
+        async def first(queue: Queue) -> int:
+            answer = await self.ask_about(
+                queue, RequestCode.PULL_MESSAGE, _PULL_ANSWERS, **_PULL,
+                consumerGroup=TOOLS_GROUP, subscription="*",
+                queueOffset=str(positions[queue]), maxMsgNums="1",
+            )  # fmt: skip
+            found = decode_records(answer.body) if answer.code == 0 else []
+            return found[0].store_ms if found else -1
+
+        return {queue: ms for queue, ms in self._each(positions, first).items() if ms >= 0}
 
     def commit(self, group: str, positions: Mapping[Queue, int]) -> None:
         """Tell the brokers how far a consumer group is."""
@@ -296,13 +315,9 @@ class _Reading:
         self._wanted = wanted
         self._fail = fail
         self._fixed = {
+            **_PULL,
             "consumerGroup": group,
-            "sysFlag": str(_WITH_SUBSCRIPTION),
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
             "subscription": expression,
-            "subVersion": "0",
-            "expressionType": "TAG",
             BULK_BYTES: str(PULL_BYTES),
         }
         self._ahead: Future[Command] | None = None

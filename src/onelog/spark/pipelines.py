@@ -38,7 +38,9 @@ CONF = {
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
+    # What fails is told by the pipeline's own lines. As an error, Spark logs that the session which
+    # it has just closed is closed.
+    "spark.log.level": "FATAL",
 }
 
 

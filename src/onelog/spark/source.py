@@ -30,6 +30,10 @@ PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 (spark.sql.python.filterPushdown.enabled); to take filters anywhere else is an error."""
 
 
+SOURCE_RUNNER = "python_streaming_source_runner"
+"""The process of a stream's reader."""
+
+
 class OnelogDataSource(DataSource):
     """Topics of a cluster, or of a store."""
 
@@ -73,8 +77,12 @@ class OnelogDataSource(DataSource):
 
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":  # noqa: N802
         """For `spark.readStream`."""
+        from onelog.spark.closed_pipes import hide_closed_pipes
         from onelog.spark.options import read_options
         from onelog.spark.read.stream import OnelogStreamReader
+
+        if any(each.endswith(SOURCE_RUNNER) for each in sys.orig_argv):
+            hide_closed_pipes()  # The query that it belongs to was stopped.
 
         options = read_options(self.options)
         return OnelogStreamReader(options, self._table(options, schema))

@@ -1,6 +1,7 @@
 """Streams: offsets from batch to batch, limits, what was lost; with a real broker, and Spark."""
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -159,6 +160,44 @@ def test_the_latest_offsets_are_reported_for_the_progress(orders: ThreadedCluste
     latest = stream.reportLatestOffset()
     assert latest is not None
     assert positions(latest) == {"broker-a:0": 50, "broker-a:1": 50}
+
+
+def test_progress_says_how_far_behind_the_query_is_and_what_it_reads(
+    orders: ThreadedCluster,
+) -> None:
+    stream = reader(orders, startingOffsets="earliest")
+    start = stream.initialOffset()
+    time.sleep(0.05)
+    middle = stream.latestOffset(start, ReadMaxRows(30))
+    report = stream.reportLatestOffset()
+    assert report is not None
+    assert report["description"] == f"onelog: topic orders at {orders.nameserver}"
+    lag = report["metrics"]
+    assert lag["messagesBehind"] == 70
+    assert 30 <= lag["maxMessagesBehind"] <= 40
+    assert 0.05 <= lag["secondsBehind"] < 600
+    assert lag["topics"] == {"orders": {k: v for k, v in lag.items() if k != "topics"}}
+    stream.latestOffset(middle, ReadAllAvailable())
+    report = stream.reportLatestOffset()
+    assert report is not None
+    none = {"messagesBehind": 0, "maxMessagesBehind": 0, "secondsBehind": 0.0}
+    assert report["metrics"] == {**none, "topics": {"orders": none}}
+
+
+def test_lag_is_told_of_files_and_by_topic(orders: ThreadedCluster) -> None:
+    orders.topic("bills", 1)
+    orders.send("bills", [b"x"] * 3)
+    given = {"store": str(orders.store_folder()), "subscribePattern": "orders|bills"}
+    options = read_options({**given, "startingOffsets": "earliest"})
+    stream = OnelogStreamReader(options, Table(spark_schema(["offset"])))
+    stream.latestOffset(stream.initialOffset(), ReadMaxRows(3))
+    report = stream.reportLatestOffset()
+    assert report is not None
+    assert report["description"] == f"onelog: topics orders|bills in {orders.store_folder()}"
+    topics = report["metrics"]["topics"]
+    assert topics["bills"]["messagesBehind"] + topics["orders"]["messagesBehind"] == 100
+    assert topics["bills"]["messagesBehind"] == 2
+    assert report["metrics"]["secondsBehind"] > 0
 
 
 # -- losses --------------------------------------------------------------------------------------

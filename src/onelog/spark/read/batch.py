@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from onelog.errors import ConfigError
 from onelog.spark.brokers import connect
+from onelog.spark.closed_pipes import hide_closed_pipes
 from onelog.spark.columns import messages as columns
 from onelog.spark.columns.messages import RecordDecoder, RowFilters, Selection
 from onelog.spark.columns.tables import Table
@@ -29,6 +30,7 @@ from onelog.spark.read.origins import origin_of
 from onelog.spark.read.pruning import OFFSET_MAX, Pruning, prune, pruning_of
 from onelog.spark.read.store_files import StoreSplit
 from onelog.spark.worker_memory import settle
+from onelog.spark.write.stream_writers import task
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -160,6 +162,8 @@ def read_partition(
     options: ReadOptions, table: Table, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one partition, in a task."""
+    if task() is not None:
+        hide_closed_pipes()
     decoder = table.decoder(options.on_corruption)
     if isinstance(partition, StorePartition):
         yield from store_files.read(partition.split, decoder, partition.filters)

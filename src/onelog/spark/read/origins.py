@@ -93,6 +93,10 @@ class ClusterOrigin(Origin):
         """About how many bytes one message has in each queue."""
         return self._brokers.record_bytes(starts)
 
+    def store_times(self, positions: Mapping[Queue, int]) -> dict[Queue, int]:
+        """When the first message of each queue from an offset on was stored."""
+        return self._brokers.store_times(positions)
+
 
 class StoreOrigin(Origin):
     """Topics in a store's files, as they are when they are asked for.
@@ -170,6 +174,12 @@ class StoreOrigin(Origin):
             sizes = {at: size for at, size, _ in entries}
             found[queue] = sum(sizes.values()) / len(entries) if entries else 0.0
         return found
+
+    def store_times(self, positions: Mapping[Queue, int]) -> dict[Queue, int]:
+        """When the first message of each queue from an offset on was stored."""
+        reader = self._open()
+        found = {q: reader.store_time(q.topic, q.queue_id, at) for q, at in positions.items()}
+        return {queue: ms for queue, ms in found.items() if ms is not None}
 
 
 def _named_by(subscription: Subscription) -> str:
