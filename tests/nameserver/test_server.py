@@ -36,7 +36,7 @@ async def test_a_silent_broker_is_dropped_after_two_minutes_and_its_connection_c
     server.scan()
     assert not await has_route(peer)
     await until(lambda: not broker.is_open)
-    assert caplog.text.count("broker 10.0.0.1:10911 of c dropped: it was silent") == 1
+    assert caplog.text.count("broker '10.0.0.1:10911' of 'c' dropped: it was silent") == 1
 
 
 async def test_an_error_does_not_end_the_search_for_silent_brokers(

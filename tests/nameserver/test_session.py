@@ -316,7 +316,7 @@ async def test_a_broker_whose_connection_ends_is_gone(
     await broker.close()
     while (await ask(peer, Code.GET_ROUTEINFO_BY_TOPIC, topic="orders")).code == 0:
         pass
-    assert "broker 10.0.0.1:10911 of c left: its connection closed" in caplog.text
+    assert "broker '10.0.0.1:10911' of 'c' left: its connection closed" in caplog.text
 
 
 def test_every_error_that_can_be_raised_has_its_code() -> None:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from onelog.config import Loaded, load, value_of
 from onelog.errors import ConfigError, OnelogError
+from onelog.logs import LOG_FORMAT, LineFormatter
 from onelog.private_files import make_folder
 
 if TYPE_CHECKING:
@@ -133,11 +134,10 @@ def run(main: Coroutine[Any, Any, None], verbose: bool) -> None:
     """Run until Ctrl-C or SIGTERM."""
     raise_file_limit()
     keep_freed_memory()
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(LOG_FORMAT))
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, handlers=[handler])
     try:
         import uvloop
 

@@ -672,7 +672,7 @@ class Broker(Looking):
             try:
                 group = self.groups.require(data.group)
             except (GroupNotFoundError, InvalidGroupError) as error:
-                log.warning("heartbeat of %s: %s", client.client_id, error)
+                log.warning("heartbeat of %r: %s", client.client_id, error)
                 continue
             ordered = any(self._is_ordered(sub.topic) for sub in data.subscriptions)
             sys_flag = UNIT_SUBSCRIBED_FLAG if data.unit_mode else 0

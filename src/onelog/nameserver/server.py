@@ -79,7 +79,7 @@ class NameServer:
     def scan(self) -> None:
         """Drop the brokers that were silent for too long. Runs by itself."""
         for endpoint, session in self.registry.routes.expire(self._clock.now_ms()):
-            log.warning("broker %s of %s dropped: it was silent for too long", *reversed(endpoint))
+            log.warning("broker %r of %r dropped: it was silent for too long", *reversed(endpoint))
             assert isinstance(session, NameserverSession)
             session.connection.abort()
 

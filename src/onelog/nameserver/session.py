@@ -117,7 +117,7 @@ class NameserverSession(ServerSession[Answer]):
     def closed(self) -> None:
         """The connection is gone, and with it the brokers that registered over it."""
         for endpoint in self.registry.routes.channel_closed(self):
-            log.info("broker %s of %s left: its connection closed", endpoint[1], endpoint[0])
+            log.info("broker %r of %r left: its connection closed", endpoint[1], endpoint[0])
 
 
 Handler = Callable[[NameserverSession, Command], Answer | None]
@@ -165,7 +165,7 @@ def register_broker(session: NameserverSession, command: Command) -> Answer:
     if master is None:
         raise InvalidRequestError("register broker failed")
     if is_new:
-        log.info("broker %s (%d) of %s joined at %s", name, broker_id, *endpoint)
+        log.info("broker %r (%d) of %r joined at %r", name, broker_id, *endpoint)
     answer = {}
     if master.address is not None:
         answer["masterAddr"] = master.address
@@ -197,7 +197,7 @@ def unregister_broker(session: NameserverSession, command: Command) -> Answer:
                     f"unregister it there, or on the name server's own machine"
                 )
     if session.registry.routes.unregister(endpoint, fields.text(command.ext, "brokerName")):
-        log.info("broker %s of %s left: it said so", endpoint.address, endpoint.cluster)
+        log.info("broker %r of %r left: it said so", endpoint.address, endpoint.cluster)
     return Answer()
 
 
@@ -254,7 +254,7 @@ def _change_perm(change: Callable[[RouteTable, str], int], did: str, counted: st
     def handler(session: NameserverSession, command: Command) -> Answer:
         name = fields.text(command.ext, "brokerName")
         count = change(session.registry.routes, name)
-        log.info("%s %s broker %s: %d topics", session.connection, did, name, count)
+        log.info("%s %s broker %r: %d topics", session.connection, did, name, count)
         return Answer({counted: str(count)})
 
     return handler
@@ -272,7 +272,7 @@ def register_topic(session: NameserverSession, command: Command) -> Answer:
     topic = fields.text(command.ext, "topic")
     queues = TopicRouteData.decode(command.body).queue_datas
     if not session.registry.routes.register_topic(topic, queues):
-        log.warning("%s registered topic %s on unknown brokers", session.connection, topic)
+        log.warning("%s registered topic %r on unknown brokers", session.connection, topic)
     return Answer()
 
 

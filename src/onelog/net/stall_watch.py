@@ -28,6 +28,8 @@ from operator import call
 from types import FrameType
 from typing import Any, Self
 
+from onelog.logs import Lines
+
 log = logging.getLogger(__name__)
 
 STALL_MS = 20
@@ -196,4 +198,4 @@ def _frames(thread_id: int) -> list[FrameType]:
 
 
 def _lines(stack: list[str]) -> str:
-    return "".join(f"\n  {line}" for line in stack or ["(no stack was taken)"])
+    return Lines("".join(f"\n  {line}" for line in stack or ["(no stack was taken)"]))

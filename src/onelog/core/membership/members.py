@@ -246,7 +246,7 @@ class Members:
         if joined:
             self._aged(group)
             self._channel(client.channel).consumer_groups.add(data.group)
-            log.info("consumer %s joined group %s", client.client_id, data.group)
+            log.info("consumer %r joined group %r", client.client_id, data.group)
         member = group.members[client.channel]
         if client.is_told:
             group.told[client.channel] = member
@@ -275,7 +275,7 @@ class Members:
             return True
         if member.client.client_id != client.client_id:
             log.warning(
-                "channel %s changed its client id from %s to %s",
+                "channel %s changed its client id from %r to %r",
                 client.address,
                 member.client.client_id,
                 client.client_id,
@@ -398,7 +398,7 @@ class Members:
         )
         silent = dict(islice(found, _EXPIRED_MAX))
         for channel, member in silent.items():
-            log.warning("client %s is silent and is dropped", member.client.client_id)
+            log.warning("client %r is silent and is dropped", member.client.client_id)
             self.channel_closed(channel)
         return list(silent)
 

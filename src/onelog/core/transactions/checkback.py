@@ -239,7 +239,7 @@ class CheckBack:
         self._writer.write_now([kept, *self._transactions.operations([half.queue_offset])])
         del self.places[half.queue_offset]
         log.error(
-            "half message %d (%s) is put away in %s; its producers were asked %d times",
+            "half message %d (%r) is put away in %s; its producers were asked %d times",
             half.queue_offset,
             half.unique_key,
             CHECKED_OUT_TOPIC,

@@ -185,7 +185,7 @@ class PreparedBatches:
         for query in unpublished:
             self._complete(query, self._queries[query])
         for query in unpublished:
-            log.info("batch %d of query %s is published further", self.last_batch(query), query)
+            log.info("batch %d of query %r is published further", self.last_batch(query), query)
             self._publish_soon(query)
 
     def _complete(self, query: str, state: _Query) -> None:
@@ -483,7 +483,7 @@ class PreparedBatches:
         """Say once what is wrong."""
         if str(error) != state.trouble:
             state.trouble = str(error)
-            log.error("batch %d of query %s cannot be published yet: %s", state.batch, query, error)
+            log.error("batch %d of query %r cannot be published yet: %s", state.batch, query, error)
 
     def _tell(self, waiting: list[tuple[OnCommitted, Any]], committed: Committed) -> None:
         def told(error: OnelogError | None) -> None:

@@ -238,7 +238,7 @@ class Users(Access):
     def _write(self, who: Principal, changes: list[Change], said: str) -> None:
         assert self._tables is not None
         self._tables.write(changes)
-        log.info("%s (%s, %s): %s", who.name or "anonymous", who.protocol, who.address, said)
+        log.info("%r (%s, %s): %s", who.name or "anonymous", who.protocol, who.address, said)
         if self.audit is not None and who is not SELF:
             self.audit.note(who, "alter", said, "done")
 

@@ -355,7 +355,7 @@ class Clients:
                 will.properties, will.payload, _stored_will,
             )  # fmt: skip
         except OnelogError as error:
-            log.warning("the will of MQTT client %s was not published: %s", client_id, error)
+            log.warning("the will of MQTT client %r was not published: %s", client_id, error)
 
 
 def _retained(topic: str, error: OnelogError | None) -> None:

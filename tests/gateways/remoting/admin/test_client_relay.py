@@ -201,7 +201,7 @@ async def test_members_that_do_not_tell_are_left_out(
     silent.respond = let_its_time_pass
     assert await status(desk) == {"good": {QUEUE: 7}}
     for client_id in ("garbage", "gone", "silent"):
-        assert f"{client_id} does not tell its offsets" in caplog.text
+        assert f"{client_id!r} does not tell its offsets" in caplog.text
 
 
 async def test_offsets_of_a_group_that_is_not_there_or_too_old(desk: Desk) -> None:

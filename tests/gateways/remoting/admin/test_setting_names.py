@@ -56,7 +56,7 @@ def test_rocketmqs_names_that_are_not_needed_are_accepted_and_said_to_be_ignored
     for _ in range(2):
         assert as_settings(changes) == {"broker.trace": "1"}
     assert [record.getMessage() for record in caplog.records] == [
-        f"RocketMQ's setting {name} is accepted and ignored: OneLog need not have it"
+        f"RocketMQ's setting {name!r} is accepted and ignored: OneLog need not have it"
         for name in ("sendMessageThreadPoolNums", "osPageCacheBusyTimeOutMills")
     ]
 

@@ -179,7 +179,7 @@ def consumer_status(session: BrokerSession, command: Command) -> Answer | None:
             if result.code == ResponseCode.SUCCESS and result.body:
                 offsets[client_id] = ConsumerStatus.decode(result.body).message_queue_table
         except OnelogError as error:
-            log.warning("%s does not tell its offsets: %s", client_id, error)
+            log.warning("%r does not tell its offsets: %s", client_id, error)
         open_count -= 1
         if not open_count:
             session.answer(command, _status(offsets))

@@ -310,7 +310,7 @@ def _tell_old_members(
             is_cpp = "CPP" in (client.language, command.language)
             body = _list_for_cpp(table) if is_cpp else ResetOffsets(offset_table=table)
             client.channel.oneway(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body.encode())
-            log.info("%s was told where group %s was moved to", client.client_id, ext["group"])
+            log.info("%r was told where group %r was moved to", client.client_id, ext["group"])
 
 
 def _list_for_cpp(table: dict[MessageQueue, int]) -> ResetOffsetList:

@@ -167,7 +167,7 @@ def _check_ignored(name: str) -> None:
         raise ConfigError(f"neither OneLog nor RocketMQ has a setting {name[:80]!r}")
     if name not in _ignored:
         _ignored.add(name)
-        log.warning("RocketMQ's setting %s is accepted and ignored: OneLog need not have it", name)
+        log.warning("RocketMQ's setting %r is accepted and ignored: OneLog need not have it", name)
 
 
 ROCKETMQ_SETTINGS: frozenset[str] = frozenset(

@@ -80,7 +80,7 @@ def _is_usable(session: BrokerSession, data: HeartbeatData, consumer: WireConsum
     try:
         usable_group(session.broker, consumer.group_name)
     except InvalidGroupError as error:
-        log.warning("heartbeat of %s: %s", data.client_id, error)
+        log.warning("heartbeat of %r: %s", data.client_id, error)
         return False
     return True
 

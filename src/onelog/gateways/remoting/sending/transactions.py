@@ -54,7 +54,7 @@ def end_transaction(session: BrokerSession, command: Command) -> Answer | None:
 
         return session.when_warm(command, log_offset, act)
     if outcome == _UNKNOWN:
-        log.debug("%s cannot tell what became of half message %d", group, half_offset)
+        log.debug("%r cannot tell what became of half message %d", group, half_offset)
         return Answer()
     raise InvalidRequestError(
         f"the custom field <commitOrRollback> is {outcome}; it is {_UNKNOWN} (unknown), "
