@@ -19,7 +19,7 @@ from tests.gateways.kafka.live import SECONDS, consumer, produce, take
 from tests.gateways.kafka.raw import raw
 from tests.ports import free_port
 from tests.replication.conftest import RealEtcd
-from tests.replication.test_elected import NAME, SMALL, LiveSet
+from tests.replication.live import NAME, SMALL, LiveSet
 
 
 class KafkaSet(LiveSet):

@@ -41,9 +41,9 @@ _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEAD_BYTES = 16
 _ZLIB_LEVEL = 1
 _ZSTD_LEVEL = 3
-_ZSTD_FEED_BYTES, _ZSTD_LITTLE_BYTES = 1024, 64
+_ZSTD_FEED_BYTES, _ZSTD_LITTLE_BYTES = 1024, 256
 """Compressed bytes taken at a time: a block of four bytes can hold 128 KiB, so that the most by
-which the limit can be passed is 32 MiB, and of a low limit 2 MiB."""
+which the limit can be passed is 32 MiB, and of a low limit 8 MiB."""
 _LOW_BYTES = 1 << 20
 
 _IsalError = cast("type[Exception]", isal_zlib.IsalError)  # Its stub says it is an instance.

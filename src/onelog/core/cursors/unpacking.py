@@ -17,14 +17,14 @@ from collections.abc import Collection, Iterator, Sequence
 
 from onelog.errors import OnelogError, UnpackedTooLargeError, WireError
 from onelog.message import Message, SysFlag
-from onelog.record.forms import Form, form_of
+from onelog.record.forms import Form, form_of, kafka
 from onelog.record.forms.neutral import Neutral
 from onelog.record.forms.unpacked import Unpacked, unpack_record
 from onelog.store.message_store import MessageStore
 
 KEPT_BYTES_MAX = 64 << 20
-_LITTLE_BYTES, _LITTLE_MESSAGES, _LITTLE_UNPACKED_BYTES = 64 << 10, 2_000, 256 << 10
-"""What is taken apart in the loop: less than a millisecond."""
+_LITTLE_BYTES, _LITTLE_MESSAGES, _LITTLE_UNPACKED_BYTES = 256 << 10, 2_000, 1 << 20
+"""What is taken apart in the loop: a millisecond or two."""
 _KEPT_FOR_BYTES = 256
 """What is kept for a record beside its messages."""
 _REST_RUNS, REST_SECONDS = 32, 0.0001
@@ -74,9 +74,12 @@ class Unpacking:
         """
         try:
             if not is_packed(record.sys_flag):
-                from onelog.record.forms.conversion import neutrals  # Of all forms; few need that.
+                from onelog.record.forms import conversion  # Of all forms; few need that.
 
-                yield from neutrals(record)
+                if form_of(record.sys_flag):
+                    yield from conversion.neutrals(record)
+                else:
+                    yield 0, conversion.neutral_of(record)
                 return
             unpacked = self.of(record)
         except WireError as error:
@@ -84,9 +87,10 @@ class Unpacking:
                 self.pass_over(record, record.inner_count, str(error))
             return
         for number in unpacked.runs_from(begin):
-            for each in self.run(record, unpacked, number):
-                if each[0] >= begin:
-                    yield each
+            found = self.run(record, unpacked, number)
+            if found and found[0][0] < begin:
+                found = [each for each in found if each[0] >= begin]
+            yield from found
 
     def run(self, record: Message, unpacked: Unpacked, number: int) -> list[tuple[int, Neutral]]:
         """The messages of one run of a record."""
@@ -109,7 +113,7 @@ class Unpacking:
             try:
                 if now:
                     found = unpack_record(record)
-                elif len(record.body) > _LITTLE_BYTES or record.inner_count > _LITTLE_MESSAGES:
+                elif _is_much(record):
                     raise self._cold(record)
                 else:
                     found = unpack_record(record, _LITTLE_UNPACKED_BYTES)
@@ -183,6 +187,13 @@ class Unpacking:
         for missing in left.values():
             if missing is not None:
                 self._keep(missing, WireError("it could not be unpacked; the log says why"))
+
+
+def _is_much(record: Message) -> bool:
+    """Whether to unpack a record takes a while, by what it says itself."""
+    is_plain = form_of(record.sys_flag) == Form.KAFKA and not kafka.is_packed(record.body)
+    bytes_max = _LITTLE_UNPACKED_BYTES if is_plain else _LITTLE_BYTES
+    return len(record.body) > bytes_max or record.inner_count > _LITTLE_MESSAGES
 
 
 def _rest(runs: int) -> None:

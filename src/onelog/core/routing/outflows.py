@@ -210,7 +210,7 @@ def _may_be_much(message: NewMessage) -> bool:
     if form == Form.KAFKA:
         from onelog.record.forms import kafka
 
-        is_packed = bool(message.body[kafka.ATTRIBUTES_AT + 1] & kafka.Attribute.CODEC)
+        is_packed = kafka.is_packed(bytes(message.body[: kafka.HEAD.size]))
     return is_packed and len(message.body) > _LITTLE_BYTES
 
 

@@ -30,7 +30,13 @@ CONVERTED_MAX, CONVERTED_BYTES_MAX = 1_000, 2 << 20
 _ZSTD_PRODUCE_VERSION = 7
 _START = Struct(">qii")
 _START_BYTES = _START.size
-_RECORD_BYTES_MIN = {Codec.NONE: 7, Codec.GZIP: 1, Codec.SNAPPY: 3, Codec.LZ4: 3, Codec.ZSTD: 0.5}
+_RECORD_BYTES_MIN: dict[int, float] = {
+    Codec.NONE: 7,
+    Codec.GZIP: 1,
+    Codec.SNAPPY: 3,
+    Codec.LZ4: 3,
+    Codec.ZSTD: 0.5,
+}
 """The least that a record takes in a batch, packed with thousands of the same content: its number
 is another one each time. Each record takes 20 bytes in the index."""
 _BELIEVED_BYTES = 2.5
@@ -119,7 +125,7 @@ def _check_head(batch: Batch, version: int) -> None:
     if (
         batch.records <= 0
         or batch.last_offset_delta != batch.records - 1
-        or batch.records * _RECORD_BYTES_MIN[Codec(codec)] > room
+        or batch.records * _RECORD_BYTES_MIN[codec] > room
     ):
         reason = (
             f"a batch that counts {batch.records} records, the last of them number "

@@ -142,6 +142,11 @@ def read_head(data: bytes | memoryview, at: int = 0) -> Batch:
     return batch
 
 
+def is_packed(data: bytes | memoryview) -> bool:
+    """Whether the records of a batch are compressed."""
+    return len(data) > ATTRIBUTES_AT + 1 and bool(data[ATTRIBUTES_AT + 1] & Attribute.CODEC)
+
+
 def crc_of(data: bytes | memoryview) -> int:
     """The CRC of a whole batch, as its head should have it."""
     return int(crc32c(data[ATTRIBUTES_AT:]))

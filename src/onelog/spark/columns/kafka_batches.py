@@ -4,7 +4,7 @@ What `flat_records` makes of a batch one message at a time, here all become at o
 bodies lie in the batches as they are, and whose fronts and properties are written behind them.
 
 Invariant: the rows are those of `in_rocketmq_form`. What it does to keys and headers that are no
-plain texts is left to it: such batches are not taken.
+plain texts, and to times beyond all bounds, is left to it: such batches are not taken.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from onelog.message import KEYS, PROPERTIES_BYTES_MAX, UNIQUE_KEY, Message
 from onelog.record.columns import Bytes, Ints, Layout, Mask, heads_at
 from onelog.record.forms import rocketmq
 from onelog.record.forms.kafka_columns import Fields, find_fields
+from onelog.record.forms.neutral import TIME_MAX_MS
 from onelog.record.layout import HEADS
 from onelog.spark.columns.pieces import pieces
 
@@ -62,6 +63,8 @@ def rows_of(fronts: Sequence[Front], wanted: Wanted) -> Layout | None:
     name, hosts = fronts[0].record.topic.encode(), fronts[0].hosts
     found = find_fields([front.record.body for front in fronts], name + b"\0\0")
     if wanted.any and not _is_plain(found):
+        return None
+    if ((found.time_ms < 0) | (found.time_ms > TIME_MAX_MS)).any():
         return None
     count, width = len(found.batch), HEADS[hosts].size
     heads = np.stack([front.start[:width] for front in fronts])[found.batch]
