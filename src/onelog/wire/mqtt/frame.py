@@ -34,6 +34,8 @@ class PacketReader:
 
     def feed(self, data: bytes) -> None:
         """Take more bytes."""
+        if not data:
+            return
         if self._at == len(self.data):
             self.data = data
         elif self._at or not isinstance(self.data, bytearray):

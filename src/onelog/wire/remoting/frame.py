@@ -81,6 +81,8 @@ class FrameReader:
 
     def feed(self, data: bytes) -> None:
         """Take more bytes."""
+        if not data:
+            return
         if self._at == len(self._data):
             self._data = data
             self._at = 0
