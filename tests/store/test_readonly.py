@@ -24,9 +24,10 @@ from onelog.errors import (
 )
 from onelog.message import Message
 from onelog.record.entries import ENTRY
+from onelog.store.mending import occupies
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import StoreReader
-from onelog.store.readonly import occupies, open_readonly
+from onelog.store.readonly import open_readonly
 from tests.e2e.make_store_fixtures import CONFIG, VERSIONS, fixture_folder
 from tests.e2e.store_lines import differences, store_lines
 from tests.store.log_records import scan_log

@@ -142,6 +142,8 @@ class State(NamedTuple):
     mismatches_total: int
     damaged_sizes: list[int]
     """What recovery had to leave out of the log."""
+    entries_mended: int
+    """How many entries of queues were wrong since the start, and were written anew."""
     set_aside: list[str]
     """What is recorded, and cannot be read: entries of tables, and why."""
 
@@ -607,7 +609,7 @@ class Admin:
             self.store.max_offset(TIMER_TOPIC, 0) - wheel.end,
             self._known(who, "group", members.mismatched_groups()),
             members.mismatches_total, [each.size for each in self.store.damage],
-            self.tables.aside() + self.lease_tables.aside(),
+            self.store.mending.mended, self.tables.aside() + self.lease_tables.aside(),
         )  # fmt: skip
 
     def measures(self, who: Principal) -> Measures:

@@ -210,7 +210,7 @@ class ConsumeQueue:
             with opened(path, os.O_RDWR if self._writable else os.O_RDONLY) as fd:
                 if self._writable and os.fstat(fd).st_size != size:
                     os.ftruncate(fd, size)
-                access = mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_READ
+                access = mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_COPY
                 found = mmap.mmap(fd, size, access=access)
                 # Else the first touch of a page has the kernel read megabytes of zeros around it.
                 found.madvise(mmap.MADV_RANDOM)
@@ -305,7 +305,7 @@ class ConsumeQueue:
 
     def _find_end(self) -> int:
         """One past the last entry: entries are written in order into zeros."""
-        return self._bisect(lambda entry: entry[1] > 0, remember_last=True)
+        return self._bisect(any, remember_last=True)
 
     def _bisect(self, before: Callable[[Entry], bool], *, remember_last: bool = False) -> int:
         """The first entry for which `before` no longer holds, given that it holds up to there."""
@@ -444,6 +444,20 @@ class ConsumeQueue:
         target = self._maps.get(file) or self._map(file)
         target[at : at + len(entries)] = entries
         self.end += len(entries) // ENTRY_BYTES
+
+    def replace(self, offset: int, entry: bytes) -> None:
+        """Write one entry anew; of a queue that is only read, in memory."""
+        self.settle()
+        file, slot = divmod(offset, self._file_entries)
+        at = slot * ENTRY_BYTES
+        self._map(file)[at : at + ENTRY_BYTES] = entry
+        self._flushed = min(self._flushed, offset)
+        self.dirty = True
+
+    @property
+    def opened_end(self) -> int:
+        """Where it ended when it was opened: what is before may have been damaged on disk."""
+        return self._opened_end
 
     def pad_to(self, offset: int) -> None:
         """Let the next entry be number `offset`: what is skipped is filled with padding.

@@ -20,7 +20,9 @@ from onelog.record.entries import ENTRY, ENTRY_DTYPE, PADDING_SIZE
 from onelog.record.layout import RECORD_BYTES_MIN, STORE_TIME_END
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ConsumeQueue, Entry
+from onelog.store.dispatch import TagsCodes
 from onelog.store.keyindex import KeyIndex, message_keys
+from onelog.store.mending import Mending
 from onelog.store.queues import Queues
 
 OFFSET_MAX = (1 << 63) - 1
@@ -89,6 +91,7 @@ class StoreReader:
         self.log = log
         self.queue_table = queues
         self.index = index
+        self.mending = Mending(log, TagsCodes(""))
         self.opened_end = int(log.end)
         """Where the log ended when the store was opened: what is before it may be on disk only."""
         self._unreadable: dict[tuple[int, int], tuple[float, str]] = {}
@@ -146,6 +149,12 @@ class StoreReader:
         if queue is None or not queue.start <= offset < queue.end:
             return None
         found = queue.entry(offset)
+        at = found[0]
+        is_there = self.log.start <= at < self.log.end
+        if not is_there or self.is_warm(at, 1):
+            # What is cold is looked at when it is asked for again.
+            self.mending.mend(queue, offset, 1)
+            found = queue.entry(offset)
         return None if found[1] == PADDING_SIZE or found[0] < self.log.start else found
 
     def read(
@@ -178,8 +187,12 @@ class StoreReader:
         if offset + count < end and queue.entry(offset + count)[0] == last_at:
             count = _end_of_batch(queue, offset + count) - offset
         try:
+            if min(ranges)[0] < self.log.start or min(size for _, size in ranges) <= 0:
+                raise OffsetOutOfRangeError(f"an entry of {queue.topic} leads nowhere")
             slices = self.log.slices(ranges)
         except OffsetOutOfRangeError:
+            if self.mending.mend(queue, offset, count, surely=True):
+                return self.read(topic, queue_id, offset, count_max, bytes_max)
             # Deleted or lost between the look at the queue and the look at the log.
             following = queue.next_real(offset + 1, end, int(self.log.start))
             return _nothing(FetchStatus.MESSAGE_WAS_REMOVING, following, start, end)
@@ -189,9 +202,23 @@ class StoreReader:
         self, topic: str, queue_id: int, offset: int, count_max: int, bytes_max: int
     ) -> Fetched:
         """`read` for those who can wait for the disk: the slices may be touched at once."""
-        found = self.read(topic, queue_id, offset, count_max, bytes_max)
-        self.wait_readable(found.ranges)
-        return found
+        while True:
+            found = self.read(topic, queue_id, offset, count_max, bytes_max)
+            self.wait_readable(found.ranges)
+            if not self.mend(topic, queue_id, offset, found):
+                return found
+
+    def mend(self, topic: str, queue_id: int, offset: int, found: Fetched) -> bool:
+        """Look at the entries of a read whose records are in memory; whether to read again."""
+        queue = self.queue_table.find(topic, queue_id) if found.slices else None
+        return queue is not None and self.mending.mend(queue, offset, found.next_offset - offset)
+
+    def mend_some(self, topic: str, queue_id: int, offsets: Sequence[int]) -> bool:
+        """The same for some entries of a queue."""
+        queue = self.queue_table.find(topic, queue_id)
+        if queue is None:
+            return False
+        return sum(self.mending.mend(queue, offset, 1) for offset in offsets) > 0
 
     def messages(self, topic: str, queue_id: int, offset: int, count_max: int) -> list[Message]:
         """Decoded messages of a queue from `offset` on."""

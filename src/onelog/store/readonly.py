@@ -16,7 +16,7 @@ from onelog.store.columns import RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.damage import scan
-from onelog.store.dispatch import TagsCodes, targets
+from onelog.store.dispatch import TagsCodes
 from onelog.store.folder import (
     geometry_advice,
     index_geometry,
@@ -25,6 +25,7 @@ from onelog.store.folder import (
     segment_bytes,
 )
 from onelog.store.keyindex import KeyIndex
+from onelog.store.mending import occupies
 from onelog.store.queue_folders import QUEUES_FOLDER
 from onelog.store.queues import Queues
 from onelog.store.reader import StoreReader
@@ -131,15 +132,6 @@ def entry_is_real(queue: ConsumeQueue, offset: int, log: CommitLog) -> bool:
         isinstance(found, Message)
         and found.size == size
         and occupies(found, queue.topic, queue.queue_id, offset)
-    )
-
-
-def occupies(message: Message, topic: str, queue_id: int, offset: int) -> bool:
-    """Whether a record belongs at this place of this queue."""
-    return any(
-        (target.topic, target.queue_id) == (topic, queue_id)
-        and target.queue_offset <= offset < target.queue_offset + target.entries
-        for target in targets(message)
     )
 
 

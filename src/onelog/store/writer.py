@@ -83,7 +83,7 @@ class StoreWriter(StoreReader):
         super().__init__(folder, log, queues, index)
         self.config = config
         self._clock = clock
-        self._tags_codes = TagsCodes(config.delay_levels)
+        self._tags_codes = self.mending.tags_codes = TagsCodes(config.delay_levels)
         self._properties_max = PROPERTIES_BYTES_MAX
         if config.record_crc:
             self._properties_max -= CRC_PROPERTY_BYTES + 1

@@ -140,6 +140,11 @@ class QueueReader:
                 self._store.wait_readable(read.ranges)
             elif read.ranges and self._is_cold(read.ranges):
                 return self._cold(topic, queue_id, offset, cold_count, cold_bytes)
+            if self._store.mend(topic, queue_id, offset, read):
+                return self.read(
+                    topic, queue_id, offset, count_max, bytes_max, cold_ok=cold_ok, bulk=bulk,
+                    as_stored=True,
+                )  # fmt: skip
             return read
         except StoreFailedError:
             if count_max <= 1:
@@ -445,6 +450,15 @@ class QueueReader:
         next_offset = scan.run(topic, queue_id, offset, entries_max)
         if next_offset == offset:
             return None
+        store = self._store
+        if scan.places and (cold_ok or not self._is_cold(scan.ranges)):
+            if cold_ok:
+                store.wait_readable([each for each in scan.ranges if each[1] > 0])
+            if store.mend_some(topic, queue_id, scan.places):
+                return self._filtered(
+                    topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok,
+                    entries_max,
+                )  # fmt: skip
         try:
             slices = [self._store.record(at, size) for at, size in scan.ranges]
         except OffsetOutOfRangeError:
@@ -488,6 +502,8 @@ class _Scan:
         self._count_max = max(1, count_max)
         self._bytes_max = bytes_max
         self.ranges: list[tuple[int, int]] = []
+        self.places: list[int] = []
+        """The offsets of what is in them."""
         self.count = 0
         self.size = 0
 
@@ -506,6 +522,8 @@ class _Scan:
         ):
             if at == record_at:
                 self.count += wanted
+                if wanted:
+                    self.places.append(place)  # Unless it is no batch, but a wrong entry.
                 continue
             if self.count >= self._count_max:
                 return place
@@ -519,6 +537,8 @@ class _Scan:
                 wanted = _satisfies(store, at, size, subscription)
             if wanted and not self._add(at, size):
                 return place
+            if wanted:
+                self.places.append(place)
             record_at = at
         end = min(offset + entries_max, store.max_offset(topic, queue_id))
         if wanted and place == end - 1:

@@ -97,6 +97,11 @@ def _broker(house: House, who: Principal, page: Page) -> None:
     delayed = sum(end - done for done, end in state.delayed.values())
     page.one("onelog_delayed_messages", "gauge", "Messages of delay levels that wait.", delayed)
     page.one(
+        "onelog_queue_entries_mended_total", "counter",
+        "Entries of queues that did not lead to their records, and were written anew.",
+        state.entries_mended,
+    )  # fmt: skip
+    page.one(
         "onelog_entries_set_aside", "gauge",
         "Entries of tables (topics, queues, users and so on) that are recorded and cannot be read.",
         len(state.set_aside),

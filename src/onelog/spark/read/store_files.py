@@ -47,9 +47,9 @@ from onelog.spark.read.offsets import QueueRange, lose, split
 from onelog.store.consumequeue import ConsumeQueue, MapBudget
 from onelog.store.dispatch import targets
 from onelog.store.folder import look, queue_file_entries
+from onelog.store.mending import occupies
 from onelog.store.outcomes import Aborted
 from onelog.store.queue_folders import QUEUES_FOLDER, queue_folder
-from onelog.store.readonly import occupies
 from onelog.store.segment import Segment, file_name, numbered_files
 
 EntryArray = npt.NDArray[np.void]

@@ -36,8 +36,8 @@ from onelog.store.folder import (
     queue_file_entries,
     segment_bytes,
 )
+from onelog.store.mending import occupies
 from onelog.store.queue_folders import QUEUES_FOLDER, folder_of, queue_folders
-from onelog.store.readonly import occupies
 from onelog.store.segment import Segment, disk_error
 from onelog.store.verify.findings import Findings, Problem
 from onelog.store.verify.index import IndexCheck, IndexWalk

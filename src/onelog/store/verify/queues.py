@@ -21,8 +21,8 @@ from onelog.message import Message
 from onelog.record.columns import Ints
 from onelog.record.decode import Broken
 from onelog.record.entries import ENTRY_BYTES, ENTRY_DTYPE, PADDING_SIZE
+from onelog.store.mending import occupies
 from onelog.store.queue_folders import QUEUES_FOLDER, folder_of, parents_of
-from onelog.store.readonly import occupies
 from onelog.store.segment import Segment, file_name, numbered_files
 from onelog.store.verify.findings import Findings
 from onelog.store.verify.logview import LogView

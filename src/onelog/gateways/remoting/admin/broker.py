@@ -212,6 +212,7 @@ def _troubles(state: State) -> dict[str, str]:
         "onelogMismatchesTotal": str(state.mismatches_total),
         "onelogDamagedRanges": str(len(state.damaged_sizes)),
         "onelogDamagedBytes": str(sum(state.damaged_sizes)),
+        "onelogQueueEntriesMended": str(state.entries_mended),
         "onelogEntriesSetAside": str(len(state.set_aside)),
     }
 

@@ -1,0 +1,327 @@
+"""Attacks on what the broker remembers: entries of queues that lie about their records."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from onelog.core.filters.tags import subscribe
+from onelog.message import NewMessage
+from onelog.names import LIGHT_QUEUE_PREFIX, TABLES_TOPIC
+from onelog.record.entries import ENTRY, ENTRY_BYTES
+from onelog.store.readonly import open_readonly
+from onelog.store.verify import verify
+from tests.core.leasing import Reader
+from tests.core.replicas import Follower, Master
+from tests.core.workqueues.yard import Yard
+from tests.core.world import World, pulled
+
+COUNT = 12
+BODIES = [b"message %02d" % number for number in range(COUNT)]
+Entry = tuple[int, int, int]
+Lie = Callable[[list[Entry], list[Entry]], dict[int, Entry]]
+"""What entries of a queue become, by those of it and those of another."""
+
+
+def sized(at: int, change: Callable[[int], int]) -> Lie:
+    return lambda mine, others: {at: (mine[at][0], change(mine[at][1]), mine[at][2])}
+
+
+def placed(at: int, change: Callable[[int], int]) -> Lie:
+    return lambda mine, others: {at: (change(mine[at][0]), *mine[at][1:])}
+
+
+LIES: dict[str, Lie] = {
+    "a size that is one too small": sized(5, lambda size: size - 1),
+    "a size that is one too large": sized(5, lambda size: size + 1),
+    "a size that takes the other topic's record in": sized(5, lambda size: 2 * size),
+    "a size of nothing": sized(5, lambda size: 0),
+    "a size of one byte": sized(5, lambda size: 1),
+    "a negative size": sized(5, lambda size: -size),
+    "the smallest size there is": sized(5, lambda size: -(2**31)),
+    "a size of half a gigabyte": sized(5, lambda size: 1 << 29),
+    "a wrong size at the beginning": sized(0, lambda size: size + 40),
+    "a wrong size at the end": sized(COUNT - 1, lambda size: size - 40),
+    "a negative size at the end": sized(COUNT - 1, lambda size: -1),
+    "a size that reaches over the end of the log": sized(COUNT - 1, lambda size: size + 1),
+    "a place one byte too far": placed(5, lambda at: at + 1),
+    "a place behind the log": placed(5, lambda at: 1 << 40),
+    "a negative place": placed(5, lambda at: -at - 1),
+    "no place at all": placed(5, lambda at: 0),
+    "the place of the message before": lambda mine, others: {5: mine[4]},
+    "the place of the message after": lambda mine, others: {5: mine[6]},
+    "the place of the other topic's message of that offset": lambda mine, others: {5: others[5]},
+    "all places of the other topic": lambda mine, others: dict(enumerate(others)),
+    "two that changed places": lambda mine, others: {4: mine[5], 5: mine[4]},
+    "three sizes, and the places between them": lambda mine, others: {
+        **sized(2, lambda size: size + 7)(mine, others),
+        **placed(3, lambda at: at + 7)(mine, others),
+        **sized(8, lambda size: -5)(mine, others),
+        **placed(9, lambda at: at - 3)(mine, others),
+    },
+    "sizes that make up for each other": lambda mine, others: {
+        4: (mine[4][0], mine[4][1] + 9, 0), 5: (mine[5][0] + 9, mine[5][1] - 9, 0),
+    },
+    "every second entry": lambda mine, others: {
+        at: (mine[at][0] + 1, mine[at][1] + 1, 0) for at in range(0, COUNT, 2)
+    },
+    "noise for all of them": lambda mine, others: {
+        at: (0x0101010101010101 * (at + 1), 0x01020304, at) for at in range(COUNT)
+    },
+}  # fmt: skip
+
+
+SOME = (
+    "a size that is one too small", "a negative size", "noise for all of them",
+    "a size that takes the other topic's record in",
+)  # fmt: skip
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "store")
+    yield made
+    made.close()
+
+
+def fill(world: World) -> None:
+    """Two topics whose messages lie in turn, and are alike in everything but their topic."""
+    for name in ("orders", "others"):
+        world.topic(name, 1)
+    for body in BODIES:
+        world.store.append([NewMessage("orders", 0, body), NewMessage("others", 0, body.upper())])
+    world.broker.groups.require("readers")
+
+
+def lie(world: World, lies: Lie, topic: str = "orders", other: str = "others") -> None:
+    """Spoil the file of a queue, while nobody has it open, and start again."""
+    mine = list(world.store.entries(topic, 0, 0, 1_000))
+    others = list(world.store.entries(other, 0, 0, 1_000))
+    queue = world.store.queue_table.find(topic, 0)
+    assert queue is not None
+    queue.settle()
+    path = queue.path(0)
+    world.close()
+    with open(path, "r+b") as file:
+        for offset, entry in lies(mine, others).items():
+            file.seek(offset * ENTRY_BYTES)
+            file.write(ENTRY.pack(*entry))
+    world.start()
+
+
+def read_all(world: World, topic: str = "orders", step: int = 32) -> list[bytes]:
+    found: list[bytes] = []
+    offset = 0
+    for _ in range(100):
+        result = world.pull(offset, topic, count_max=step, bytes_max=1 << 20)
+        found += pulled(result)
+        if result.next_offset <= offset:
+            break
+        offset = result.next_offset
+    return found
+
+
+@pytest.mark.parametrize("kind", LIES)
+def test_entries_that_lie_cost_no_message_and_bring_no_other(
+    world: World, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(world)
+    lie(world, LIES[kind])
+    assert read_all(world) == BODIES
+    assert world.store.mending.mended > 0
+    assert "it is written anew" in caplog.text
+    mended = world.store.mending.mended
+    assert read_all(world) == BODIES
+    assert world.store.mending.mended == mended, "it was not repaired for good"
+    assert read_all(world, "others") == [body.upper() for body in BODIES]
+    world.restart()
+    assert read_all(world) == BODIES
+    assert world.store.mending.mended == 0
+    assert world.send("orders", body=b"next").queue_offset == COUNT
+
+
+@pytest.mark.parametrize("step", [1, 2, 5])
+@pytest.mark.parametrize("kind", SOME)
+def test_entries_that_lie_are_seen_through_in_small_steps(
+    world: World, kind: str, step: int
+) -> None:
+    fill(world)
+    lie(world, LIES[kind])
+    assert read_all(world, step=step) == BODIES
+
+
+def test_an_entry_that_is_spoilt_while_the_broker_runs_is_repaired(world: World) -> None:
+    fill(world)
+    queue = world.store.queue_table.find("orders", 0)
+    assert queue is not None
+    queue.settle()
+    at, size, _ = queue.entry(5)
+    with open(queue.path(0), "r+b") as file:
+        file.seek(5 * ENTRY_BYTES)
+        file.write(ENTRY.pack(at, 2 * size, 0))
+    assert read_all(world) == BODIES
+
+
+@pytest.mark.parametrize("kind", LIES)
+def test_entries_that_lie_cost_a_group_of_pop_no_message(world: World, kind: str) -> None:
+    fill(world)
+    lie(world, LIES[kind])
+    reader = Reader(world, topic="orders")
+    found: list[bytes] = []
+    for _ in range(20):
+        got = reader.pop(queue_id=0)
+        found += [each.body for each in got]
+    assert found == BODIES
+
+
+@pytest.mark.parametrize("kind", LIES)
+def test_entries_that_lie_cost_a_declared_queue_no_message(tmp_path: Path, kind: str) -> None:
+    yard = Yard(tmp_path / "yard")
+    for name in ("orders", "others"):
+        yard.queue(name)
+    for body in BODIES:
+        yard.put_all(body, key="orders")
+        yard.put_all(body.upper(), key="others")
+    lie(yard, LIES[kind])
+    assert yard.drain("orders") == BODIES
+    assert yard.drain("others") == [body.upper() for body in BODIES]
+    yard.close()
+
+
+@pytest.mark.parametrize("kind", LIES)
+def test_entries_that_lie_cost_who_wants_one_tag_no_message(world: World, kind: str) -> None:
+    for name in ("orders", "others"):
+        world.topic(name, 1)
+    for body in BODIES:
+        world.send("orders", body=body, TAGS="a")
+        world.send("others", body=body.upper(), TAGS="a")
+    world.broker.groups.require("readers")
+    entries = list(world.store.entries("orders", 0, 0, COUNT))
+
+    def but_for_the_tag(mine: list[Entry], others: list[Entry]) -> dict[int, Entry]:
+        # What does not say that it has the tag is not looked at.
+        lies = LIES[kind](mine, others)
+        return {at: (*entry[:2], entries[at][2]) for at, entry in lies.items()}
+
+    lie(world, but_for_the_tag)
+    wanted = subscribe("orders", "a")
+    found: list[bytes] = []
+    offset = 0
+    while offset < COUNT:
+        result = world.pull(offset, subscription=wanted)
+        found += pulled(result)
+        assert result.next_offset > offset
+        offset = result.next_offset
+    assert found == BODIES
+
+
+@pytest.mark.parametrize("kind", [*SOME, "the place of the message after"])
+def test_entries_of_batches_that_lie_cost_no_batch(world: World, kind: str) -> None:
+    for name in ("orders", "others"):
+        world.topic(name, 1)
+    for body in BODIES[: COUNT // 3]:
+        world.store.append(
+            [
+                NewMessage("orders", 0, body, inner_count=3),
+                NewMessage("others", 0, body.upper(), inner_count=3),
+            ]
+        )
+    lie(world, LIES[kind])
+    found = world.store.messages("orders", 0, 0, COUNT)
+    assert [bytes(each.body) for each in found] == BODIES[: COUNT // 3]
+    assert world.store.mending.mended > 0
+
+
+@pytest.mark.parametrize("kind", [*SOME, "the place of the message before"])
+def test_entries_of_a_queue_that_shares_records_are_repaired(world: World, kind: str) -> None:
+    extra = f"{LIGHT_QUEUE_PREFIX}extra"
+    for name in ("orders", "others"):
+        world.topic(name, 1)
+    for body in BODIES:
+        world.store.append(
+            [
+                NewMessage("orders", 0, b"alone"),
+                NewMessage("orders", 0, body, extra_queues=(extra,)),
+                NewMessage("others", 0, body.upper()),
+            ]
+        )
+    lie(world, LIES[kind], extra)
+    found = world.store.messages(extra, 0, 0, COUNT)
+    assert [bytes(each.body) for each in found] == BODIES
+
+
+def test_what_is_nowhere_in_the_log_is_not_looked_for_again_and_again(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(world)
+    at = next(world.store.entries("orders", 0, 5, 1))[0]
+    segment = world.store.log.segment_at(at)
+    with open(segment.path, "r+b") as file:
+        file.seek(at - segment.start + 90)
+        file.write(b"\xff" * 4)  # The record itself is damaged now.
+    lie(world, sized(5, lambda size: size + 3))
+    for _ in range(3):
+        found = read_all(world, step=1)
+        assert [body for body in found if body in BODIES] == BODIES[:5] + BODIES[6:]
+    assert caplog.text.count("the message is lost") == 1
+
+
+def test_a_follower_repairs_entries_that_lie(tmp_path: Path) -> None:
+    master = Master.at(tmp_path / "master", quick=True)
+    fill(master)
+    master.confirm()
+    follower = Follower.at(tmp_path / "follower", clock=master.clock)
+    follower.receive(master.store)
+    queue = follower.store.queue_table.find("orders", 0)
+    assert queue is not None
+    queue.settle()
+    entries = list(queue.entries(0, COUNT))
+    with open(queue.path(0), "r+b") as file:
+        file.seek(5 * ENTRY_BYTES)
+        file.write(ENTRY.pack(entries[5][0], -entries[5][1], 0))
+    assert read_all(follower) == BODIES
+    assert list(queue.entries(0, COUNT)) == entries
+    follower.close()
+    master.close()
+
+
+def test_a_store_whose_entries_were_repaired_has_no_fault(world: World) -> None:
+    fill(world)
+    lie(world, LIES["noise for all of them"])
+    assert read_all(world) == BODIES
+    world.broker.close()
+    world.store.close()
+    assert verify(world.folder, index_slots=world.store_config.index_slots).clean
+    world.start()
+
+
+@pytest.mark.parametrize("kind", [*SOME, "all places of the other topic"])
+def test_who_only_reads_a_store_is_not_deceived_and_changes_nothing(
+    world: World, kind: str
+) -> None:
+    fill(world)
+    lie(world, LIES[kind])
+    world.close()
+    path = next((world.folder / "consumequeue" / "orders" / "0").iterdir())
+    before = path.read_bytes()
+    reader = open_readonly(world.folder, index_slots=world.store_config.index_slots)
+    found = reader.messages("orders", 0, 0, COUNT)
+    assert [bytes(each.body) for each in found] == BODIES
+    assert path.read_bytes() == before
+    world.start()
+
+
+def test_an_entry_of_the_tables_that_lies_changes_nothing_that_is_remembered(world: World) -> None:
+    fill(world)
+    for number in range(9):
+        world.topic(f"topic{number}", 2)
+    entries = list(world.store.entries(TABLES_TOPIC, 0, 0, 1_000))
+    queue = world.store.queue_table.find(TABLES_TOPIC, 0)
+    assert queue is not None
+    world.store.close()
+    with open(queue.path(0), "r+b") as file:
+        for offset in range(3, len(entries)):
+            file.seek(offset * ENTRY_BYTES)
+            file.write(ENTRY.pack(entries[offset][0] + 1, 2 * entries[offset][1], 0))
+    world.start()
+    assert all(world.broker.topics.get(f"topic{number}") for number in range(9))
