@@ -18,8 +18,7 @@ from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from tests.gateways.kafka.live import SECONDS, consumer, produce, take
 from tests.gateways.kafka.raw import raw
 from tests.ports import free_port
-from tests.replication.conftest import RealEtcd
-from tests.replication.live import NAME, SMALL, LiveSet
+from tests.replication.live import NAME, SMALL, LiveSet, RealEtcd
 
 
 class KafkaSet(LiveSet):
