@@ -42,7 +42,7 @@ OPEN_TO_GATEWAYS = {
     "admin", "config", "access", "hooks", "coordinator", "in_place", "sharing", "branches",
     "placements", "schemas", "users", "logins", "routing", "workqueues", "sessions", "packet_ids",
     "retained",
-    "outflows", "schedules", "audit",
+    "outflows", "schedules", "audit", "kafka_settings",
 }  # fmt: skip
 """What gateways may use of a broker beside its methods and properties."""
 FOR_ITS_OWNER = {
@@ -59,7 +59,8 @@ DOORS: dict[str, type] = {
 TELLING_NOTHING = {
     "account", "channel_closed", "check_sizes", "followed", "is_warm", "unwatch",
     "when_leases_safe", "when_safe", "is_system_topic", "require_replicas", "writes_refused",
-    "in_line", "messages_in", "prepare",
+    "in_line", "messages_in", "prepare", "require_current",
+    "serve_view", "take_batches_of", "tell_arrival",
 }  # fmt: skip
 """Verbs that follow from others which were asked for, or tell nothing about anything stored."""
 GATEWAYS = Path(onelog.gateways.__file__).parent

@@ -76,9 +76,10 @@ async def test_a_reader_that_is_slow_gets_everything_and_one_that_never_reads_is
     await until(lambda: slow.size == len(sent))
     assert slow.received == sent
     slow.transport.pause_reading()
-    for _ in range(3):
-        slow.transport.write(bytes(9 << 20))
-        await asyncio.sleep(0)
+    slow.transport.write(bytes(9 << 20))  # The answer is large, and it may be.
+    await until(lambda: any(each.congested for each in listener.connections))
+    for each in list(listener.connections):
+        each.write(bytes(9 << 20))  # But then there is more.
     await until(lambda: not listener.connections)
     assert "does not read: cut off" in caplog.text
     await until(lambda: "lost" in slow.events)

@@ -42,7 +42,7 @@ from tests.gateways.kafka.live import kafka as kafka_broker
 from tests.gateways.kafka.raw import batch_of, raw
 from tests.security.hostile import BAD, LOST, batch, record, stored, tiny, zigzag
 
-A_WHILE = 0.5
+A_WHILE = 1.0
 """Seconds of CPU time: several times what is needed, a small part of what was."""
 MILLION = 1_000_000
 LARGE_STORE = replace(SMALL_STORE, segment_bytes=64 << 20, queue_file_entries=300_000)

@@ -24,31 +24,17 @@ class SlowInputError(Exception):
 
 def codecs() -> dict[str, Read]:
     """All of them, by their names. What they import is instrumented, if atheris asks for that."""
-    return {**_frames(), **_parts(), **_records()}
+    return {**_frames(), **_streams(), **_parts(), **_records()}
 
 
 def _frames() -> dict[str, Read]:
     from onelog.wire.amqp.frame import EventReader
-    from onelog.wire.grpc.http2 import PREFACE, ServerConnection, Stream
     from onelog.wire.kafka import frame as kafka
     from onelog.wire.kafka import schema
     from onelog.wire.mqtt.frame import PacketReader
     from onelog.wire.remoting.frame import FrameReader
-    from onelog.wire.replication import default_ha, epoch_ha
     from onelog.wire.stomp.frame import VERSIONS
     from onelog.wire.stomp.frame import FrameReader as StompReader
-
-    class Calls:
-        """Answers each call with its last message."""
-
-        def opened(self, stream: Stream) -> None: ...
-        def received(self, stream: Stream, message: bytes) -> None:
-            stream.token = message
-
-        def half_closed(self, stream: Stream) -> None:
-            stream.answer(stream.token or b"")
-
-        def ended(self, stream: Stream) -> None: ...
 
     def remoting(data: bytes) -> None:
         reader = FrameReader()
@@ -84,6 +70,27 @@ def _frames() -> dict[str, Read]:
         reader.feed(data)
         list(reader.spans())
 
+    return {
+        "remoting": remoting, "kafka": kafka_requests, "amqp": amqp, "stomp": stomp, "mqtt": mqtt,
+    }  # fmt: skip
+
+
+def _streams() -> dict[str, Read]:
+    from onelog.wire.grpc.http2 import PREFACE, ServerConnection, Stream
+    from onelog.wire.replication import default_ha, epoch_ha
+
+    class Calls:
+        """Answers each call with its last message."""
+
+        def opened(self, stream: Stream) -> None: ...
+        def received(self, stream: Stream, message: bytes) -> None:
+            stream.token = message
+
+        def half_closed(self, stream: Stream) -> None:
+            stream.answer(stream.token or b"")
+
+        def ended(self, stream: Stream) -> None: ...
+
     def grpc(data: bytes) -> None:
         connection = ServerConnection(lambda _: None, Calls())
         connection.feed(PREFACE + data)
@@ -98,10 +105,7 @@ def _frames() -> dict[str, Read]:
         )
         readers[data[0] % len(readers) if data else 0](data[1:])
 
-    return {
-        "remoting": remoting, "kafka": kafka_requests, "amqp": amqp, "stomp": stomp, "mqtt": mqtt,
-        "grpc": grpc, "replication": replication,
-    }  # fmt: skip
+    return {"grpc": grpc, "replication": replication}
 
 
 def _parts() -> dict[str, Read]:

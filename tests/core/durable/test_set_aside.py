@@ -57,8 +57,8 @@ ODD: dict[str, tuple[str, Any]] = {
     "packet_ids": ("client", 5),
     "shelves": ("orders@0", 5),
 }
-FREE = {"forms", "outflows", "subscriptions"}
-"""Of the last, one without a session is nobody's."""
+FREE = {"forms", "kafka_settings", "outflows", "subscriptions"}
+"""Texts of any kind; and of the last, one without a session is nobody's."""
 
 
 @pytest.fixture

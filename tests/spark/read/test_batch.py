@@ -212,7 +212,12 @@ def test_a_message_has_all_its_columns(spark: SparkSession, orders: ThreadedClus
         assert found.columns == list(ALL)
         (row,) = found.collect()
         assert (row.topic, row.queue, row.offset, row.flag) == ("all", 0, 0, 3)
-        assert (row.key, row.tags, bytes(row.body), row.message_id) == ("k1", "t", b"body", "ID7")
+        assert (row.key, row.tags, bytes(row.body), row.message_id) == (
+            "k1 k2",
+            "t",
+            b"body",
+            "ID7",
+        )
         assert row.properties["colour"] == "red"
         assert row.born_time.astimezone(UTC) == datetime(2026, 11, 1, 11, 0, 0, 250_000, UTC)
         assert row.broker == ("" if place else "broker-a")

@@ -135,17 +135,8 @@ class QueueReader:
                 )  # fmt: skip
                 # The condition would have to read records; let a worker read the next ones first.
                 return pulled or self._cold(topic, queue_id, offset, cold_count, cold_bytes)
-            read = self._store.read(topic, queue_id, offset, count_max, bytes_max)
-            if cold_ok:
-                self._store.wait_readable(read.ranges)
-            elif read.ranges and self._is_cold(read.ranges):
-                return self._cold(topic, queue_id, offset, cold_count, cold_bytes)
-            if self._store.mend(topic, queue_id, offset, read):
-                return self.read(
-                    topic, queue_id, offset, count_max, bytes_max, cold_ok=cold_ok, bulk=bulk,
-                    as_stored=True,
-                )  # fmt: skip
-            return read
+            read = self._checked(topic, queue_id, offset, count_max, bytes_max, cold_ok)
+            return read or self._cold(topic, queue_id, offset, cold_count, cold_bytes)
         except StoreFailedError:
             if count_max <= 1:
                 raise
@@ -154,6 +145,22 @@ class QueueReader:
                 topic, queue_id, offset, 1, 1, subscription, cold_ok=cold_ok, bulk=bulk,
                 as_stored=as_stored, committed=committed,
             )  # fmt: skip
+
+    def _checked(
+        self, topic: str, queue_id: int, offset: int, count_max: int, bytes_max: int, cold_ok: bool
+    ) -> Fetched | None:
+        """The next messages, whatever they are; None if they are on disk only.
+
+        Entries that point elsewhere are mended first, and read again.
+        """
+        while True:
+            read = self._store.read(topic, queue_id, offset, count_max, bytes_max)
+            if cold_ok:
+                self._store.wait_readable(read.ranges)
+            elif read.ranges and self._is_cold(read.ranges):
+                return None
+            if not self._store.mend(topic, queue_id, offset, read):
+                return read
 
     def end(self, topic: str, queue_id: int, committed: bool) -> int:
         """Where a queue ends for who reads all, or what is committed."""

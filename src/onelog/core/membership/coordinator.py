@@ -464,12 +464,14 @@ class Coordinator:
     def committed_parts(self, who: Principal) -> Iterator[list[tuple[str, str, list[int]]]]:
         """All groups, topics, and queues in which the group has a position; some at a time."""
         self.access.check(who, "describe", ("broker", self._broker_name))
-        for part in self._offsets.in_parts():
-            yield [
+        return (
+            [
                 (group, topic, list(queues))
                 for (group, topic), queues in part
                 if not self._groups.is_system(group)
             ]
+            for part in self._offsets.in_parts()
+        )
 
     def committed(self, who: Principal, group: str, topic: str, queue_id: int) -> Position | None:
         """Where a group is, for who only looks: nothing follows from it."""
