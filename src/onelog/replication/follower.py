@@ -60,6 +60,8 @@ class Follower:
     """Up to where the log is not cut because a master lacks it."""
     gives_up: Callable[[], bool] = lambda: False
     """Whether somebody has said that what the master lacks may go."""
+    drop_doubtful: Callable[[], None] = lambda: None
+    """Cuts what may be torn; called when a master has shown its history."""
 
     def __post_init__(self) -> None:
         self.session: MasterSession | None = None
@@ -450,7 +452,6 @@ class EpochSession(MasterSession):
         store, epochs = follower.store, follower.epochs
         if not self._greeted or self._reported >= 0:
             raise WireError("it sent its history without being asked")
-        end = store.raw_end
         if not history.epochs:
             raise WireError("it has no epochs: it is no master of a set")
         if history.epoch < epochs.last:
@@ -459,6 +460,12 @@ class EpochSession(MasterSession):
                 "it was replaced. If this lasts, etcd has lost its data: move this store away, and "
                 "it is copied from the master"
             )
+        try:
+            follower.drop_doubtful()
+        except OnelogError as error:
+            self._go_on(error)
+            return
+        end = store.raw_end
         if end == int(store.log.start):
             self._go_on(None)  # Nothing is here that could differ.
             return

@@ -278,18 +278,21 @@ class Replica:
         self._master.is_at(role.address)
         if role.ha_address:
             self.store.set_gated(True)
-            if self.identity.is_torn:
-                self._drop_doubtful()
             self.follower = Follower(
                 self.store, self.epochs, self.clock, self.schedule, self.post, self.node_id,
                 on_confirmed=lambda touched: self.around.core.follow(touched),
                 cut=self._cut, keeps=self._keeps, gives_up=lambda: self._may_truncate,
-                with_epochs=bool(self.config.etcd),
+                drop_doubtful=self._drop_doubtful, with_epochs=bool(self.config.etcd),
             )  # fmt: skip
             self.around.dial(role.ha_address)
 
     def _drop_doubtful(self) -> None:
-        """What was not on disk for certain may be torn where no checksum tells: have it again."""
+        """What was not on disk for certain may be torn where no checksum tells: have it again.
+
+        Only once there is a master to have it from: without one, it may be all that is left.
+        """
+        if not self.identity.is_torn:
+            return
         self.store.drop_partial()
         if self.store.confirmed < self.store.log_end:
             why = "it may be torn by a loss of power, and is had from the master again"
