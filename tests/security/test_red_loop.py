@@ -27,8 +27,8 @@ from tests.e2e.stall_probe import Probe
 from tests.e2e.watched_broker import ServingEverything
 
 WAIT_CPU_MS_MAX = 250
-"""What the broker may compute for others before a client has its answer: 100 where nothing else
-runs, which the siege in soak insists on. Beside other tests the same work takes twice the CPU time."""
+"""What the broker may compute for others before a client has its answer: 100 where nothing
+else runs. Beside other tests the same work takes twice the CPU time."""
 LOST_CPU_SECONDS_MAX = 0.5
 MIB = 1 << 20
 
