@@ -25,6 +25,7 @@ from onelog.net.tls import HANDSHAKE_BYTE, Tls
 
 BACKLOG = 4096
 HANDSHAKE_SECONDS_MAX = 10.0
+ABORT_SECONDS_MAX = 1.0
 CLOSE_SECONDS_MAX = 3.0
 ACCEPT_PAUSE_SECONDS = 0.2
 SWEEP_SECONDS = 5.0
@@ -115,14 +116,21 @@ class Listener:
             self._drop_silent(client)
         for connection in list(self.connections):
             connection.close()
+        if not await self._are_gone(seconds_max):
+            for connection in list(self.connections):
+                connection.abort()
+            await self._are_gone(ABORT_SECONDS_MAX)  # Or the loop may end with sockets open.
+
+    async def _are_gone(self, seconds_max: float) -> bool:
+        """Wait until all connections are gone; whether they are."""
         try:
             async with asyncio.timeout(seconds_max):
                 while self.connections:
                     self._empty.clear()
                     await self._empty.wait()
         except TimeoutError:
-            for connection in list(self.connections):
-                connection.abort()
+            return False
+        return True
 
     async def _listen(self, host: str, port: int) -> None:
         try:
