@@ -14,6 +14,9 @@ from onelog.wire.remoting.users import UserInfo
 
 app = typer.Typer()
 
+ADMIN_ROLE = "admin"
+"""The role that may do everything; to brokers it is a kind of user."""
+
 Name = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
 Password = Annotated[
     str | None,
@@ -50,8 +53,9 @@ async def create_user(
     cluster: Cluster = None,
 ) -> None:
     """Create a user. The first one must be an administrator: from then on everybody logs in."""
+    is_admin = admin or ADMIN_ROLE in (role or ())
     brokers = await session.admin.users.create(
-        user, _asked(password), roles=tuple(role or ()), is_admin=admin, signing=signing,
+        user, _asked(password), roles=tuple(role or ()), is_admin=is_admin, signing=signing,
         cluster=cluster,
     )  # fmt: skip
     session.show_done("user", user, "created", brokers)
@@ -78,6 +82,8 @@ async def update_user(
     roles = () if no_roles else (tuple(role) if role else None)
     if password is None and roles is None and admin is None and enable is None:
         raise InvalidRequestError("nothing to change: name something, such as --password or --role")
+    if admin is None and ADMIN_ROLE in (roles or ()):
+        admin = True
     brokers = await session.admin.users.update(
         user, password=password, roles=roles, is_admin=admin, enabled=enable, signing=signing,
         cluster=cluster,
@@ -124,7 +130,7 @@ def show_users(users: list[UserInfo]) -> Shown:
     document = [
         {
             "user": each.username,
-            "roles": [*(["admin"] if each.user_type == "Super" else []), *(each.roles or ())],
+            "roles": [*([ADMIN_ROLE] if each.user_type == "Super" else []), *(each.roles or ())],
             "enabled": each.user_status == "enable",
             "signing": each.signing,
         }
