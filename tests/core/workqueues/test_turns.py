@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -11,6 +12,7 @@ from onelog.core.stats import Stats
 from onelog.core.workqueues import turns
 from onelog.core.workqueues.queue import WorkQueue
 from onelog.core.workqueues.turns import Turns
+from tests.core.workqueues.yard import Yard
 
 
 @dataclass(eq=False)
@@ -75,3 +77,16 @@ def test_many_wait_for_one_tick_more_and_have_their_turns_in_rounds(
     ticks.end()
     assert [queue.delivered for queue in queues] == [1] * 5
     assert list(ticks) == []
+
+
+def test_a_queue_that_is_settled_out_of_turn_counts_what_it_hands_out(tmp_path: Path) -> None:
+    yard = Yard(tmp_path)
+    yard.queue("q")
+    taker = yard.consume("q")
+    totals = yard.works._admin.stats.totals
+    before = totals.get_count
+    yard.put(b"a", b"b")
+    yard.works.settle(yard.find("q"))
+    assert taker.bodies == [b"a", b"b"]
+    assert totals.get_count == before + 2
+    yard.close()

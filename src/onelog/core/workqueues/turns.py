@@ -56,13 +56,20 @@ class Turns:
             queue.is_pending = False
             before = queue.delivered
             try:
-                more = left <= 0 or queue.run()
+                more = left <= 0 or self.run(queue)
             except Exception:
                 log.exception("%s could not deliver", queue.place_name)
                 continue
             left -= queue.delivered - before
             if more and not queue.is_pending:
                 self.pend(queue)
-        self._stats.totals.get_count += ROUND_MESSAGES - left
         if pending and not self._is_due:
             self._expect()
+
+    def run(self, queue: WorkQueue) -> bool:
+        """Have a queue deliver, and count that; True if it has more."""
+        before = queue.delivered
+        try:
+            return queue.run()
+        finally:
+            self._stats.totals.get_count += queue.delivered - before

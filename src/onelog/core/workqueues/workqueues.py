@@ -596,7 +596,7 @@ class WorkQueues:
         if self._writer.messages:
             self._writer.write_now(())
         if queue.is_pending:
-            queue.run()
+            self._turns.run(queue)
 
     def confirmed(self, touched: set[Key] | None) -> None:
         """Replicas have confirmed what was written to these queues of topics, or to many."""
