@@ -33,7 +33,7 @@ _SIZE = Struct(">i")
 _NEIGHBOURS_MAX = 10_000
 """How far an entry that is right is looked for."""
 _HOPELESS_MAX = 10_000
-_SHARE = 50
+_SHARE = 200
 """What this process wrote itself is checked in one part of so many of the time."""
 
 
@@ -54,7 +54,7 @@ class Mending:
     tags_codes: TagsCodes
     mended: int = 0
     """How many entries were wrong, and are right now."""
-    _next_check: float = 0.0
+    next_check: float = 0.0
     _hopeless: set[tuple[ConsumeQueue, int]] = field(default_factory=set)
 
     def mend(self, queue: ConsumeQueue, offset: int, count: int, *, surely: bool = False) -> bool:
@@ -64,11 +64,11 @@ class Mending:
         """
         if offset >= queue.opened_end and not surely:
             began = time.perf_counter()
-            if began < self._next_check:
+            if began < self.next_check:
                 return False
             wrong = self._first_wrong(queue, offset, count)
             ended = time.perf_counter()
-            self._next_check = ended + _SHARE * (ended - began)
+            self.next_check = ended + _SHARE * (ended - began)
         else:
             wrong = self._first_wrong(queue, offset, count)
         return wrong >= 0 and self._mend(queue, wrong)

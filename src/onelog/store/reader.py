@@ -211,7 +211,11 @@ class StoreReader:
     def mend(self, topic: str, queue_id: int, offset: int, found: Fetched) -> bool:
         """Look at the entries of a read whose records are in memory; whether to read again."""
         queue = self.queue_table.find(topic, queue_id) if found.slices else None
-        return queue is not None and self.mending.mend(queue, offset, found.next_offset - offset)
+        if queue is None or (
+            offset >= queue.opened_end and time.perf_counter() < self.mending.next_check
+        ):
+            return False
+        return self.mending.mend(queue, offset, found.next_offset - offset)
 
     def mend_some(self, topic: str, queue_id: int, offsets: Sequence[int]) -> bool:
         """The same for some entries of a queue."""
