@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.core.filters.sql92 import EXPRESSION_CHARACTERS_MAX, compile_sql
-from onelog.core.filters.sql92_conditions import TERMS_MAX
+from onelog.core.filters.sql import CHARACTERS_MAX, TERMS_MAX
+from onelog.core.filters.sql92 import compile_sql
 from onelog.errors import FilterSyntaxError
 
 # Random filters and messages with the answers of RocketMQ 5.5.0's own SelectorParser; None means
@@ -127,7 +127,7 @@ def test_a_filter_that_is_none_is_refused_with_place_and_reason(expression: str,
 
 
 def test_a_filter_has_at_most_16000_characters() -> None:
-    longest = "a = 1".ljust(EXPRESSION_CHARACTERS_MAX)
+    longest = "a = 1".ljust(CHARACTERS_MAX)
     assert compile_sql(longest)({"a": "1"})
     assert refusal(longest + " ") == "the filter has 16001 characters; the limit is 16000"
 

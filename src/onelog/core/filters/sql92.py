@@ -1,87 +1,64 @@
-"""The grammar of SQL-92 filters, in RocketMQ's dialect (its SelectorParser).
+"""RocketMQ's SQL-92 filters: the words of its SelectorParser, and what they mean.
 
-    filter      = and { OR and }
-    and         = equality { AND equality }
-    equality    = comparison { ("=" | "<>") comparison | IS [NOT] NULL }
-    comparison  = unary { (">" | ">=" | "<" | "<=") unary
-                        | [NOT] BETWEEN unary AND unary | [NOT] IN "(" text { "," text } ")"
-                        | [NOT] (CONTAINS | STARTSWITH | ENDSWITH) text }
-    unary       = { "+" | "-" | NOT } (text | number | TRUE | FALSE | NULL | name | "(" filter ")")
+The meaning is RocketMQ's, surprises included, so that a filter selects the same messages here as
+there:
 
-Keywords ignore case, names do not; a quote inside a text is doubled; `--` comments end with a line
-break. Other than there, words after the end of a filter are an error, so that `a LIKE 'x'` is
-refused instead of selecting nothing; and 0.0 is a number like any other.
+- A property is a text or absent. Compared with a number it is read as the number's own Java type:
+  `a > 5` reads an int, so "5.5" and "3000000000" are no match; `a > 5.0` reads a double.
+- What cannot be read fails the whole filter, also below NOT and OR: the message does not match.
+  Here that is a `ValueError`, which only `compile_sql` catches.
+- Absent properties make a condition unknown (None); AND, OR and NOT are three-valued; only True
+  matches. Yet `'x' = a` with `a` absent is False, and `a = b` with both absent is True.
+- NOT binds tighter than comparison: `NOT a = 1` compares the condition `NOT a` with 1.
 
-Invariant: whatever the text, it is compiled or `FilterSyntaxError` says where it went wrong.
+Other than there, words after the end of a filter are an error, so that `a LIKE 'x'` is refused
+instead of selecting nothing; and 0.0 is a number like any other. `--` comments end with a line
+break.
+
+Invariant: the kind of every node is known before any message is seen, so that the right comparison
+is chosen once, when the filter is compiled.
 """
 
 import functools
+import math
 import operator
 import re
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from onelog.core.filters import sql92_conditions as conditions
-from onelog.core.filters.sql92_conditions import (
-    NESTING_MAX,
-    TERMS_MAX,
+from onelog.core.filters.sql import (
+    Evaluate,
     Kind,
+    Language,
     Node,
     OperandError,
-    Properties,
     Relation,
+    Value,
+    is_null,
+    joined,
+    negation,
+    node,
+    parse,
+    predicate,
 )
-from onelog.errors import FilterSyntaxError
 
-EXPRESSION_CHARACTERS_MAX = 16_000
-WORDS_MAX = 8_000
-
+Properties = Mapping[str, str]
 Predicate = Callable[[Properties], bool]
+Compare = Callable[[Any, Any], int]
 
-_TOKEN = re.compile(
-    r"""(?P<blank>[ \t\n\r\f]+ | /\*.*?\*/)
-      | (?P<number>(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)? | [0-9]+[eE][+-]?[0-9]+
-          | 0 | [1-9][0-9]*[lL]?)
-      | (?P<text>'(?:''|[^'])*')
-      | (?P<name>[A-Za-z_$][A-Za-z0-9_$]*)
-      | (?P<symbol><>|>=|<=|[=<>(),+-])""",
-    re.VERBOSE | re.DOTALL,
-)
-_COMMENT = re.compile(r"(?P<blank>--[^\n\r]*(?:\r\n|\n|\r))")
-_ORDERS: dict[str, Relation] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-}
-_TEXT_TESTS: dict[str, Callable[[str, str], bool]] = {
-    "CONTAINS": operator.contains,
-    "STARTSWITH": str.startswith,
-    "ENDSWITH": str.endswith,
-}
-_WORDS: dict[str, bool | None] = {"TRUE": True, "FALSE": False, "NULL": None}
-_KEYWORDS = {"NOT", "AND", "OR", "BETWEEN", "IN", "IS", *_WORDS, *_TEXT_TESTS}
-_CONNECTIVES = {"AND", "OR"}
-_COMPARISONS = {"NOT", "IN", "BETWEEN", *_ORDERS, *_TEXT_TESTS}
-_TESTS = {"=", "<>", "IS", "IN", "BETWEEN", *_ORDERS, *_TEXT_TESTS}
-
-
-class _Token(NamedTuple):
-    """`kind` is number, text, name or end; a keyword or symbol is its own kind."""
-
-    kind: str
-    text: str
-    at: int
+CONTAINS_TERMS = 10
+"""What CONTAINS counts for: it goes through all of a text, which may have 32 KB."""
+NUMBER_CHARACTERS_MAX = 100
+"""What a property may have to be read as a number: reading takes the longer the longer it is."""
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
 
 
 @functools.lru_cache(maxsize=256)
 def compile_sql(expression: str) -> Predicate:
     """A function that tells whether a message with these properties matches the filter."""
-    if len(expression) > EXPRESSION_CHARACTERS_MAX:
-        raise FilterSyntaxError(
-            f"the filter has {len(expression)} characters; the limit is {EXPRESSION_CHARACTERS_MAX}"
-        )
-    evaluate = _Parser(_tokens(expression)).parse().evaluate
+    evaluate = parse(expression, LANGUAGE)
 
     def matches(properties: Properties) -> bool:
         try:
@@ -93,186 +70,294 @@ def compile_sql(expression: str) -> Predicate:
     return matches
 
 
-def _tokens(expression: str) -> list[_Token]:
-    tokens = []
-    at = 0
-    # After the last line break, two minus signs are two minus signs.
-    comments_end = max(expression.rfind("\n"), expression.rfind("\r"))
-    while at < len(expression):
-        is_comment = at < comments_end and expression.startswith("--", at)
-        found = (_COMMENT if is_comment else _TOKEN).match(expression, at)
-        if found is None:
-            reason = (
-                "a text that does not end" if expression[at] == "'" else "no part of any filter"
-            )
-            raise FilterSyntaxError(
-                f"at character {at + 1}: {expression[at : at + 20]!r} is {reason}"
-            )
-        kind, text = str(found.lastgroup), found[0]
-        if kind == "symbol" or (kind == "name" and text.upper() in _KEYWORDS):
-            kind = text.upper()
-        if kind != "blank":
-            tokens.append(_Token(kind, text, at))
-        if text == "0" and expression[at + 1 : at + 2].isdigit():
-            # Else a run of zeros would be gone through to its end for each of them.
-            raise FilterSyntaxError(
-                f"at character {at + 2}: expected an operator or the end, "
-                f"found {expression[at + 1]}"
-            )
-        if len(tokens) > WORDS_MAX:
-            raise FilterSyntaxError(f"at character {at + 1}: more than {WORDS_MAX} words and signs")
-        at = found.end()
-    tokens.append(_Token("end", "", at))
-    # The parts are counted when they are built. So many need not be built to see that.
-    for counted in (_CONNECTIVES, _TESTS):
-        if sum(token.kind in counted for token in tokens) > TERMS_MAX:
-            raise FilterSyntaxError(
-                f"the filter has more than {TERMS_MAX} conditions; IN takes many values of one "
-                "property"
-            )
-    return tokens
+_TEXTS = (Kind.PROPERTY, Kind.TEXT)
+_NUMBERS = (Kind.INT, Kind.LONG, Kind.DOUBLE)
 
 
-class _Parser:
-    """Reads tokens from left to right; a method is named after the rule of the grammar it reads."""
+def _literal(kind: Kind, value: Value) -> Node:
+    return Node(lambda properties: value, kind, value, literal=True)
 
-    def __init__(self, tokens: list[_Token]) -> None:
-        self._tokens = tokens
-        self._next = 0
-        self._open = 0
 
-    def parse(self) -> Node:
-        """All of the filter, as a condition."""
-        node = self._filter()
-        if self._peek().kind != "end":
-            raise self._expected("an operator or the end")
-        return self._build(self._tokens[0], conditions.condition, node)
+def _number(text: str) -> Node:
+    """A number: with point or exponent a double, otherwise an int, or a long if it must be."""
+    digits = text.rstrip("lL")
+    if not digits.isdigit():
+        double = float(text)
+        if math.isinf(double):
+            raise OperandError("beyond the range of a double")
+        return _literal(Kind.DOUBLE, double)
+    whole = int(digits) if len(digits) < 20 else INT64_MAX + 1
+    if whole > INT64_MAX:
+        raise OperandError("beyond the range of a long")
+    return _literal(Kind.INT if whole <= INT32_MAX else Kind.LONG, whole)
 
-    def _filter(self) -> Node:
-        return self._chain("OR", self._and, conditions.any_of)
 
-    def _and(self) -> Node:
-        return self._chain("AND", self._equality, conditions.all_of)
+def _named(name: str) -> Node:
+    return Node(lambda properties: properties.get(name), Kind.PROPERTY, name)
 
-    def _chain(self, word: str, part: Callable[[], Node], make: Callable[..., Node]) -> Node:
-        nodes = [part()]
-        first = self._peek()
-        while self._take(word):
-            nodes.append(part())
-        return nodes[0] if len(nodes) == 1 else self._build(first, make, nodes)
 
-    def _equality(self) -> Node:
-        node = self._comparison()
-        while token := self._take("=", "<>", "IS"):
-            negated = token.kind == "<>" or (token.kind == "IS" and self._take("NOT") is not None)
-            if token.kind == "IS":
-                self._require("NULL", "NULL or NOT NULL")
-                node = self._build(token, conditions.is_null, node)
-            else:
-                node = self._build(token, conditions.equal, node, self._comparison())
-            if negated:
-                node = self._build(token, conditions.negation, node)
-        return node
+def _negative(operand: Node) -> Node:
+    """`-x`: the negative of a number, and nothing for everything else (also for properties)."""
+    if isinstance(operand.value, int | float) and operand.kind in _NUMBERS:
+        value = -operand.value
+        return Node(lambda properties: value, operand.kind, value)
+    evaluate = operand.evaluate
 
-    def _comparison(self) -> Node:
-        node = self._unary()
-        while self._peek().kind in _COMPARISONS:
-            negated = self._take("NOT") is not None
-            if not negated and (token := self._take(*_ORDERS)):
-                node = self._build(
-                    token, conditions.ordered, node, _ORDERS[token.kind], self._unary()
-                )
-            elif token := self._take("BETWEEN"):
-                low = self._unary()
-                self._require("AND", "AND")
-                make = conditions.not_between if negated else conditions.between
-                node = self._build(token, make, node, low, self._unary())
-            elif token := self._take("IN"):
-                node = self._build(token, conditions.one_of, node, self._texts(), negated=negated)
-            elif token := self._take(*_TEXT_TESTS):
-                test, part = _TEXT_TESTS[token.kind], self._text()
-                node = self._build(token, conditions.text_test, node, test, part, negated=negated)
-            else:
-                raise self._expected("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH")
-        return node
+    def nothing(properties: Properties) -> None:
+        evaluate(properties)  # It may fail, and then so must this.
 
-    def _unary(self) -> Node:
-        signs = []
-        while token := self._take("+", "-", "NOT"):
-            signs.append(token)
-        node = self._primary()
-        for sign in reversed(signs):
-            if sign.kind == "NOT":
-                node = self._build(sign, conditions.negation, node)
-            elif sign.kind == "-":
-                node = self._build(sign, conditions.negated_number, node)
-        return node
+    return node(nothing, operand, kind=Kind.NOTHING)
 
-    def _primary(self) -> Node:
-        token = self._take("name", "number", "text", "(", *_WORDS)
-        if token is None:
-            raise self._expected("a property, a number, a text or '('")
-        if token.kind == "name":
-            return conditions.named_property(token.text)
-        if token.kind == "number":
-            return self._build(token, conditions.number, token.text)
-        if token.kind == "text":
-            return conditions.literal(Kind.TEXT, _unquoted(token.text))
-        if token.kind in _WORDS:
-            return conditions.literal(Kind.CONDITION, _WORDS[token.kind])
-        self._open += 1
-        if self._open > NESTING_MAX:
-            raise FilterSyntaxError(
-                f"at character {token.at + 1}: more than {NESTING_MAX} open parentheses"
-            )
-        node = self._filter()
-        self._require(")", "an operator or ')'")
-        self._open -= 1
-        return node
 
-    def _texts(self) -> list[str]:
-        self._require("(", "'('")
-        texts = [self._text()]
-        while self._take(","):
-            texts.append(self._text())
-        self._require(")", "',' or ')'")
-        return texts
+def _condition(operand: Node) -> Node:
+    """The operand as a condition. A bare property is one, though it is never true."""
+    if operand.kind is Kind.CONDITION:
+        return operand
+    if operand.kind is not Kind.PROPERTY:
+        raise OperandError("this is a value, where a condition is needed")
+    name = str(operand.value)
+    return predicate(lambda properties: False if name in properties else None, operand)
 
-    def _text(self) -> str:
-        return _unquoted(self._require("text", "a text in quotes").text)
 
-    def _peek(self) -> _Token:
-        return self._tokens[self._next]
+def _joined(operands: Sequence[Node], decisive: bool) -> Node:
+    return joined([_condition(each) for each in operands], decisive)
 
-    def _take(self, *kinds: str) -> _Token | None:
-        """The next token, if it is of one of these kinds."""
-        token = self._tokens[self._next]
-        if token.kind not in kinds:
+
+def _one_of(operand: Node, choices: Sequence[Node], negated: bool) -> Node:
+    if operand.kind is not Kind.PROPERTY:
+        raise OperandError("only a property can be looked for by IN")
+    name, known = str(operand.value), frozenset(each.value for each in choices)
+
+    def in_(properties: Properties) -> bool | None:
+        text = properties.get(name)
+        return None if text is None else (text in known) is not negated
+
+    return predicate(in_, operand)
+
+
+def _text_test(
+    has_part: Callable[[str, str], bool],
+    operand: Node,
+    part: str,
+    escape: str | None,
+    negated: bool,
+) -> Node:
+    """`x CONTAINS 'part'` and its like. An absent property and an empty part are never a match."""
+    evaluate = operand.evaluate
+    is_text = operand.kind in _TEXTS
+
+    def has(properties: Properties) -> bool:
+        if not part:
+            return False
+        text: Any = evaluate(properties)
+        return is_text and text is not None and has_part(text, part) is not negated
+
+    weight = CONTAINS_TERMS if has_part is operator.contains else 1
+    return predicate(has, operand, weight=weight)
+
+
+def _equal(left: Node, right: Node, negated: bool) -> Node:
+    for operand in (left, right):
+        if operand.literal and operand.value is None:
+            raise OperandError("NULL cannot be compared; write IS NULL or IS NOT NULL")
+    if left.literal and right.literal and left.kind is Kind.CONDITION is not right.kind:
+        raise OperandError("TRUE and FALSE cannot be compared with a number or a text")
+    if left.kind is Kind.PROPERTY and right.kind is Kind.TEXT:
+        equals = _property_is(str(left.value), right.value)
+    elif left.kind is Kind.PROPERTY and right.kind in _NUMBERS:
+        equals = _property_to_number(left, operator.eq, right)
+    else:
+        equals = _values_are_equal(left, right)
+    found = predicate(equals, left, right)
+    return negation(found) if negated else found
+
+
+def _values_are_equal(left: Node, right: Node) -> Evaluate:
+    first, second = left.evaluate, right.evaluate
+    compare = _comparison(left.kind, right.kind)
+
+    def equals(properties: Properties) -> bool | None:
+        a, b = first(properties), second(properties)
+        if a is None:
+            return True if b is None else None
+        return b is not None and compare(a, b) == 0
+
+    return equals
+
+
+def _ordered(left: Node, relation: Relation, right: Node) -> Node:
+    """`x < y` and its like. Only numbers have an order."""
+    for operand in (left, right):
+        if operand.kind is Kind.TEXT or operand.kind is Kind.CONDITION:
+            raise OperandError("only numbers and properties have an order")
+    if left.kind is Kind.PROPERTY and right.kind in _NUMBERS:
+        return predicate(_property_to_number(left, relation, right), left, right)
+    first, second = left.evaluate, right.evaluate
+    texts = left.kind is Kind.PROPERTY is right.kind
+    compare = _compare_as_doubles if texts else _comparison(left.kind, right.kind)
+
+    def compares(properties: Properties) -> bool | None:
+        a = first(properties)
+        if a is None:
             return None
-        self._next += 1
-        return token
+        b = second(properties)
+        return None if b is None else relation(compare(a, b), 0)
 
-    def _require(self, kind: str, expected: str) -> _Token:
-        token = self._take(kind)
-        if token is None:
-            raise self._expected(expected)
-        return token
-
-    def _expected(self, expected: str) -> FilterSyntaxError:
-        token = self._peek()
-        found = "the end" if token.kind == "end" else f"{token.text:.40}"
-        return FilterSyntaxError(f"at character {token.at + 1}: expected {expected}, found {found}")
-
-    def _build(
-        self, token: _Token, make: Callable[..., Node], *operands: object, **options: object
-    ) -> Node:
-        """A node; if the operands do not fit, the error names the operator and its place."""
-        try:
-            return make(*operands, **options)
-        except OperandError as error:
-            at = f"at character {token.at + 1}, {token.text:.40}" if token.text else "at the end"
-            raise FilterSyntaxError(f"{at}: {error}") from None
+    return predicate(compares, left, right)
 
 
-def _unquoted(text: str) -> str:
-    return text[1:-1].replace("''", "'")
+def _between(operand: Node, low: Node, high: Node, negated: bool) -> Node:
+    if negated:
+        outside = _ordered(operand, operator.lt, low), _ordered(operand, operator.gt, high)
+        return joined(outside, True)
+    constant = low.literal and high.literal and low.kind in _NUMBERS and high.kind in _NUMBERS
+    if constant and _comparison(low.kind, high.kind)(low.value, high.value) > 0:
+        raise OperandError(f"BETWEEN {low.value} AND {high.value} can never be true")
+    inside = _ordered(operand, operator.ge, low), _ordered(operand, operator.le, high)
+    return joined(inside, False)
+
+
+def _property_is(name: str, wanted: Value) -> Evaluate:
+    def is_(properties: Properties) -> bool | None:
+        text = properties.get(name)
+        return None if text is None else text == wanted
+
+    return is_
+
+
+def _property_to_number(left: Node, relation: Relation, right: Node) -> Evaluate:
+    """A property against a constant number: what most filters are, so it has its own closures."""
+    name, wanted, read = str(left.value), right.value, _READ[right.kind]
+
+    def compares_whole(properties: Properties) -> bool | None:
+        text = properties.get(name)
+        return None if text is None else relation(read(text), wanted)
+
+    def compares_double(properties: Properties) -> bool | None:
+        text = properties.get(name)
+        return None if text is None else relation(_compare_doubles(read(text), wanted), 0)
+
+    return compares_double if right.kind is Kind.DOUBLE else compares_whole
+
+
+def _comparison(left: Kind, right: Kind) -> Compare:
+    """How two values of these kinds compare: negative, zero or positive, as in Java."""
+    if left in _TEXTS and right in _NUMBERS:
+        read, same = _READ[right], _comparison(right, right)
+        return lambda a, b: same(read(a), b)
+    if left in _NUMBERS and right in _TEXTS:
+        read, same = _READ[left], _comparison(left, left)
+        return lambda a, b: same(a, read(b))
+    if left in _NUMBERS and right in _NUMBERS:
+        return _compare_doubles if Kind.DOUBLE in (left, right) else _compare_plain
+    if left in _TEXTS and right is Kind.CONDITION:
+        return lambda a, b: _compare_plain(len(a) == 4 and a.lower() == "true", b)
+    if left is Kind.CONDITION and right in _TEXTS:
+        return _compare_condition_to_text
+    if left is right or (left in _TEXTS and right in _TEXTS):
+        return _compare_plain
+    return lambda a, b: -1
+
+
+def _compare_plain(a: Any, b: Any) -> int:
+    return int(a > b) - int(a < b)
+
+
+def _compare_doubles(a: Any, b: Any) -> int:
+    """`Double.compareTo`: NaN is equal to itself and above all others, and -0.0 is below 0.0."""
+    a, b = float(a), float(b)
+    if a < b:
+        return -1
+    if a > b:
+        return 1
+    if a == b != 0.0:
+        return 0
+    return _compare_plain(
+        (math.isnan(a), 0.0 if math.isnan(a) else math.copysign(1.0, a)),
+        (math.isnan(b), 0.0 if math.isnan(b) else math.copysign(1.0, b)),
+    )
+
+
+def _compare_as_doubles(a: Any, b: Any) -> int:
+    return _compare_doubles(_read_double(a), _read_double(b))
+
+
+def _compare_condition_to_text(a: Any, b: Any) -> int:
+    # RocketMQ casts the wrong operand here and fails; `a = TRUE` works, `TRUE = a` never has.
+    raise ValueError("a condition on the left cannot be compared with a text")
+
+
+_WHOLE = re.compile(r"[+-]?\d+")
+_DOUBLE = re.compile(
+    r"[\x00-\x20]*(?:([+-]?(?:NaN|Infinity))"
+    r"|([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?"
+    r"|([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?)[\x00-\x20]*"
+)
+"""What `Double.valueOf` takes: a name, a decimal or a hexadecimal number."""
+
+
+def _read_whole(most: int, text: str) -> int:
+    # Python's int() would also take blanks and underscores.
+    if len(text) > NUMBER_CHARACTERS_MAX or _WHOLE.fullmatch(text) is None:
+        raise ValueError("not a whole number")
+    value = int(text)
+    if not -most - 1 <= value <= most:
+        raise ValueError(f"beyond {most}")
+    return value
+
+
+def _read_double(text: str) -> float:
+    found = None if len(text) > NUMBER_CHARACTERS_MAX else _DOUBLE.fullmatch(text)
+    if found is None:
+        raise ValueError("not a number")
+    if found[3] is None:
+        return float(found[1] or found[2])
+    try:
+        return float.fromhex(found[3])
+    except OverflowError:
+        return -math.inf if found[3].startswith("-") else math.inf
+
+
+_READ: dict[Kind, Callable[[str], int | float]] = {
+    Kind.INT: partial(_read_whole, INT32_MAX),
+    Kind.LONG: partial(_read_whole, INT64_MAX),
+    Kind.DOUBLE: _read_double,
+}
+
+LANGUAGE = Language(
+    name="filter",
+    subject="property",
+    token=re.compile(
+        r"""(?P<blank>[ \t\n\r\f]+ | /\*.*?\*/)
+          | (?P<number>(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)? | [0-9]+[eE][+-]?[0-9]+
+              | 0 | [1-9][0-9]*[lL]?)
+          | (?P<text>'(?:''|[^'])*')
+          | (?P<name>[A-Za-z_$][A-Za-z0-9_$]*)
+          | (?P<symbol><>|>=|<=|[=<>(),+-])""",
+        re.VERBOSE | re.DOTALL,
+    ),
+    comment=re.compile(r"(?P<blank>--[^\n\r]*(?:\r\n|\n|\r))"),
+    depth_max=100,
+    limit_hint=f"BETWEEN counts for two, CONTAINS for {CONTAINS_TERMS}; "
+    "IN takes many values of one property",
+    in_takes_texts_only=True,
+    number=_number,
+    text=partial(_literal, Kind.TEXT),
+    constant=partial(_literal, Kind.CONDITION),
+    named=_named,
+    condition=_condition,
+    joined=_joined,
+    negation=lambda operand: negation(_condition(operand)),
+    negative=_negative,
+    is_null=is_null,
+    equal=_equal,
+    ordered=_ordered,
+    between=_between,
+    one_of=_one_of,
+    text_tests={
+        "CONTAINS": partial(_text_test, operator.contains),
+        "STARTSWITH": partial(_text_test, str.startswith),
+        "ENDSWITH": partial(_text_test, str.endswith),
+    },
+)
+"""The words of RocketMQ's SelectorParser."""

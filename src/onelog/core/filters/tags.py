@@ -10,7 +10,8 @@ Invariant: a `Subscription` that exists was understood; what cannot be is a `Fil
 from dataclasses import dataclass, field
 from typing import Literal
 
-from onelog.core.filters.sql92 import EXPRESSION_CHARACTERS_MAX, Predicate, compile_sql
+from onelog.core.filters.sql import CHARACTERS_MAX
+from onelog.core.filters.sql92 import Predicate, compile_sql
 from onelog.errors import FilterSyntaxError
 from onelog.message import TAGS, decode_properties, property_bytes, tags_code
 
@@ -78,9 +79,9 @@ def parse_tags(expression: str) -> frozenset[int] | None:
 def _tags(expression: str) -> frozenset[str] | None:
     if expression in ("", ALL_TAGS):
         return None
-    if len(expression) > EXPRESSION_CHARACTERS_MAX:
+    if len(expression) > CHARACTERS_MAX:
         raise FilterSyntaxError(
-            f"the tags have {len(expression)} characters; the limit is {EXPRESSION_CHARACTERS_MAX}"
+            f"the tags have {len(expression)} characters; the limit is {CHARACTERS_MAX}"
         )
     tags = frozenset(tag.strip(_BLANK) for tag in expression.split("||")) - {""}
     if not tags:
