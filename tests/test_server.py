@@ -20,6 +20,7 @@ from onelog.errors import ConfigError, ListenError, PeerClosedError, StoreError,
 from onelog.gateways import House
 from onelog.gateways.remoting.gateway import HANDLERS
 from onelog.message import LogOffset, NewMessage
+from onelog.names import TIMER_TOPIC
 from onelog.net import capacity as capacity_module
 from onelog.net.capacity import checked_capacity, make_capacity
 from onelog.net.connection import Connection
@@ -392,12 +393,29 @@ async def test_files_are_deleted_beside_the_event_loop(
         await fill_segments(server, 5)
         calls = OnTheLoop(monkeypatch)
         commit_log = tmp_path / "store" / "commitlog"
-        while len(list(commit_log.iterdir())) > 1:  # What is needed has to be on disk elsewhere.
-            assert (await one.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
-        assert len(list((tmp_path / "store" / "consumequeue" / "orders" / "0").iterdir())) < 3
+        assert (await one.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
+        await until(lambda: len(list(commit_log.iterdir())) == 1)
+        queue_files = tmp_path / "store" / "consumequeue" / "orders" / "0"
+        await until(lambda: len(list(queue_files.iterdir())) < 3)
         assert calls.elsewhere > 5
         assert calls.found == []
         assert server.store.min_offset("orders", 0) > 0
+
+
+async def test_what_is_asked_for_is_deleted_however_many_files_it_takes_and_whatever_is_in_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onelog.server.RETENTION_AGAIN_SECONDS", 0.001)
+    few = 2
+    async with (
+        broker(tmp_path, store__retention_files_per_round=few) as server,
+        client(server) as one,
+    ):
+        assert (await one.send("timed", b"waits", {"TIMER_DELAY_SEC": "3600"})).code == 0
+        await fill_segments(server, 3 * few + 1)
+        assert (await one.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
+        await until(lambda: len(server.store.log.segments) == 1)
+        assert server.store.max_offset(TIMER_TOPIC, 0) == 2, "it was written again, once"
 
 
 async def test_a_topic_is_deleted_beside_the_event_loop_and_can_be_made_again_at_once(

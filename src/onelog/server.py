@@ -46,6 +46,9 @@ from onelog.store.retention import RetentionRound, Steps
 log = logging.getLogger(__name__)
 
 RETENTION_SECONDS = 10.0
+RETENTION_ASKED_SECONDS = 200.0
+"""How long to go on deleting what was asked for, as long as RocketMQ does."""
+RETENTION_AGAIN_SECONDS = 1.0
 STRANGERS_MAX = 1_000
 """Whose refusal is logged once each."""
 ROLE_CHANGE_SECONDS = 0.2
@@ -258,7 +261,7 @@ class BrokerServer:
         self.broker.users.on_change.append(self._users_changed)
         self.house = House(
             self.broker, self._clock, Loaded(self.config, self.loaded.sources), store_host,
-            self._offload, self._look_up, random, self.reconfigure, self._retain_once,
+            self._offload, self._look_up, random, self.reconfigure, self._retain_asked,
             self._listen, self.tls, self.stalls, self._standing(), self._connections,
             self._serve_websocket, list(HTTP_ROUTES),
         )  # fmt: skip
@@ -470,20 +473,37 @@ class BrokerServer:
                 )
             return done
 
-    def _retain_once(self, manual: bool, then: Callable[[OnelogError | None], None]) -> None:
-        """The same for a request."""
+    def _retain_asked(self, manual: bool, then: Callable[[OnelogError | None], None]) -> None:
+        """The same for a request, which is answered after the first round."""
 
         async def run() -> None:
             try:
-                await self.retain(manual=manual)
+                done = await self.retain(manual=manual)
             except OnelogError as error:
                 then(error)
-            else:
-                then(None)
+                return
+            then(None)
+            if manual:
+                with Job("retention that was asked for"):
+                    await self._retain_the_rest(done)
 
         task = self._loop.create_task(run())
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
+
+    async def _retain_the_rest(self, done: RetentionRound) -> None:
+        """Go on until nothing is left that should go.
+
+        A round deletes a few files, and what waits in the next ones has to be moved, and to be on
+        disk, before they can go.
+        """
+        until = self._loop.time() + RETENTION_ASKED_SECONDS
+        while done.segments_deleted or self.store.retention.is_stuck:
+            if not done.segments_deleted:
+                await asyncio.sleep(RETENTION_AGAIN_SECONDS)
+                if self._loop.time() > until:
+                    return
+            done = await self.retain(manual=True)
 
     async def close(self) -> None:
         """Stop serving; everything acknowledged is on disk afterwards, whatever fails before."""

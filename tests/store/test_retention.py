@@ -140,6 +140,36 @@ def test_a_shorter_retention_of_one_topic_hides_its_messages(
     assert store.log_min == 0
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_segment_is_as_old_as_its_newest_message_however_late_the_next_one_came(
+    open_store: OpenStore, clock: ManualClock, gone: bool
+) -> None:
+    store = open_store(EVERY_HOUR)
+    fill(store, clock, 2, "quiet")
+    if gone:
+        store.delete_topic("quiet")
+    clock.advance(11 * HOUR_MS)
+    store.append([NewMessage("late", 0, b"x" * 4_000)])
+    assert len(store.log.segments) == 3
+    assert store.retain().segments_deleted == 2
+
+
+def test_a_segment_with_old_messages_and_new_ones_is_new(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    store = open_store(EVERY_HOUR)
+    store.append([NewMessage("quiet", 0, b"x" * 4_000)])
+    for _ in range(2):
+        clock.advance(11 * HOUR_MS)
+        while len(store.log.segments) == 1:
+            store.append([NewMessage("late", 0, b"x" * 900)])
+        assert store.retain().segments_deleted == 0
+        assert store.retain().segments_deleted == 0
+        clock.advance(-2 * HOUR_MS)
+    clock.advance(4 * HOUR_MS)
+    assert store.retain().segments_deleted == 1
+
+
 def test_what_went_is_counted_by_queue(open_store: OpenStore, clock: ManualClock) -> None:
     store = open_store(EVERY_HOUR)
     fill(store, clock, 12)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _QUEUES_PER_STEP = 200
 _ENTRIES_AT_ONCE = 20_000
+_RECORDS_WALKED_MAX = 1_000
 NO_SIZES: Mapping[str, int] = {}
 
 
@@ -126,7 +127,10 @@ class Retention:
         self._full: StoreError | None = None
         self._garbage: list[Segment | Path] = []
         """Files that nothing leads to any more."""
-        self._is_stuck = False
+        self.is_stuck = False
+        """Whether files that should go stay, because of what waits in them."""
+        self._newest: dict[int, int] = {}
+        """By the start of the oldest segment, when its newest message was stored."""
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Go on with other settings."""
@@ -154,8 +158,11 @@ class Retention:
         for number, (first, following) in enumerate(pairwise(segments), 1):
             if number > config.retention_files_per_round or following.start > store.confirmed:
                 break
-            age_ms = now_ms - self._stored_before_ms(segments[number:], now_ms)
-            expired = age_ms >= config.retention_ms and following.start <= keep_from
+            old_ms = now_ms - config.retention_ms
+            is_old = self._stored_before_ms(segments[number:], now_ms) <= old_ms or (
+                self._newest_ms(first, old_ms) <= old_ms
+            )
+            expired = is_old and following.start <= keep_from
             if not expired and not force:
                 break
             end = first.start + first.size
@@ -171,6 +178,39 @@ class Retention:
             if isinstance(first, Message) and first.store_ms <= now_ms:
                 return first.store_ms
         return min(now_ms, self._store.last_append_ms)
+
+    def _newest_ms(self, segment: Segment, old_ms: int) -> int:
+        """When the newest message of a segment was stored, that is not the last one.
+
+        What follows may have come long after it. So the queues say which record is its last one,
+        once for each segment, and not before its first one is older than `old_ms`.
+        """
+        start, store = segment.start, self._store
+        if (newest_ms := self._newest.get(start)) is not None:
+            return newest_ms
+        try:
+            record = store.log.look_at(start)
+            if not isinstance(record, Message) or record.store_ms > old_ms:
+                return self._clock.now_ms()
+            end = start + segment.size
+            last = start
+            for queue in store.queue_table:
+                behind = queue.first_not_before(lambda entry: entry[0] < end)
+                if behind > queue.start:
+                    last = max(last, queue.read_entry(behind - 1)[0])
+            # Behind it are at most records of topics that were deleted.
+            for _ in range(_RECORDS_WALKED_MAX):
+                record = store.log.look_at(last) if last < end else None
+                if not isinstance(record, Message):
+                    break
+                newest_ms = max(newest_ms or 0, record.store_ms)
+                last += record.size
+            else:
+                newest_ms = None
+        except StoreError:
+            return self._clock.now_ms()  # The disk cannot read it: what follows says how old it is.
+        self._newest = {start: self._clock.now_ms() if newest_ms is None else newest_ms}
+        return self._newest[start]
 
     def run(
         self,
@@ -289,13 +329,13 @@ class Retention:
         if needed_from is None:
             return reach
         stuck = len(segments) > 1 and needed_from < segments[1].start <= reach
-        if stuck and not self._is_stuck:
+        if stuck and not self.is_stuck:
             _log.warning(
                 "%s should be deleted, but holds what still has to be delivered or recorded; it "
                 "goes when that is done",
                 segments[0].path,
             )
-        self._is_stuck = stuck
+        self.is_stuck = stuck
         return min(reach, needed_from)
 
     def _reason(self, now_ms: int, percent: float, manual: bool) -> str:
