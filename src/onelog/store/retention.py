@@ -189,8 +189,8 @@ class Retention:
         if (newest_ms := self._newest.get(start)) is not None:
             return newest_ms
         try:
-            record = store.log.look_at(start)
-            if not isinstance(record, Message) or record.store_ms > old_ms:
+            oldest = store.log.look_at(start)
+            if not isinstance(oldest, Message) or oldest.store_ms > old_ms:
                 return self._clock.now_ms()
             end = start + segment.size
             last = start
