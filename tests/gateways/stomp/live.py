@@ -119,7 +119,9 @@ def connected(
     """A client, for as long as the block lasts; `login` are headers of CONNECT."""
     assert address is not None
     client = Client(address, version, **more)
-    client.connection.connect("guest", "guest", wait=True, headers=login or {})
+    headers = {"login": "guest", "passcode": "guest", **(login or {})}
+    name, passcode = headers.pop("login"), headers.pop("passcode")
+    client.connection.connect(name, passcode, wait=True, headers=headers)
     try:
         yield client
     finally:
