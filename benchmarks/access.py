@@ -144,14 +144,14 @@ class _Nothing:
 
 def _asked_us(server: BrokerServer) -> float:
     """What a message costs more at the broker's door because there are users."""
-    broker, who = server.broker, Principal(USER, "test", "127.0.0.1:5")
+    broker, principal = server.broker, Principal(USER, "test", "127.0.0.1:5")
     message = NewMessage(TOPIC, 0, BODY)
     publisher, broker.publisher = broker.publisher, cast(Publisher, _Nothing())
     runs: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(101):
         for guarded in (False, True):
             broker._guarded = guarded
-            publish = partial(broker.publish, who, message, _ignored)
+            publish = partial(broker.publish, principal, message, _ignored)
             runs[guarded].append(timeit.timeit(publish, number=2_000) / 2_000 * 1e6)
     broker.publisher = publisher
     return min(runs[True]) - min(runs[False])

@@ -24,7 +24,7 @@ from onelog.wire.mqtt.packets import (
     Connect,
     Publish,
     Subscribe,
-    Subscription,
+    SubscribeFilter,
     encode_connect,
     encode_publish,
     encode_subscribe,
@@ -76,7 +76,7 @@ def subscribed(
 ) -> socket.socket:
     """A client that has subscribed."""
     made = connected(port, name, keep_alive_s=keep_alive_s)
-    wanted = Subscribe(1, [Subscription(topic.decode(), qos)], {})
+    wanted = Subscribe(1, [SubscribeFilter(topic.decode(), qos)], {})
     made.sendall(encode_subscribe(V311, wanted))
     received(made, 5)
     return made

@@ -185,10 +185,10 @@ class ContestSuite:
 
     def contest(self, contestants: dict[str, Contestant]) -> None:
         """All rounds; before the first, Java gets the time to become fast."""
-        for who, seconds in self._plan.java_warm_up_s.items():
+        for client, seconds in self._plan.java_warm_up_s.items():
             if "official" in contestants:
                 official = replace(contestants["official"], results=Results())
-                self._take_part(official, who, f"warm-up-{who}", seconds)
+                self._take_part(official, client, f"warm-up-{client}", seconds)
         for number, name in turns(self._plan.rounds, list(contestants)):
             contestant = contestants[name]
             for mode in contestant.modes:

@@ -17,7 +17,7 @@ import pytest
 
 from onelog.config import Loaded, load
 from onelog.errors import ConfigError, ListenError, PeerClosedError, StoreError, StoreLockedError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.remoting.gateway import HANDLERS
 from onelog.message import LogOffset, NewMessage
 from onelog.names import TIMER_TOPIC
@@ -85,13 +85,13 @@ async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 class Echo:
     """A protocol with a port in the section of another: it says back what it hears."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, context: GatewayContext) -> None:
+        self._context = context
         self.said: list[str] = []
 
     async def listen(self) -> None:
-        port = self._house.loaded.config.nameserver.port
-        await self._house.listen(port, EchoSession)
+        port = self._context.loaded.config.nameserver.port
+        await self._context.listen(port, EchoSession)
 
     def refresh(self, loaded: Loaded) -> None:
         self.said.append("refresh")

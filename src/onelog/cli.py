@@ -88,8 +88,8 @@ for _name, _text in {
     add_lazily(app, _name, _text)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"onelog {__version__}")
         raise typer.Exit
 

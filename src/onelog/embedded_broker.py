@@ -76,7 +76,7 @@ ALWAYS: dict[str, Value] = {
 }
 
 _Found = tuple[str, Path, str, str, tuple[str, int] | None, int]
-"""The fields of a `_Place`."""
+"""The fields of a `_BrokerFolder`."""
 _numbers: set[int] = set()
 _numbers_lock = threading.Lock()
 
@@ -112,16 +112,16 @@ class Embedding:
 
     async def _start(self) -> _Found:
         stack = contextlib.AsyncExitStack()
-        place = await stack.enter_async_context(_running(self._folder, self._port, self._settings))
+        broker = await stack.enter_async_context(_running(self._folder, self._port, self._settings))
         self._running.append(stack)
-        return place
+        return broker
 
     async def _stop(self) -> None:
         await self._running.pop().aclose()
 
 
 @dataclass(eq=False, repr=False)
-class _Place:
+class _BrokerFolder:
     """Where a running broker is found."""
 
     nameserver: str
@@ -141,7 +141,7 @@ class _Place:
         return f"<{type(self).__name__} {self.nameserver}>"
 
 
-class EmbeddedBroker(_Place):
+class EmbeddedBroker(_BrokerFolder):
     """A running broker, and synchronous clients of it."""
 
     def admin(self) -> Admin:
@@ -168,7 +168,7 @@ class EmbeddedBroker(_Place):
         background.run(_create_topic(self.nameserver, topic, queues))
 
 
-class AsyncEmbeddedBroker(_Place):
+class AsyncEmbeddedBroker(_BrokerFolder):
     """A running broker, and asyncio clients of it."""
 
     def admin(self) -> AsyncAdmin:
@@ -201,7 +201,7 @@ class AsyncEmbeddedBroker(_Place):
 async def _running(
     folder: Path | None, port: int | None, settings: Mapping[str, Value]
 ) -> AsyncIterator[_Found]:
-    """A name server and a broker that know each other: what a `_Place` says of them."""
+    """A name server and a broker that know each other: what a `_BrokerFolder` says of them."""
     async with contextlib.AsyncExitStack() as stack:
         number = _take_number()
         stack.callback(_numbers.discard, number)
@@ -210,7 +210,7 @@ async def _running(
             folder = await asyncio.to_thread(_make_folder)
             stack.push_async_callback(asyncio.to_thread, shutil.rmtree, folder, ignore_errors=True)
         listening: tuple[type[Listener], ...] = (MemoryListener,)
-        places: dict[str, Value] = {
+        addresses: dict[str, Value] = {
             "nameserver.host": host_name(number),
             "nameserver.port": NAMESERVER_PORT,
             "broker.host": host_address(number),
@@ -218,11 +218,11 @@ async def _running(
         }
         if port is not None:
             listening = (Listener, MemoryListener)
-            places |= dict.fromkeys(("nameserver.host", "broker.host"), "127.0.0.1")
-            places |= {"nameserver.port": port, "broker.port": 0}
+            addresses |= dict.fromkeys(("nameserver.host", "broker.host"), "127.0.0.1")
+            addresses |= {"nameserver.port": port, "broker.port": 0}
         given = {
             **ALWAYS,
-            **places,
+            **addresses,
             "nameserver.kv_path": str(folder / "kvConfig.json"),
             "broker.store_path": str(folder / "store"),
             **settings,

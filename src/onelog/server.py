@@ -24,7 +24,7 @@ from onelog.core.broker import Broker
 from onelog.core.durable.tables import exhausted
 from onelog.core.users.keys import KEY_FILE, Keys
 from onelog.errors import ConfigError, ListenError, OnelogError
-from onelog.gateways import Changed, Gateway, House, MakeSession, Standing
+from onelog.gateways import Changed, Gateway, GatewayContext, MakeSession, ReplicaStatus
 from onelog.jobs import Job
 from onelog.message import encode_host
 from onelog.nameserver.server import NameServer, serve_nameserver
@@ -46,7 +46,7 @@ from onelog.store.retention import RetentionRound, Steps
 log = logging.getLogger(__name__)
 
 RETENTION_SECONDS = 10.0
-RETENTION_ASKED_SECONDS = 200.0
+RETENTION_REQUEST_SECONDS = 200.0
 """How long to go on deleting what was asked for, as long as RocketMQ does."""
 RETENTION_AGAIN_SECONDS = 1.0
 STRANGERS_MAX = 1_000
@@ -82,7 +82,7 @@ HTTP_ROUTES = [
     "onelog.gateways.http.management:routes",
     "onelog.console.pages:routes",
 ]
-"""What the HTTP port always has; gateways add theirs (`House.routes`)."""
+"""What the HTTP port always has; gateways add theirs (`GatewayContext.routes`)."""
 
 
 class Stranger:
@@ -177,12 +177,14 @@ class BrokerServer:
             )
         )
         self._keys = _keys(self.config.security.key_path, self.store.folder)
-        place = (
+        entry_point = (
             self.config, self.store, self._schedule, self._post, self._offload,
             self._capacity, self.tls, self._keys,
         )  # fmt: skip
         self.role: FixedRole | ElectedRole = (
-            ElectedRole(*place, self._rebuild) if is_elected else FixedRole(*place, is_slave)
+            ElectedRole(*entry_point, self._rebuild)
+            if is_elected
+            else FixedRole(*entry_point, is_slave)
         )
         try:
             await asyncio.to_thread(self._keys.load)
@@ -203,9 +205,9 @@ class BrokerServer:
 
     def _import_all(self) -> None:
         """Not only when this node becomes master: clients wait then."""
-        for section, place in GATEWAYS:
+        for section, entry_point in GATEWAYS:
             if value_of(self.config, f"{section}.port"):
-                _imported(place)
+                _imported(entry_point)
 
     @property
     def _is_slave(self) -> bool:
@@ -220,7 +222,7 @@ class BrokerServer:
         self._opened.clear()
         if self._is_built:
             self._is_built = False
-            self.house.standing.leaves = False
+            self.context.replica_status.leaves = False
             for gateway in self.gateways.values():
                 await gateway.close()
             self.broker.close(write=False)
@@ -259,19 +261,19 @@ class BrokerServer:
         )
         self.broker.logins.configure(self.config.security)
         self.broker.users.on_change.append(self._users_changed)
-        self.house = House(
+        self.context = GatewayContext(
             self.broker, self._clock, Loaded(self.config, self.loaded.sources), store_host,
-            self._offload, self._look_up, random, self.reconfigure, self._retain_asked,
-            self._listen, self.tls, self.stalls, self._standing(), self._connections,
+            self._offload, self._look_up, random, self.reconfigure, self._delete_old_files,
+            self._listen, self.tls, self.stalls, self._replica_status(), self._connections,
             self._serve_websocket, list(HTTP_ROUTES),
         )  # fmt: skip
         self.gateways = {
-            section: _imported(place)(self.house)
-            for section, place in GATEWAYS
+            section: _imported(entry_point)(self.context)
+            for section, entry_point in GATEWAYS
             if value_of(self.config, f"{section}.port") and section in self._sections
         }
         if self.config.telemetry.traces and not self.role.is_slave:
-            self.gateways["telemetry"] = _imported(TRACING)(self.house)
+            self.gateways["telemetry"] = _imported(TRACING)(self.context)
         yield from self.broker.opening(ROCKETMQ, follower=self.role.is_slave)
 
     @property
@@ -283,10 +285,10 @@ class BrokerServer:
         is_elected = bool(self.config.replication.etcd)
         return [*ON_SLAVES, "kafka"] if is_elected else [*ON_SLAVES]
 
-    def _standing(self) -> Standing:
+    def _replica_status(self) -> ReplicaStatus:
         port = followers_port(self.config)
         host = _bracketed(self.config.broker.client_host)
-        return Standing(
+        return ReplicaStatus(
             broker_id=self.role.broker_id,
             epoch=self.role.epoch,
             ha_address=f"{host}:{port}" if port else "",
@@ -306,13 +308,13 @@ class BrokerServer:
                 await gateway.listen()
             except ListenError as error:
                 reason = f"{error}: stop who has the port, or set {section}.port to another one"
-                if self._is_port_asked_for(section):
+                if self._has_configured_port(section):
                     raise ListenError(reason) from None
                 self.left_out[section] = reason
         if len(self.left_out) == len(self.gateways):
             raise ListenError("; ".join(self.left_out.values()))
 
-    def _is_port_asked_for(self, section: str) -> bool:
+    def _has_configured_port(self, section: str) -> bool:
         return any(
             key.startswith(f"{section}.") and key.endswith("port") and source != "default"
             for key, source in self.loaded.sources.items()
@@ -439,13 +441,13 @@ class BrokerServer:
 
     def _change(self, changes: dict[str, str]) -> None:
         self.config = self._changed(changes)
-        sources = {**self.house.loaded.sources, **dict.fromkeys(changes, "changed while running")}
-        self.house.loaded = Loaded(self.config, sources)
+        sources = {**self.context.loaded.sources, **dict.fromkeys(changes, "changed while running")}
+        self.context.loaded = Loaded(self.config, sources)
         self.store.reconfigure(self.config.store)
         self.broker.reconfigure(self.config.broker)
         self.broker.logins.configure(self.config.security)
         for gateway in self.gateways.values():
-            gateway.refresh(self.house.loaded)
+            gateway.refresh(self.context.loaded)
 
     async def _retain_forever(self) -> None:
         job = Job("retention")
@@ -473,7 +475,7 @@ class BrokerServer:
                 )
             return done
 
-    def _retain_asked(self, manual: bool, then: Callable[[OnelogError | None], None]) -> None:
+    def _delete_old_files(self, manual: bool, then: Callable[[OnelogError | None], None]) -> None:
         """The same for a request, which is answered after the first round."""
 
         async def run() -> None:
@@ -497,7 +499,7 @@ class BrokerServer:
         A round deletes a few files, and what waits in the next ones has to be moved, and to be on
         disk, before they can go.
         """
-        until = self._loop.time() + RETENTION_ASKED_SECONDS
+        until = self._loop.time() + RETENTION_REQUEST_SECONDS
         while done.segments_deleted or self.store.retention.is_stuck:
             if not done.segments_deleted:
                 await asyncio.sleep(RETENTION_AGAIN_SECONDS)
@@ -537,10 +539,10 @@ async def _in_steps(steps: Steps) -> RetentionRound:
         await (asyncio.sleep(0) if step is None else asyncio.to_thread(step))
 
 
-def _imported(place: str) -> Callable[[House], Gateway]:
+def _imported(entry_point: str) -> Callable[[GatewayContext], Gateway]:
     """A class, from its module and name."""
-    module, _, name = place.partition(":")
-    found: Callable[[House], Gateway] = getattr(importlib.import_module(module), name)
+    module, _, name = entry_point.partition(":")
+    found: Callable[[GatewayContext], Gateway] = getattr(importlib.import_module(module), name)
     return found
 
 

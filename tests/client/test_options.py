@@ -56,9 +56,13 @@ def test_tls_may_be_a_context_of_ones_own() -> None:
 
 
 def test_credentials_and_names_pass_through() -> None:
-    who = Credentials("key", "secret")
-    settings = client_settings({"credentials": who, "client_id": "me", "namespace": "shop"})
-    assert (settings.credentials, settings.client_id, settings.namespace) == (who, "me", "shop")
+    credentials = Credentials("key", "secret")
+    settings = client_settings({"credentials": credentials, "client_id": "me", "namespace": "shop"})
+    assert (settings.credentials, settings.client_id, settings.namespace) == (
+        credentials,
+        "me",
+        "shop",
+    )
 
 
 @pytest.mark.parametrize(

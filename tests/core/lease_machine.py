@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from onelog.core.access import SELF
 from onelog.core.catalog.groups import GroupConfig
-from onelog.core.leases.queue import IN_ORDER, IN_PLACE, Policy
+from onelog.core.leases.queue import IN_ORDER, IN_PLACE, ReturnPolicy
 from onelog.errors import LeaseNotFoundError
 from onelog.rocketmq.profile import NAMING
 from tests.core.leasing import Holding, Reader, reading
@@ -140,7 +140,7 @@ class LeaseMachine(RuleBasedStateMachine):
             fact.due_ms = self.world.clock.now_ms() + invisible_ms
         return got
 
-    def _policy(self, group: str) -> Policy:
+    def _policy(self, group: str) -> ReturnPolicy:
         policies = {"kept": IN_PLACE, "ordered": IN_ORDER}
         return policies.get(group, self.world.pop.policy)
 

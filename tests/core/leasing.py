@@ -6,7 +6,7 @@ from typing import Any
 
 from onelog.core.access import SELF
 from onelog.core.catalog.groups import GroupConfig
-from onelog.core.cursors.looks import Lack
+from onelog.core.cursors.pending_reads import Missing
 from onelog.core.durable.waiting import ANY_QUEUE
 from onelog.core.filters.tags import subscribe
 from onelog.core.leases.leases import LeasedPart
@@ -102,7 +102,7 @@ class Reader:
         request = self.request(**terms)
         part = self.leases.take(request, self.topic, queue_id, count_max, 256 << 10, stamp)
         self.end_tick()
-        return [] if isinstance(part, Lack) else self._leased(part, stamp)
+        return [] if isinstance(part, Missing) else self._leased(part, stamp)
 
     def _leased(self, part: LeasedPart, handle: int) -> list[Holding]:
         messages = [each for record in part.records for each in decode_messages(record)]

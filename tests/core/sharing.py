@@ -8,7 +8,7 @@ from typing import Any
 from onelog.core.access import SELF
 from onelog.core.leases.lending import Leased
 from onelog.core.leases.queue import Outcome
-from onelog.core.leases.sharing import Taking, Terms
+from onelog.core.leases.sharing import ShareLimits, Taking
 from onelog.core.transactions.in_place import Stamp
 from onelog.errors import OnelogError
 from onelog.message import NewMessage
@@ -18,7 +18,7 @@ from onelog.record.forms.neutral import Neutral
 from tests.core.world import World
 
 GROUP, TOPIC = "sharers", "orders"
-EARLIEST = Terms(from_start=True)
+EARLIEST = ShareLimits(from_start=True)
 
 
 def put_batch(world: World, count: int, queue_id: int = 0, stamp: Stamp | None = None) -> None:
@@ -41,7 +41,7 @@ class Sharer:
 
     world: World
     name: str = "ann"
-    terms: Terms = EARLIEST
+    terms: ShareLimits = EARLIEST
     topic: str = TOPIC
 
     def ask(

@@ -12,15 +12,15 @@ ALICE = Principal("alice", "remoting", "10.0.0.1:5")
 class Strict(Access):
     is_open = False
 
-    def may(self, who: Principal, action: Action, resource: Resource) -> bool:
-        return who == ALICE and action == "publish" and resource == ("topic", "orders")
+    def may(self, principal: Principal, action: Action, resource: Resource) -> bool:
+        return principal == ALICE and action == "publish" and resource == ("topic", "orders")
 
 
 def test_everybody_may_do_everything_for_now(world: World) -> None:
     access = world.broker.access
-    for who in (ALICE, SELF, Principal("", "kafka", "10.0.0.2:7")):
-        assert access.may(who, "delete", ("topic", "orders"))
-        access.check(who, "delete", ("topic", "orders"))
+    for principal in (ALICE, SELF, Principal("", "kafka", "10.0.0.2:7")):
+        assert access.may(principal, "delete", ("topic", "orders"))
+        access.check(principal, "delete", ("topic", "orders"))
 
 
 def test_another_access_decides_otherwise() -> None:

@@ -22,7 +22,7 @@ def orders(world: World) -> World:
 
 def damage(world: World, topic: str, offset: int, queue_id: int = 0) -> None:
     """A crash, one wrong bit in the body of a message, and queues that are rebuilt."""
-    place = world.store.place(topic, queue_id, offset)
+    place = world.store.entry_at(topic, queue_id, offset)
     assert place is not None
     copy = world.folder.with_name("damaged")
     shutil.copytree(world.folder, copy)
@@ -32,7 +32,7 @@ def damage(world: World, topic: str, offset: int, queue_id: int = 0) -> None:
     shutil.rmtree(copy / "consumequeue")
     shutil.rmtree(copy / "index", ignore_errors=True)
     world.start()
-    assert world.store.place(topic, queue_id, offset) is None
+    assert world.store.entry_at(topic, queue_id, offset) is None
     assert [each.start for each in world.store.damage] == [place[0]]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from onelog.core.access import SELF
 from onelog.core.broker import Broker
-from onelog.core.transactions.transactional_ids import State
+from onelog.core.transactions.transactional_ids import TransactionState
 from onelog.rocketmq.profile import NAMING, ROCKETMQ
 from tests.core.world import World, entries_of
 
@@ -66,9 +66,9 @@ def test_what_is_open_for_too_long_is_ended_once_everything_is_remembered(shop: 
     id_, epoch = in_place.begin(SELF, "late", TIMEOUT_MS)
     in_place.add_queues(SELF, "late", id_, epoch, QUEUE)
     broker = open_slowly(shop, TIMEOUT_MS)
-    assert _state(broker, "late") is State.ONGOING
+    assert _state(broker, "late") is TransactionState.ONGOING
     shop.advance(100)
-    assert _state(broker, "late") is State.ABORTED
+    assert _state(broker, "late") is TransactionState.ABORTED
 
 
 def test_a_producer_and_epoch_are_given_to_one_only_through_slow_changes_of_masters(
@@ -94,10 +94,10 @@ def test_a_producer_that_is_alive_is_not_fenced_by_what_its_own_past_was(shop: W
     for _ in range(2):
         broker = open_slowly(shop, 200)
         for name, (id_, epoch) in held.items():
-            assert _state(broker, name) is State.ONGOING
+            assert _state(broker, name) is TransactionState.ONGOING
             broker.in_place.add_queues(SELF, name, id_, epoch, QUEUE)
 
 
-def _state(broker: Broker, name: str) -> State:
+def _state(broker: Broker, name: str) -> TransactionState:
     (found,) = (each for each in broker.in_place.transactions(SELF) if each.name == name)
     return found.state

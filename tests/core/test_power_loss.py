@@ -189,7 +189,7 @@ def test_transactions_go_on_at_the_end_of_queues_that_were_cut_off(
     still_open = producers.begin()
     orders.crash()
     producers.connect()
-    assert list(orders.broker.transactions.places) == [still_open.queue_offset]
+    assert list(orders.broker.transactions.log_offsets) == [still_open.queue_offset]
 
 
 def test_nothing_is_said_about_positions_after_a_crash_without_loss(

@@ -96,8 +96,8 @@ def look_into_a_log_without_its_second_segment(folder: Path) -> dict[str, Any]:
     world = World(folder)
     store = world.store
     forget_pages(folder)
-    lost = [n for n in range(COUNT) if store.place("orders", 0, n)[0] // (1 << 20) == 1]  # type: ignore[index]
-    at, size, _ = store.place("orders", 0, lost[5])  # type: ignore[misc]
+    lost = [n for n in range(COUNT) if store.entry_at("orders", 0, n)[0] // (1 << 20) == 1]  # type: ignore[index]
+    at, size, _ = store.entry_at("orders", 0, lost[5])  # type: ignore[misc]
     assert len(store.log.segments[1].view) == 1 << 20, "it is mapped"
     os.truncate(store.log.segments[1].path, 0)
     tags = subscribe("orders", "a")
@@ -216,7 +216,7 @@ def unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         world.store.append([NewMessage("orders", 0, b"%05d" % number * 2400, properties)])
     world.close()
     world.start()
-    at = world.store.place("orders", 0, 7)[0]  # type: ignore[index]
+    at = world.store.entry_at("orders", 0, 7)[0]  # type: ignore[index]
     bad_page = (at + 4096) // 4096 * 4096
     pread, preadv = os.pread, os.preadv
 
@@ -267,7 +267,7 @@ def test_messages_before_a_bad_sector_come_out_and_the_one_on_it_is_an_error(
 def test_a_failing_disk_is_not_asked_again_and_again(
     unreadable: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = unreadable.store.place("orders", 0, 7)
+    place = unreadable.store.entry_at("orders", 0, 7)
     assert place is not None
     with pytest.raises(StoreFailedError):
         unreadable.store.wait_readable([place[:2]])
@@ -285,7 +285,7 @@ def test_a_store_with_a_bad_sector_opens_and_its_queues_can_be_rebuilt(
     unreadable.store.close()
     shutil.rmtree(folder / "consumequeue")
     with MessageStore.open(folder, unreadable.store_config, unreadable.clock) as store:
-        assert store.place("orders", 0, 7) is None
+        assert store.entry_at("orders", 0, 7) is None
         kept = [int(m.queue_offset) for m in store.messages("orders", 0, 0, 99)]
         assert kept == [n for n in range(20) if n != 7]
         (found,) = store.damage

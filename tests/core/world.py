@@ -22,7 +22,7 @@ from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits, Result, allowed
 from onelog.core.durable.durability import Durability, Replicas
 from onelog.core.durable.tables import Table
-from onelog.core.durable.waiting import Waiting
+from onelog.core.durable.waiting import OpenWaits
 from onelog.core.durable.writer import Writer
 from onelog.core.stats import Stats
 from onelog.errors import OnelogError, StoreFullError
@@ -102,7 +102,7 @@ def plain_writer(store: MessageStore, clock: ManualClock) -> Writer:
     """A writer for parts that are tested without a broker; nobody ends its ticks."""
     timer = ManualTimer(clock)
     durability = Durability(store, clock, timer.schedule, lambda call: call(), immediate=True)
-    waiting = Waiting(clock, timer.schedule)
+    waiting = OpenWaits(clock, timer.schedule)
     return Writer(store, durability, waiting, Stats(clock, "c"), lambda call: None)
 
 

@@ -14,7 +14,7 @@ from onelog.wire.grpc import messages
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.mqtt import packets
 from onelog.wire.mqtt.codes import V5, V311, Packet
-from onelog.wire.mqtt.packets import Publish, Subscribe, Subscription, Unsubscribe
+from onelog.wire.mqtt.packets import Publish, Subscribe, SubscribeFilter, Unsubscribe
 from onelog.wire.replication import default_ha, epoch_ha
 from tests.e2e import floods
 from tests.e2e.floods import amqp, h2, kafka, stomp
@@ -88,7 +88,7 @@ def _stomp() -> list[bytes]:
 
 
 def _mqtt() -> list[bytes]:
-    wanted = [Subscription("a/+/#", 1), Subscription("$share/g/there", 2)]
+    wanted = [SubscribeFilter("a/+/#", 1), SubscribeFilter("$share/g/there", 2)]
     return [
         packets.encode_publish(V5, Publish(b"a/b/c", 0, 0, b"", b"a message")),
         packets.encode_publish(V5, Publish(b"a/b/c", 2, 1, b"", b"a message")),

@@ -123,8 +123,8 @@ def known_ports() -> set[int]:
 
 
 def test_every_variable_is_a_setting_with_a_value_it_takes() -> None:
-    for who, environment in environments():
-        assert any(name.startswith("ONELOG_") for name in environment), who
+    for source, environment in environments():
+        assert any(name.startswith("ONELOG_") for name in environment), source
         load(environ=environment)
 
 
@@ -136,11 +136,11 @@ def test_every_variable_that_is_mentioned_exists(path: Path) -> None:
 
 def test_every_command_line_is_understood() -> None:
     lines = list(command_lines())
-    assert len([who for who, _ in lines if who.startswith("comment")]) >= 3
-    for who, words in lines:
+    assert len([source for source, _ in lines if source.startswith("comment")]) >= 3
+    for source, words in lines:
         # Options are read before help is given.
         ended = run(*words, "--help")
-        assert ended.code == 0, f"{who}: {words}: {ended.err}"
+        assert ended.code == 0, f"{source}: {words}: {ended.err}"
     assert run("up", "--no-such-option", "--help").code != 0
 
 
@@ -162,11 +162,11 @@ def test_every_port_is_one_that_is_listened_on() -> None:
 
 def test_nobody_is_let_in_before_there_are_users() -> None:
     told = dict(environments())
-    for who in ("image", "docker/onelog", "kubernetes", "unit"):
-        config = load(environ=told[who]).config
-        assert config.broker.host == "0.0.0.0", who
-        assert not config.security.anonymous, who
-        assert not config.security.remote_admin, who
+    for source in ("image", "docker/onelog", "kubernetes", "unit"):
+        config = load(environ=told[source]).config
+        assert config.broker.host == "0.0.0.0", source
+        assert not config.security.anonymous, source
+        assert not config.security.remote_admin, source
     assert "ONELOG_" not in "".join(unit()["Service"].values()), "the unit listens on loopback"
 
 

@@ -59,8 +59,10 @@ def amqp_parameters(server: BrokerServer, *login: str) -> pika.ConnectionParamet
 
 def api(server: BrokerServer, *login: str) -> httpx.Client:
     """REST, as an administrator or somebody else."""
-    port, who = server.config.http.port, login or ROOT
-    return httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=SECONDS, auth=(who[0], who[1]))
+    port, account = server.config.http.port, login or ROOT
+    return httpx.Client(
+        base_url=f"http://127.0.0.1:{port}", timeout=SECONDS, auth=(account[0], account[1])
+    )
 
 
 async def plain_messages(_: BrokerServer, words: Client, facts: Facts) -> None:

@@ -18,12 +18,12 @@ from onelog.core.broker import Broker
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits
-from onelog.core.leases.sharing import Sharing, Taking, Terms
+from onelog.core.leases.sharing import ShareLimits, Sharing, Taking
 from onelog.core.leases.supply import LeaseRequest
 from onelog.core.membership.assignment import RequestMode
 from onelog.core.membership.classic import Joining
 from onelog.core.membership.consumers import Beat
-from onelog.core.membership.coordinator import Coordinator, Member
+from onelog.core.membership.coordinator import CommittingMember, Coordinator
 from onelog.core.membership.members import Client, ConsumerData
 from onelog.core.transactions.branches import Branches
 from onelog.core.transactions.transactional_ids import TransactionalIds
@@ -108,7 +108,7 @@ class Closed(Access):
 
     is_open = False
 
-    def may(self, who: Principal, action: Action, resource: Resource) -> bool:
+    def may(self, principal: Principal, action: Action, resource: Resource) -> bool:
         return False
 
 
@@ -151,13 +151,13 @@ def arguments() -> dict[str, Any]:
         "clean_offsets": True,
         "joining": Joining("readers", "", None, "c", "h", 10_000, 10_000, "consumer", []),
         "beat": Beat("readers", "m", 0),
-        "member": Member(),
+        "member": CommittingMember(),
         "positions": {},
         "assignments": [],
         "wanted": None,
         "stamp": None,
         "taking": Taking("readers", "m", [("orders", 0)], 1, 1, False),
-        "terms": Terms(),
+        "terms": ShareLimits(),
         "place": ("orders", 0),
     }
 
@@ -254,7 +254,7 @@ class Noting(Access):
         super().__init__()
         self.asked: set[tuple[Action, Resource]] = set()
 
-    def may(self, who: Principal, action: Action, resource: Resource) -> bool:
+    def may(self, principal: Principal, action: Action, resource: Resource) -> bool:
         self.asked.add((action, resource))
         return True
 
@@ -292,7 +292,7 @@ def test_a_lease_is_asked_for_by_its_group_and_topics(closed_broker: Broker) -> 
 def test_nobody_joins_one_group_when_another_is_refused(closed_broker: Broker) -> None:
     consumers = [ConsumerData("readers"), ConsumerData("others")]
     access = closed_broker.access = Noting()
-    access.may = lambda who, action, resource: resource[1] == "readers"  # type: ignore[method-assign]
+    access.may = lambda principal, action, resource: resource[1] == "readers"  # type: ignore[method-assign]
     with pytest.raises(NotPermittedError):
         closed_broker.heartbeat(STRANGER, Client("c", "channel"), consumers, [])
     assert closed_broker.members.group("readers") is None
@@ -302,7 +302,7 @@ async def test_a_client_that_may_not_is_told_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     access = Closed()
-    monkeypatch.setattr(access, "may", lambda who, action, resource: who is SELF)
+    monkeypatch.setattr(access, "may", lambda principal, action, resource: principal is SELF)
     async with live.broker(tmp_path) as server, live.client(server) as client:
         assert (await client.send("orders", b"x")).code == ResponseCode.SUCCESS
         server.broker.access = server.broker.admin.access = access

@@ -382,12 +382,12 @@ async def test_mqtts_sessions_and_retained_messages(opened: Opened) -> None:
 
 async def test_users_their_permissions_and_what_administrators_set(opened: Opened) -> None:
     def work() -> None:
-        for who, status in {
+        for account, status in {
             ROOT: 200, ("ann", "ann's"): 200, ("bob", "bob's"): 401,
             ("root", "guess"): 401,
         }.items():  # fmt: skip
-            with api(opened.server, *who) as rest:
-                assert rest.get("/v1/topics").status_code == status, who
+            with api(opened.server, *account) as rest:
+                assert rest.get("/v1/topics").status_code == status, account
         with api(opened.server) as rest:
             users = {each["name"]: each for each in rest.get("/v1/users").json()["items"]}
             assert set(users) == {"root", "ann", "bob"}

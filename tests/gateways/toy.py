@@ -17,7 +17,7 @@ from onelog.core.durable.waiting import ANY_QUEUE
 from onelog.core.leases.lending import Leased
 from onelog.core.leases.supply import LeaseRequest
 from onelog.errors import OnelogError, WireError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.message import Appended, NewMessage
 from onelog.net.connection import Connection
 from onelog.record.decode import decode_message
@@ -35,7 +35,7 @@ class ToyClient:
     @classmethod
     async def connect(cls, server: BrokerServer) -> Self:
         """Of a server that is given the toy gateway now."""
-        await ToyGateway(server.house, 0).listen()
+        await ToyGateway(server.context, 0).listen()
         client = cls()
         port = server.listeners[-1].address[1]
         client.reader, client.writer = await asyncio.open_connection("127.0.0.1", port)
@@ -57,13 +57,15 @@ class ToyClient:
 class ToyGateway:
     """The toy protocol on one port."""
 
-    def __init__(self, house: House, port: int) -> None:
-        self.house = house
+    def __init__(self, context: GatewayContext, port: int) -> None:
+        self.context = context
         self.port = port
 
     async def listen(self) -> None:
         """Open the port."""
-        await self.house.listen(self.port, lambda connection: ToySession(connection, self.house))
+        await self.context.listen(
+            self.port, lambda connection: ToySession(connection, self.context)
+        )
 
     def refresh(self, loaded: Loaded) -> None:
         """It has no settings."""
@@ -75,11 +77,11 @@ class ToyGateway:
 class ToySession:
     """One connection."""
 
-    def __init__(self, connection: Connection, house: House) -> None:
+    def __init__(self, connection: Connection, context: GatewayContext) -> None:
         self.connection = connection
-        self.broker = house.broker
-        self.who = Principal("", "toy", connection.remote_address)
-        self.house = house
+        self.broker = context.broker
+        self.principal = Principal("", "toy", connection.remote_address)
+        self.context = context
         self.unread = b""
 
     def data_received(self, data: bytes) -> None:
@@ -104,9 +106,9 @@ class ToySession:
             None if key == "-" else key.encode(), None if body == "-" else body.encode()
         )
         stored, properties = rocketmq.from_neutral(neutral)
-        now_ms = self.house.clock.now_ms()
+        now_ms = self.context.clock.now_ms()
         message = NewMessage(topic, 0, stored, properties, born_ms=now_ms)
-        self.broker.publish(self.who, message, self.put)
+        self.broker.publish(self.principal, message, self.put)
 
     def put(self, _: object, appended: Appended | None, error: OnelogError | None) -> None:
         """The message is as safe as configured, or refused."""
@@ -117,10 +119,10 @@ class ToySession:
 
     def do_get(self, group: str, topic: str, wait_ms: str) -> None:
         """GET."""
-        settings = self.broker.topic(self.who, topic)
+        settings = self.broker.topic(self.principal, topic)
         queues = [(topic, each) for each in range(settings.read_queues)]
         request = LeaseRequest(group, lambda: queues, ((topic, ANY_QUEUE),), 1, LEASE_MS)
-        self.broker.lease(self.who, request, int(wait_ms), self.got, self)
+        self.broker.lease(self.principal, request, int(wait_ms), self.got, self)
 
     def got(self, _: object, leased: Leased | OnelogError) -> None:
         """Something was leased, or nothing was there in time."""
@@ -141,7 +143,7 @@ class ToySession:
     def do_ack(self, group: str, topic: str, queue_id: str, offset: str, handle: str) -> None:
         """ACK."""
         place = (int(queue_id), int(offset), int(handle))
-        self.broker.acknowledge(self.who, group, topic, *place)
+        self.broker.acknowledge(self.principal, group, topic, *place)
         self.broker.when_leases_safe(lambda error: self.say(f"ERR {error}" if error else "OK"))
 
     def writable(self) -> None:

@@ -19,7 +19,7 @@ from onelog.net.listener import Listener
 from onelog.net.peer import Peer
 from onelog.wire.remoting import body as body_module
 from onelog.wire.remoting import fastjson, fields, registration
-from onelog.wire.remoting.administration import KINDS, Kind
+from onelog.wire.remoting.administration import KINDS, RequestKind
 from onelog.wire.remoting.codes import RequestCode as Code
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
@@ -360,7 +360,7 @@ async def far_peer(server: NameServer, host: str) -> AsyncIterator[Peer]:
 async def test_what_administers_is_refused_from_other_machines(
     server: NameServer, peer: Peer
 ) -> None:
-    codes = [Code(code) for code in HANDLERS if KINDS[code] is Kind.ADMINISTRATION]
+    codes = [Code(code) for code in HANDLERS if KINDS[code] is RequestKind.ADMINISTRATION]
     assert len(codes) == 7
     async with far_peer(server, "10.1.2.3") as far:
         await register(far)

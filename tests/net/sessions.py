@@ -8,7 +8,7 @@ from onelog.net.connection import Connection
 from onelog.net.listener import Listener
 from onelog.net.remoting import RemotingSession
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.frame import FrameReader
+from onelog.wire.remoting.frame import RemotingFrameReader
 
 SECONDS_MAX = 30.0
 
@@ -49,7 +49,7 @@ class Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
-        self._frames = FrameReader()
+        self._frames = RemotingFrameReader()
 
     @staticmethod
     async def connect(listener: Listener, tls: ssl.SSLContext | None = None) -> "Client":

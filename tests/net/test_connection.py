@@ -18,7 +18,7 @@ from onelog.net.bulk import READ_BYTES, BulkConnection, dial_bulk
 from onelog.net.capacity import WARNINGS_MAX, Capacity
 from onelog.net.connection import FLUSH_BYTES, Connection, FramedSession, Limits, Outbox
 from onelog.net.tls import Tls, client_context
-from onelog.wire.kafka.frame import FrameReader
+from onelog.wire.kafka.frame import KafkaFrameReader
 from tests.net.conftest import Listen
 from tests.net.sessions import Client, Echo, until
 
@@ -655,11 +655,11 @@ async def test_what_comes_in_bulk_is_read_in_large_pieces_between_which_others_h
 class Bulk(FramedSession):
     """Sends back the sizes and sums of Kafka's frames; large ones are read to where they stay."""
 
-    _reader: FrameReader
+    _reader: KafkaFrameReader
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
-        self._reader = FrameReader(8 << 20)
+        self._reader = KafkaFrameReader(8 << 20)
         self.filled = 0
 
     def data_received(self, data: bytes) -> None:

@@ -267,10 +267,10 @@ def test_whatever_happens_in_between_everything_written_is_read(
         pair = in_memory()
         ends = [pair.ours, pair.theirs]
         written = [bytearray(), bytearray()]
-        for number, (what, who, size) in enumerate(steps):
-            transport = ends[who].transport
+        for number, (what, side, size) in enumerate(steps):
+            transport = ends[side].transport
             if what == "write":
-                written[who] += bytes([number]) * size
+                written[side] += bytes([number]) * size
                 transport.write(bytes([number]) * size)
             elif what == "pause":
                 transport.pause_reading()
@@ -282,8 +282,8 @@ def test_whatever_happens_in_between_everything_written_is_read(
                 await asyncio.sleep(0)
             low, high = transport.get_write_buffer_limits()
             waits = transport.get_write_buffer_size()
-            assert waits == len(written[who]) - ends[1 - who].size
-            is_paused = ends[who].events.count("pause") > ends[who].events.count("resume")
+            assert waits == len(written[side]) - ends[1 - side].size
+            is_paused = ends[side].events.count("pause") > ends[side].events.count("resume")
             assert is_paused or waits <= high
             assert low <= high
         for end in ends:
@@ -292,10 +292,10 @@ def test_whatever_happens_in_between_everything_written_is_read(
         await until(lambda: ends[closer].received == written[1 - closer])
         ends[closer].transport.close()
         await pair.both_lost()
-        for who in (0, 1):
-            assert ends[1 - who].received == written[who]
-            pauses, resumes = (ends[who].events.count(each) for each in ("pause", "resume"))
-            assert 0 <= pauses - resumes <= (who == closer)
-            assert ends[who].events[-1] == "lost"
+        for side in (0, 1):
+            assert ends[1 - side].received == written[side]
+            pauses, resumes = (ends[side].events.count(each) for each in ("pause", "resume"))
+            assert 0 <= pauses - resumes <= (side == closer)
+            assert ends[side].events[-1] == "lost"
 
     asyncio.run(run())

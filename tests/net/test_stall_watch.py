@@ -78,7 +78,7 @@ async def test_reports_come_one_at_a_time_and_count_what_came_between(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # What the machine adds of its own is shorter, and not told.
-    monkeypatch.setattr(stall_watch, "TOLD_MS", 1_000_000)
+    monkeypatch.setattr(stall_watch, "REPORT_MS", 1_000_000)
     monkeypatch.setattr(stall_watch, "QUIET_SECONDS", 600.0)
     with StallWatch() as watch:
         for number in range(4):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from onelog.replication.election import Election
 from onelog.replication.identity import Identity
-from onelog.replication.registry import Put, Request, State, View, encode, view_of
-from onelog.replication.roles import InSync, Node, Progress, Role, Self
+from onelog.replication.registry import Put, ReplicaSetState, Request, View, encode, view_of
+from onelog.replication.roles import ElectionNode, InSync, LogProgress, Role, Self
 from tests.replication.fake_etcd import FakeEtcd, FakeRegistry, Timeline
 
 LEASE_MS = 3_000
@@ -47,7 +47,7 @@ class World:
     def view(self) -> View:
         return view_of(self.etcd.read())
 
-    def state(self) -> State:
+    def state(self) -> ReplicaSetState:
         state = self.view().state
         assert state is not None
         return state
@@ -71,7 +71,7 @@ class World:
         return answer() or ""
 
 
-class FakeNode(Node):
+class FakeNode(ElectionNode):
     """A node that has a role, and says what it is told to say."""
 
     def __init__(self, world: World, number: int, end: int, epoch: int) -> None:
@@ -140,10 +140,10 @@ class FakeNode(Node):
 
     # -- what the election asks and tells
 
-    def progress(self) -> Progress:
+    def progress(self) -> LogProgress:
         follows = self.election.role.master is not None
         held = (self.epoch, self.end)
-        return Progress(self.epoch, self.end, self.end, self.fit, follows, (), held)
+        return LogProgress(self.epoch, self.end, self.end, self.fit, follows, (), held)
 
     def has(self, epoch: int, confirmed: int) -> bool:
         return self.end >= confirmed and (not confirmed or self.epoch >= epoch)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onelog.replication.registry import Request, State
+from onelog.replication.registry import ReplicaSetState, Request
 from onelog.replication.roles import Role
 from tests.replication.elections import LEASE_MS, FakeNode, World, started
 
@@ -24,7 +24,7 @@ def test_a_whole_set_is_founded_by_its_first_node_at_once(world: World) -> None:
     master = world.master()
     assert master.number == 0
     assert world.time.now_ms < 100
-    assert world.state() == State(1, 0, (0,), 3)
+    assert world.state() == ReplicaSetState(1, 0, (0,), 3)
     world.time.run(100)
     follower = world.nodes[1].election.role
     assert follower == Role(False, 1, 0, "host:0", "ha:0")
@@ -63,7 +63,7 @@ def test_the_member_with_the_longest_log_follows_a_dead_master(world: World) -> 
     since = world.time.now_ms
     assert world.master().number == 2
     assert world.time.now_ms - since < LEASE_MS + 300
-    assert world.state() == State(2, 2, (1, 2), 3)
+    assert world.state() == ReplicaSetState(2, 2, (1, 2), 3)
 
 
 def test_a_higher_epoch_counts_more_than_a_longer_log(world: World) -> None:
@@ -178,7 +178,7 @@ def test_a_master_hands_over_to_the_node_that_is_asked_for(world: World) -> None
     assert world.ask(0, Request("hand over", 2)) == ""
     assert world.master().number == 2
     assert world.time.now_ms - since < 100
-    assert world.state() == State(2, 2, (0, 1, 2), 3)
+    assert world.state() == ReplicaSetState(2, 2, (0, 1, 2), 3)
     world.time.run(100)
     assert world.nodes[0].election.role == Role(False, 2, 2, "host:2", "ha:2")
 
@@ -368,11 +368,11 @@ def test_there_is_one_master_per_epoch_and_at_a_time(
         while world.time.now_ms < end:
             world.time.run(20)
             assert len(world.masters()) <= 1
-    last: State | None = None
+    last: ReplicaSetState | None = None
     for _, puts in world.etcd.history:
         put = puts.get("state")
         if put is not None:
-            state = msgspec.json.decode(put.value, type=State)
+            state = msgspec.json.decode(put.value, type=ReplicaSetState)
             if last is not None and state.epoch != last.epoch:
                 assert state.epoch == last.epoch + 1
                 assert state.master in last.in_sync

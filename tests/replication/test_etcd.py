@@ -10,7 +10,7 @@ from onelog.errors import RegistryError
 from onelog.replication.election import Election
 from onelog.replication.etcd import Etcd, parse_endpoints, prefix_of
 from onelog.replication.registry import Put
-from onelog.replication.roles import InSync, Node, Progress, Role, Self
+from onelog.replication.roles import ElectionNode, InSync, LogProgress, Role, Self
 from onelog.server import void
 from tests.ports import free_port
 from tests.replication.live import RealEtcd
@@ -167,13 +167,13 @@ async def test_garbage_is_a_failure() -> None:
 
 
 @dataclass
-class QuietNode(Node):
+class QuietNode(ElectionNode):
     """A node that only takes part in elections."""
 
     role: Role = field(default_factory=Role)
 
-    def progress(self) -> Progress:
-        return Progress(0, 0, 0)
+    def progress(self) -> LogProgress:
+        return LogProgress(0, 0, 0)
 
     def become(self, role: Role, in_sync: InSync) -> None:
         self.role = role

@@ -63,7 +63,7 @@ def secrets(server: BrokerServer, stored: asyncio.Event) -> None:
 
 
 @contextlib.asynccontextmanager
-async def house(folder: Path, **settings: Value) -> AsyncIterator[BrokerServer]:
+async def context(folder: Path, **settings: Value) -> AsyncIterator[BrokerServer]:
     """The broker. Somebody consumes there, too."""
     async with broker(folder, **{**PORTS, **settings}) as server, client(server) as consumer:
         await consumer.heartbeat(SECRET, SECRET, SECRET)

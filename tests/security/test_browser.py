@@ -102,8 +102,8 @@ async def test_a_person_logs_in_and_other_pages_cannot_use_that(tmp_path: Path) 
         assert before == []
         assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
         assert await page.evaluate("document.cookie") == ""
-        who = await page.evaluate("fetch('/v1/session').then((a) => a.json())")
-        assert who == {"user": "ann"}
+        login = await page.evaluate("fetch('/v1/session').then((a) => a.json())")
+        assert login == {"user": "ann"}
         async with attacker(ATTACKER.replace("@BROKER@", base)) as evil:
             other = await context.new_page()
             await other.goto(evil)

@@ -14,7 +14,7 @@ from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from tests.gateways.http.live import SECONDS, url
 from tests.gateways.remoting.live import client as connected
 from tests.net.sessions import until
-from tests.security.secrets import NOBODY, OWNER, SECRET, house
+from tests.security.secrets import NOBODY, OWNER, SECRET, context
 from tests.security.test_sweep_queues import entered
 from tests.security.test_sweep_remoting import ask
 
@@ -38,7 +38,7 @@ async def half(server: BrokerServer, topic: str) -> dict[str, str]:
 
 
 async def test_nobody_ends_a_transaction_of_a_topic_that_is_not_his(tmp_path: Path) -> None:
-    async with house(tmp_path) as server, connected(server) as client:
+    async with context(tmp_path) as server, connected(server) as client:
         place = await half(server, SECRET)
         for outcome in ("8", "12"):
             for given in (place, {**place, "tranStateTableOffset": "77"}):
@@ -55,7 +55,7 @@ async def test_only_who_may_send_there_is_asked_what_became_of_a_transaction(
     tmp_path: Path,
 ) -> None:
     """The question has the message in it, and anybody can take the name of a producer group."""
-    async with house(tmp_path, **SOON) as server, connected(server) as client:
+    async with context(tmp_path, **SOON) as server, connected(server) as client:
         group = b'{"clientID":"c","consumerDataSet":[],"producerDataSet":[{"groupName":"%s"}]}'
         beat = group % GROUP.encode()
         assert (await ask(client, OWNER, RequestCode.HEART_BEAT, {}, beat)).code == 0
@@ -75,18 +75,21 @@ def test_whoever_takes_batches_of_a_query_must_be_allowed_its_name() -> None:
 
 
 async def test_a_query_that_has_a_name_is_not_committed_by_others(tmp_path: Path) -> None:
-    async with house(tmp_path) as server, connected(server) as client:
-        for who, code in ((OWNER, ResponseCode.SUCCESS), (NOBODY, ResponseCode.NO_PERMISSION)):
+    async with context(tmp_path) as server, connected(server) as client:
+        for principal, code in (
+            (OWNER, ResponseCode.SUCCESS),
+            (NOBODY, ResponseCode.NO_PERMISSION),
+        ):
             ext = {"query": "own-etl", "batch": str(1 << 60)}
             for request, body in (
                 (RequestCode.COMMIT_STAGED, b"[]"),
                 (RequestCode.QUERY_STAGED, b""),
             ):
-                assert (await ask(client, who, request, ext, body)).code == code
+                assert (await ask(client, principal, request, ext, body)).code == code
 
 
 async def test_other_users_connections_are_not_shown_and_not_closed(tmp_path: Path) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         connection = await asyncio.to_thread(entered, server, OWNER, "/")
         for user, seen in ((OWNER, 1), (NOBODY, 0)):
             async with httpx.AsyncClient(base_url=url(server), timeout=SECONDS, auth=user) as web:
@@ -94,7 +97,7 @@ async def test_other_users_connections_are_not_shown_and_not_closed(tmp_path: Pa
                     assert len((await web.get(path)).json()) == seen
                 me = (await web.get("/api/whoami")).json()
                 assert me == {"name": user[0], "tags": []}
-                (line,) = (each for each in server.house.clients())
+                (line,) = (each for each in server.context.clients())
                 name = f"{line.connection.remote_address} -> x"
                 closing = await web.delete(f"/api/connections/{quote(name, '')}")
                 assert closing.status_code == 403

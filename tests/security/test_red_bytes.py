@@ -23,7 +23,7 @@ from onelog.core.filters.tags import subscribe
 from onelog.errors import WireError
 from onelog.gateways.kafka import batches, message_sets
 from onelog.gateways.kafka.batches import BatchError, Budget
-from onelog.gateways.mqtt.letters import Letters
+from onelog.gateways.mqtt.encoded_publish import PublishEncoder
 from onelog.message import LogOffset, Message, NewMessage, QueueOffset, SysFlag
 from onelog.record.compression import Compression, compress
 from onelog.record.decode import decode_records
@@ -146,9 +146,9 @@ def test_a_queue_gives_out_what_can_be_read_of_a_batch(
     if protocol == "amqp":
         found = [bytes(amqp.read(each[2]).body) for each in taker.got]
     else:
-        letters = Letters()
+        letters = PublishEncoder()
         found = [bytes(letters.of(each[2], each[3]).payload) for each in taker.got]
-        assert all(Letters().of(each[2], each[3]).plain(V5, 1) for each in taker.got)
+        assert all(PublishEncoder().of(each[2], each[3]).plain(V5, 1) for each in taker.got)
     assert found == [*good, b"behind"]
 
 
@@ -482,7 +482,7 @@ def test_a_million_that_flow_out_to_subscribers_go_some_at_a_time(
     yard: Yard, million: bytes
 ) -> None:
     yard.topic("orders", 1)
-    yard.broker.outflows.add(SELF, "orders", "a.b")
+    yard.broker.mqtt_forwarding.add(SELF, "orders", "a.b")
     queue = yard.queue("q")
     yard.broker.routing.bind(SELF, "/", "amq.topic", "queue", "q", "a.#")
     yard.broker.publish(SELF, stored("orders", million), yard.on_stored)
@@ -496,7 +496,7 @@ def test_a_million_that_flow_out_to_subscribers_go_some_at_a_time(
 
 def test_a_small_batch_flows_out_before_what_follows(yard: Yard) -> None:
     yard.topic("orders", 1)
-    yard.broker.outflows.add(SELF, "orders", "a.b")
+    yard.broker.mqtt_forwarding.add(SELF, "orders", "a.b")
     yard.queue("q")
     yard.broker.routing.bind(SELF, "/", "amq.topic", "queue", "q", "a.#")
     for data in (tiny(150), tiny(3, Codec.NONE)):

@@ -67,7 +67,7 @@ def eve(server: BrokerServer, *more: Rule) -> None:
 
 
 @asynccontextmanager
-async def house(folder: Path, *more: Rule) -> AsyncIterator[BrokerServer]:
+async def context(folder: Path, *more: Rule) -> AsyncIterator[BrokerServer]:
     """A broker with a topic that Eve may not read, and a message in it."""
     async with broker(folder, **PORTS) as server:
         people(server)
@@ -111,13 +111,13 @@ def sent(server: BrokerServer) -> int:
 
 
 async def test_amqp_declares_no_queue_over_a_topic_that_may_not_be_read(tmp_path: Path) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         answer = await said(server, lambda c: c.queue_declare("payroll", durable=True))
         assert is_refused(answer)
 
 
 async def test_a_stream_over_a_topic_needs_the_topics_permission(tmp_path: Path) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         stream = {"x-queue-type": "stream"}
         answer = await said(
             server, lambda c: c.queue_declare("payroll", durable=True, arguments=stream)
@@ -129,14 +129,14 @@ async def test_a_stream_over_a_topic_needs_the_topics_permission(tmp_path: Path)
 async def test_no_queue_in_memory_takes_what_is_meant_for_a_topic(
     tmp_path: Path, options: dict[str, bool]
 ) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         assert is_refused(await said(server, lambda c: c.queue_declare("payroll", **options)))
 
 
 async def test_a_queue_that_others_declared_over_a_topic_gives_nothing_of_it(
     tmp_path: Path,
 ) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
         ways: tuple[Callable[[BlockingChannel], Any], ...] = (
             lambda c: c.basic_get("payroll"),
@@ -152,7 +152,7 @@ async def test_a_queue_that_others_declared_over_a_topic_gives_nothing_of_it(
 
 
 async def test_after_a_restart_such_a_queue_is_still_the_topics(tmp_path: Path) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
     async with broker(tmp_path, **PORTS) as server:
         assert is_refused(await said(server, lambda c: c.basic_get("payroll")))
@@ -161,14 +161,14 @@ async def test_after_a_restart_such_a_queue_is_still_the_topics(tmp_path: Path) 
 
 
 async def test_a_permission_that_is_taken_away_is_gone_from_the_queue_too(tmp_path: Path) -> None:
-    async with house(tmp_path, Rule(("consume",), "topic", "payroll", "literal")) as server:
+    async with context(tmp_path, Rule(("consume",), "topic", "payroll", "literal")) as server:
         await said(server, lambda c: c.queue_declare("payroll", durable=True))
         eve(server)
         assert is_refused(await said(server, lambda c: c.basic_get("payroll")))
 
 
 async def test_stomp_reads_no_topic_as_a_queue(tmp_path: Path) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         with Bare(("127.0.0.1", server.config.stomp.port)) as bare:
 
             def talk() -> Any:
@@ -195,7 +195,7 @@ async def test_http_reads_no_topic_as_a_queue(
     tmp_path: Path, method: str, path: str, body: object
 ) -> None:
     async with (
-        house(tmp_path) as server,
+        context(tmp_path) as server,
         httpx.AsyncClient(base_url=url(server), auth=EVE, timeout=SECONDS) as web,
     ):
         for has_queue in (False, True):
@@ -232,7 +232,7 @@ def publishes(exchange: str, key: str, headers: dict[str, Any] | None = None) ->
 
 
 async def test_the_default_exchange_leads_into_no_topics_queue(tmp_path: Path) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
         assert is_refused(await said(server, publishes("", "payroll")))
         for name in ("CC", "BCC"):
@@ -252,7 +252,7 @@ async def test_what_may_not_be_sent_to_as_a_topic_may_not_as_a_queue(tmp_path: P
 
 
 async def test_no_binding_leads_into_a_topics_queue(tmp_path: Path) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
         assert is_refused(await said(server, lambda c: c.queue_bind("payroll", "amq.fanout", "")))
         with pytest.raises(NotPermittedError):
@@ -260,7 +260,7 @@ async def test_no_binding_leads_into_a_topics_queue(tmp_path: Path) -> None:
 
 
 async def test_no_dead_letter_goes_into_a_topics_queue(tmp_path: Path) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
         led = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "payroll"}
         answer = await said(server, lambda c: c.queue_declare("mine", arguments=led))
@@ -268,7 +268,7 @@ async def test_no_dead_letter_goes_into_a_topics_queue(tmp_path: Path) -> None:
 
 
 async def test_a_dead_letters_own_key_leads_into_no_topics_queue(tmp_path: Path) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
 
         def talk(channel: BlockingChannel) -> None:
@@ -284,7 +284,7 @@ async def test_a_dead_letters_own_key_leads_into_no_topics_queue(tmp_path: Path)
 
 
 async def test_an_alternate_exchange_leads_into_no_topics_queue(tmp_path: Path) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
 
         def talk(channel: BlockingChannel) -> None:
@@ -299,7 +299,7 @@ async def test_an_alternate_exchange_leads_into_no_topics_queue(tmp_path: Path) 
 async def test_dead_letters_need_a_permission_for_the_default_exchange_too(
     tmp_path: Path,
 ) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         queues = Rule(("admin",), "queue", "mine", "prefix")
         server.broker.users.set_rules(SELF, EVE[0], (queues,))
         led = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"}
@@ -308,7 +308,7 @@ async def test_dead_letters_need_a_permission_for_the_default_exchange_too(
 
 
 async def test_no_policy_takes_messages_of_a_topic_elsewhere(tmp_path: Path) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
         definition = {"dead-letter-exchange": "amq.fanout", "message-ttl": 0}
         with pytest.raises(NotPermittedError):
@@ -318,7 +318,7 @@ async def test_no_policy_takes_messages_of_a_topic_elsewhere(tmp_path: Path) -> 
 
 
 async def test_no_policy_leads_dead_letters_into_a_topics_queue(tmp_path: Path) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
         server.broker.workqueues.declare(WHO, "/", "mine", durable=True)
         definition = {"dead-letter-exchange": "", "dead-letter-routing-key": "payroll"}
@@ -633,11 +633,11 @@ async def looked_at(guess: Guess, count: int, seconds: float) -> int:
 
 
 async def test_one_connection_tries_few_signatures(tmp_path: Path) -> None:
-    async with house(tmp_path) as server, client(server) as peer:
+    async with context(tmp_path) as server, client(server) as peer:
 
         async def guess(number: int) -> None:
-            who = ADMIN[0], f"guess {number}"
-            answer = await ask(peer, who, RequestCode.AUTH_LIST_USER, {}, b"")
+            login = ADMIN[0], f"guess {number}"
+            answer = await ask(peer, login, RequestCode.AUTH_LIST_USER, {}, b"")
             assert answer.code == ResponseCode.NO_PERMISSION
 
         assert 1 <= await looked_at(guess, 1_000, 0.5) <= 3
@@ -648,7 +648,7 @@ async def test_one_connection_tries_few_signatures(tmp_path: Path) -> None:
 
 async def test_one_connection_of_grpc_tries_few_signatures(tmp_path: Path) -> None:
     async with (
-        house(tmp_path) as server,
+        context(tmp_path) as server,
         grpc.aio.insecure_channel(address(server)) as channel,
     ):
         path = next(each for each in PATHS if each.endswith("QueryRoute"))
@@ -663,7 +663,7 @@ async def test_one_connection_of_grpc_tries_few_signatures(tmp_path: Path) -> No
 
 
 async def test_wrong_signatures_are_answered_later_and_later(tmp_path: Path) -> None:
-    async with house(tmp_path) as server, client(server) as peer:
+    async with context(tmp_path) as server, client(server) as peer:
         began = time.monotonic()
         for _ in range(3):
             answer = await ask(peer, (ADMIN[0], "guess"), RequestCode.AUTH_LIST_USER, {}, b"")
@@ -673,7 +673,7 @@ async def test_wrong_signatures_are_answered_later_and_later(tmp_path: Path) -> 
 
 
 async def test_what_is_guessed_over_one_protocol_slows_all(tmp_path: Path) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         core, counts = server.broker.logins, []
 
         def count() -> None:

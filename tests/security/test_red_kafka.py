@@ -139,11 +139,11 @@ async def fetched(client: RawClient, version: int = 12) -> int:
 
 @pytest.mark.parametrize("who", [NOBODY, OWNER])
 async def test_positions_are_not_read_without_permission(
-    tmp_path: Path, who: tuple[str, str]
+    tmp_path: Path, login: tuple[str, str]
 ) -> None:
     async with kafka(tmp_path) as server, raw(server) as client:
         people(server)
-        await log_in(client, who)
+        await log_in(client, login)
         assert await fetched(client) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert await fetched(client, 16) in (
             ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID,

@@ -18,7 +18,7 @@ import pytest
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.mqtt import packets
 from onelog.wire.mqtt.codes import V5
-from onelog.wire.mqtt.packets import Subscribe, Subscription
+from onelog.wire.mqtt.packets import Subscribe, SubscribeFilter
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.replication import default_ha, epoch_ha
 from tests.e2e import floods
@@ -282,7 +282,7 @@ def test_empty_lines_without_end_hold_nobody(besieged: Besieged) -> None:
 
 
 def _subscribe(first: int, count: int) -> bytes:
-    wanted = [Subscription(f"a/{each}/+/#", 1) for each in range(first, first + count)]
+    wanted = [SubscribeFilter(f"a/{each}/+/#", 1) for each in range(first, first + count)]
     return packets.encode_subscribe(V5, Subscribe(1, wanted, {}))
 
 

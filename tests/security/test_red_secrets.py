@@ -54,7 +54,7 @@ def reader(server: BrokerServer) -> None:
 
 
 @contextlib.asynccontextmanager
-async def house(folder: Path, **settings: str | int) -> AsyncIterator[BrokerServer]:
+async def context(folder: Path, **settings: str | int) -> AsyncIterator[BrokerServer]:
     """A broker with users, one of whom reads everything."""
     async with broker(folder, **{**PORTS, **settings}) as server:
         people(server)
@@ -66,7 +66,7 @@ def table_records(server: BrokerServer) -> list[int]:
     """Where the records of the table of users are in the log."""
     store = server.broker.store
     found = [
-        store.place(TABLES_TOPIC, 0, offset)
+        store.entry_at(TABLES_TOPIC, 0, offset)
         for offset in range(store.min_offset(TABLES_TOPIC, 0), store.max_offset(TABLES_TOPIC, 0))
     ]
     return [int(each[0]) for each in found if each is not None]
@@ -81,7 +81,7 @@ def message_id(server: BrokerServer, log_offset: int) -> str:
 
 
 async def test_a_record_of_a_table_is_not_viewed_by_its_id(tmp_path: Path) -> None:
-    async with house(tmp_path) as server, client(server) as peer:
+    async with context(tmp_path) as server, client(server) as peer:
         for at in table_records(server):
             ext = {"offset": str(at), "topic": TABLES_TOPIC}
             answer = await ask(peer, READER, RequestCode.VIEW_MESSAGE_BY_ID, ext, b"")
@@ -90,7 +90,7 @@ async def test_a_record_of_a_table_is_not_viewed_by_its_id(tmp_path: Path) -> No
 
 
 async def test_not_even_an_administrator_views_a_record_of_a_table(tmp_path: Path) -> None:
-    async with house(tmp_path) as server, client(server) as peer:
+    async with context(tmp_path) as server, client(server) as peer:
         ext = {"offset": str(table_records(server)[-1]), "topic": TABLES_TOPIC}
         answer = await ask(peer, ADMIN, RequestCode.VIEW_MESSAGE_BY_ID, ext, b"")
         assert answer.code == ResponseCode.NO_PERMISSION
@@ -105,7 +105,7 @@ async def test_without_users_a_record_of_a_table_is_not_viewed_either(tmp_path: 
 
 
 async def test_sending_back_makes_no_message_of_a_record_of_a_table(tmp_path: Path) -> None:
-    async with house(tmp_path) as server, client(server) as peer:
+    async with context(tmp_path) as server, client(server) as peer:
         server.broker.admin.update_group(SELF, GroupConfig("thieves"))
         for at in table_records(server):
             ext = {"group": "thieves", "offset": str(at), "delayLevel": "1", "originTopic": "t"}
@@ -115,7 +115,7 @@ async def test_sending_back_makes_no_message_of_a_record_of_a_table(tmp_path: Pa
 
 
 async def test_no_client_is_told_to_consume_a_record_of_a_table(tmp_path: Path) -> None:
-    async with house(tmp_path) as server, client(server) as peer:
+    async with context(tmp_path) as server, client(server) as peer:
         ext = {
             "consumerGroup": "thieves", "clientId": "c", "brokerName": "b",
             "msgId": message_id(server, table_records(server)[-1]),
@@ -127,7 +127,7 @@ async def test_no_client_is_told_to_consume_a_record_of_a_table(tmp_path: Path) 
 
 async def test_rest_shows_no_record_of_a_table(tmp_path: Path) -> None:
     async with (
-        house(tmp_path) as server,
+        context(tmp_path) as server,
         httpx.AsyncClient(base_url=url(server), auth=READER, timeout=SECONDS) as web,
     ):
         for at in table_records(server):
@@ -142,7 +142,7 @@ async def test_rest_shows_no_record_of_a_table(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("topic", INTERNAL)
 async def test_an_internal_topic_is_not_pulled(tmp_path: Path, topic: str) -> None:
-    async with house(tmp_path) as server, client(server) as peer:
+    async with context(tmp_path) as server, client(server) as peer:
         for code in (RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE):
             ext = {
                 "consumerGroup": "thieves", "topic": topic, "queueId": "0", "queueOffset": "0",
@@ -157,7 +157,7 @@ async def test_an_internal_topic_is_not_pulled(tmp_path: Path, topic: str) -> No
 
 @pytest.mark.parametrize("topic", INTERNAL)
 async def test_no_way_into_the_core_reads_an_internal_topic(tmp_path: Path, topic: str) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         core, found = server.broker, asyncio.get_running_loop().create_future()
         with pytest.raises(OnelogError):
             core.fetch(
@@ -167,7 +167,7 @@ async def test_no_way_into_the_core_reads_an_internal_topic(tmp_path: Path, topi
         for ask_for in (
             lambda: core.find_by_key(WHO, topic, "k", 0, 1 << 50, 10),
             lambda: core.subscription(WHO, "thieves", topic),
-            lambda: core.outflows.add(WHO, topic, "k"),
+            lambda: core.mqtt_forwarding.add(WHO, topic, "k"),
             lambda: core.settled(WHO, topic, 0, 0, 1),
         ):
             with pytest.raises(OnelogError):
@@ -178,7 +178,7 @@ async def test_no_way_into_the_core_reads_an_internal_topic(tmp_path: Path, topi
 async def test_a_queue_named_like_an_internal_topic_is_a_queue_of_its_own(
     tmp_path: Path, topic: str
 ) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         queue = server.broker.workqueues.declare(WHO, "/", topic, durable=True)
         assert queue.topic != topic
         assert queue.ready == 0
@@ -205,21 +205,21 @@ async def test_a_message_names_no_table_as_a_further_queue(tmp_path: Path) -> No
 
 
 async def test_who_may_see_everything_still_sees_what_waits(tmp_path: Path) -> None:
-    async with house(tmp_path) as server:
-        core, who = server.broker, Principal(ADMIN[0], "remoting", "127.0.0.1:1")
-        assert core.access.may(who, "consume", ("topic", TIMER_TOPIC))
-        assert not core.access.may(who, "consume", ("topic", TABLES_TOPIC))
+    async with context(tmp_path) as server:
+        core, login = server.broker, Principal(ADMIN[0], "remoting", "127.0.0.1:1")
+        assert core.access.may(login, "consume", ("topic", TIMER_TOPIC))
+        assert not core.access.may(login, "consume", ("topic", TABLES_TOPIC))
         with pytest.raises(NotPermittedError):
             core.access.check(WHO, "consume", ("topic", TIMER_TOPIC))
 
 
 async def test_a_half_message_is_not_viewed_by_its_id(tmp_path: Path) -> None:
-    async with house(tmp_path) as server, client(server) as peer:
+    async with context(tmp_path) as server, client(server) as peer:
         core, stored = server.broker, asyncio.Event()
         core.admin.create_topic(SELF, TopicConfig("payroll", 1, 1))
         core.writer.put(NewMessage(HALF_TOPIC, 0, b"secret salary"), lambda *_: stored.set(), None)
         await stored.wait()
-        at = core.store.place(HALF_TOPIC, 0, 0)
+        at = core.store.entry_at(HALF_TOPIC, 0, 0)
         assert at is not None
         ext = {"offset": str(at[0]), "topic": HALF_TOPIC}
         answer = await ask(peer, READER, RequestCode.VIEW_MESSAGE_BY_ID, ext, b"")
@@ -238,7 +238,7 @@ def bytes_of(folder: Path) -> bytes:
 
 
 async def test_no_file_of_a_store_has_a_password_in_it(tmp_path: Path) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         users = server.broker.users
         users.change_user(SELF, READER[0], proofs=prove("another-password", signing=True))
         users.put_role(SELF, Role("temporary"))
@@ -252,7 +252,7 @@ async def test_no_file_of_a_store_has_a_password_in_it(tmp_path: Path) -> None:
 
 
 async def test_a_signature_is_right_after_a_restart(tmp_path: Path) -> None:
-    async with house(tmp_path):
+    async with context(tmp_path):
         pass
     async with broker(tmp_path, **PORTS) as server, client(server) as peer:
         assert (await ask(peer, ADMIN, RequestCode.AUTH_LIST_USER, {}, b"")).code == 0
@@ -285,7 +285,7 @@ async def test_clear_secrets_of_an_earlier_version_are_encrypted_at_the_next_sta
 
 
 async def test_with_a_newer_key_first_all_secrets_are_encrypted_with_that(tmp_path: Path) -> None:
-    async with house(tmp_path):
+    async with context(tmp_path):
         pass
     path = tmp_path / "store" / "config" / KEY_FILE
     old = path.read_text()
@@ -300,7 +300,7 @@ async def test_with_a_newer_key_first_all_secrets_are_encrypted_with_that(tmp_pa
 async def test_without_the_key_nobody_signs_and_the_log_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with house(tmp_path):
+    async with context(tmp_path):
         pass
     path = tmp_path / "store" / "config" / KEY_FILE
     kept = path.read_text()
@@ -370,7 +370,7 @@ def open_umask() -> Iterator[None]:
 
 @pytest.mark.usefixtures("open_umask")
 async def test_nothing_in_a_store_is_for_other_users(tmp_path: Path) -> None:
-    async with house(tmp_path) as server, client(server) as peer:
+    async with context(tmp_path) as server, client(server) as peer:
         core = server.broker
         for number in range(3):
             core.admin.create_topic(SELF, TopicConfig(f"t{number}", 2, 2))
@@ -410,7 +410,7 @@ async def test_what_is_cut_from_the_log_is_kept_for_nobody_else(tmp_path: Path) 
 async def test_a_store_that_others_could_read_is_closed_at_the_next_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with house(tmp_path):
+    async with context(tmp_path):
         pass
     store = tmp_path / "store"
     for each in (store, *store.rglob("*")):

@@ -12,19 +12,21 @@ import pytest
 from onelog.wire.grpc import messages
 from onelog.wire.grpc.codes import Code
 from tests.gateways.grpc.live import address
-from tests.security.secrets import ABSENT, NOBODY, OWNER, SECRET, TRACE, hidden, house, state
+from tests.security.secrets import ABSENT, NOBODY, OWNER, SECRET, TRACE, context, hidden, state
 
 DATE = "20260101T000000Z"
 NUMBER = {"batch_size": 1, "invisible_duration": 30, "client_type": 3, "max_attempts": 3}
 PATHS = sorted(messages.methods())
 
 
-def metadata(who: tuple[str, str] | None) -> list[tuple[str, str]]:
+def metadata(login: tuple[str, str] | None) -> list[tuple[str, str]]:
     given = [("x-mq-client-id", "sweep"), ("x-mq-language", "PYTHON"), ("x-mq-date-time", DATE)]
-    if who is None:
+    if login is None:
         return given
-    signed = hmac.digest(who[1].encode(), DATE.encode(), "sha1").hex().upper()
-    value = f"MQv2-HMAC-SHA1 Credential={who[0]}, SignedHeaders=x-mq-date-time, Signature={signed}"
+    signed = hmac.digest(login[1].encode(), DATE.encode(), "sha1").hex().upper()
+    value = (
+        f"MQv2-HMAC-SHA1 Credential={login[0]}, SignedHeaders=x-mq-date-time, Signature={signed}"
+    )
     return [*given, ("authorization", value)]
 
 
@@ -61,7 +63,7 @@ def about(kind: Any, name: str, group: str, depth: int = 0) -> Any:
 
 
 async def called(
-    channel: grpc.aio.Channel, path: str, request: Any, who: tuple[str, str] | None
+    channel: grpc.aio.Channel, path: str, request: Any, login: tuple[str, str] | None
 ) -> list[Any]:
     """All answers of a call."""
     answer = messages.methods()[path][1]
@@ -69,7 +71,7 @@ async def called(
     call = make(
         path, request_serializer=lambda each: each.SerializeToString(),
         response_deserializer=answer.FromString,
-    )(iter([request]), metadata=metadata(who), timeout=20)  # fmt: skip
+    )(iter([request]), metadata=metadata(login), timeout=20)  # fmt: skip
     found = []
     try:
         async for each in call:
@@ -87,20 +89,20 @@ def flat(answers: list[Any], name: str) -> bytes:
 
 
 @pytest.mark.parametrize("who", [NOBODY, OWNER], ids=["nobody", "owner"])
-async def test_no_call_tells_what_is_there(tmp_path: Path, who: tuple[str, str]) -> None:
+async def test_no_call_tells_what_is_there(tmp_path: Path, login: tuple[str, str]) -> None:
     wrong: dict[str, str] = {}
     async with (
-        house(tmp_path) as server,
+        context(tmp_path) as server,
         grpc.aio.insecure_channel(address(server)) as channel,
     ):
         before = state(server)
         for path in PATHS:
             kind = messages.methods()[path][0]
-            for own in ("",) if who is NOBODY else ("", "own"):
+            for own in ("",) if login is NOBODY else ("", "own"):
                 answers = []
                 for name in (SECRET, ABSENT):
                     request = about(kind, name, own or name)
-                    answers.append(flat(await called(channel, path, request, who), name))
+                    answers.append(flat(await called(channel, path, request, login), name))
                 if answers[0] != answers[1] or TRACE in answers[0]:
                     wrong[f"{path} {own}"] = str(answers)
             if state(server) != before:
@@ -111,7 +113,7 @@ async def test_no_call_tells_what_is_there(tmp_path: Path, who: tuple[str, str])
 
 async def test_who_does_not_sign_is_refused(tmp_path: Path) -> None:
     async with (
-        house(tmp_path) as server,
+        context(tmp_path) as server,
         grpc.aio.insecure_channel(address(server)) as channel,
     ):
         for path in PATHS:

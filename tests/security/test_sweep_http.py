@@ -14,7 +14,7 @@ from onelog.gateways.http.app import make_app
 from onelog.gateways.http.logins import OPEN
 from onelog.server import BrokerServer
 from tests.gateways.http.live import SECONDS, url
-from tests.security.secrets import ABSENT, NOBODY, OWNER, SECRET, TRACE, hidden, house, state
+from tests.security.secrets import ABSENT, NOBODY, OWNER, SECRET, TRACE, context, hidden, state
 
 GIVEN: dict[str, Any] = {
     "type": "topic", "durable": True, "password": "p", "tags": "", "configure": ".*", "read": ".*",
@@ -63,7 +63,7 @@ def body_about(method: str, path: str, name: str) -> Any:
 
 def requests(server: BrokerServer) -> Iterator[tuple[str, str]]:
     """Every method of every route."""
-    for route in make_app(server.house).routes:
+    for route in make_app(server.context).routes:
         if isinstance(route, Route) and not STATIC.match(route.path):
             for method in sorted((route.methods or set()) - {"HEAD"}):
                 yield method, route.path
@@ -108,11 +108,11 @@ async def compare(client: httpx.AsyncClient, method: str, path: str, vhost: str)
 
 
 @pytest.mark.parametrize("who", [NOBODY, OWNER], ids=["nobody", "owner"])
-async def test_no_route_tells_what_is_there(tmp_path: Path, who: tuple[str, str]) -> None:
+async def test_no_route_tells_what_is_there(tmp_path: Path, login: tuple[str, str]) -> None:
     wrong: dict[str, str] = {}
     async with (
-        house(tmp_path) as server,
-        httpx.AsyncClient(base_url=url(server), timeout=SECONDS, auth=who) as client,
+        context(tmp_path) as server,
+        httpx.AsyncClient(base_url=url(server), timeout=SECONDS, auth=login) as client,
     ):
         before = state(server)
         for method, path in requests(server):
@@ -127,7 +127,7 @@ async def test_no_route_tells_what_is_there(tmp_path: Path, who: tuple[str, str]
 
 async def test_who_has_not_logged_in_gets_401(tmp_path: Path) -> None:
     async with (
-        house(tmp_path) as server,
+        context(tmp_path) as server,
         httpx.AsyncClient(base_url=url(server), timeout=SECONDS) as client,
     ):
         for method, path in requests(server):

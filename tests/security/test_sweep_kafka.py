@@ -15,7 +15,7 @@ from onelog.wire.kafka import schema
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
 from tests.gateways.kafka.raw import RawClient, batch_of, raw
-from tests.security.secrets import ABSENT, NOBODY, OWNER, SECRET, TRACE, hidden, house, state
+from tests.security.secrets import ABSENT, NOBODY, OWNER, SECRET, TRACE, context, hidden, state
 
 BEFORE_LOGIN = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 GROUPS = {"group_id", "groups", "groups_names", "coordinator_keys", "key"}
@@ -74,9 +74,9 @@ def fill(
     return made
 
 
-async def log_in(client: RawClient, who: tuple[str, str]) -> None:
+async def log_in(client: RawClient, login: tuple[str, str]) -> None:
     await client.ask(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
-    data = f"\0{who[0]}\0{who[1]}".encode()
+    data = f"\0{login[0]}\0{login[1]}".encode()
     answer = await client.ask(ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": data})
     assert answer["error_code"] == 0
 
@@ -89,31 +89,31 @@ def flat(answer: Fields, name: str, id_: bytes) -> bytes:
 
 
 async def asked(
-    server: BrokerServer, key: ApiKey, version: int, who: Any, fields: Fields
+    server: BrokerServer, key: ApiKey, version: int, login: Any, fields: Fields
 ) -> Fields:
     async with raw(server) as client:
-        await log_in(client, who)
+        await log_in(client, login)
         try:
             return await client.ask(key, version, fields)
         except asyncio.IncompleteReadError:
             return {"closed": True}
 
 
-async def complaint(server: BrokerServer, who: tuple[str, str], key: ApiKey, version: int) -> str:
+async def complaint(server: BrokerServer, login: tuple[str, str], key: ApiKey, version: int) -> str:
     """What is wrong with the answers to a request."""
     secret_id = topic_id(server.broker.topic(SELF, SECRET))
     request = schema.apis()[key].request
     everything = fill(request, version, ABSENT, ABSENT, bytes(16), True)
-    answer = await asked(server, key, version, who, everything)
+    answer = await asked(server, key, version, login, everything)
     if TRACE in flat(answer, "\0", secret_id):
         return f"tells a name: {answer}"
-    for own in ("",) if who is NOBODY else ("", "own"):
+    for own in ("",) if login is NOBODY else ("", "own"):
         answers = []
         if own and SECRET not in repr(fill(request, version, SECRET, own, secret_id, False)):
             continue  # It names nothing but their own.
         for name, id_ in ((SECRET, secret_id), (ABSENT, b"absent".ljust(16, b"."))):
             fields = fill(request, version, name, own or name, id_, False)
-            answers.append(flat(await asked(server, key, version, who, fields), name, id_))
+            answers.append(flat(await asked(server, key, version, login, fields), name, id_))
         # An id is no name, and nobody can guess one: Kafka tells whether there is such a topic.
         if answers[0] != answers[1] and b"ID" not in answers[0]:
             return f"tells that something is there: {answers}"
@@ -123,14 +123,14 @@ async def complaint(server: BrokerServer, who: tuple[str, str], key: ApiKey, ver
 
 
 @pytest.mark.parametrize("who", [NOBODY, OWNER], ids=["nobody", "owner"])
-async def test_no_request_tells_what_is_there(tmp_path: Path, who: tuple[str, str]) -> None:
+async def test_no_request_tells_what_is_there(tmp_path: Path, login: tuple[str, str]) -> None:
     wrong: dict[str, str] = {}
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         before = state(server)
         for key in sorted(HANDLERS.keys() - BEFORE_LOGIN):
             versions = VERSIONS[key]
             for version in {versions[0], versions[-1]}:
-                if found := await complaint(server, who, key, version):
+                if found := await complaint(server, login, key, version):
                     wrong[f"{key.name} {version}"] = found
                 if state(server) != before:
                     wrong[f"{key.name} {version}"] = "changes something"
@@ -139,7 +139,7 @@ async def test_no_request_tells_what_is_there(tmp_path: Path, who: tuple[str, st
 
 
 async def test_who_has_not_logged_in_is_cut_off(tmp_path: Path) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         for key in sorted(HANDLERS.keys() - BEFORE_LOGIN):
             async with raw(server) as client:
                 client.tell(key, VERSIONS[key][-1], None)

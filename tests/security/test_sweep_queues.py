@@ -16,7 +16,7 @@ from onelog.server import BrokerServer
 from onelog.wire.mqtt.codes import V5, Packet, Reason
 from tests.gateways.mqtt.raw import Raw
 from tests.gateways.stomp.live import Bare
-from tests.security.secrets import ABSENT, NOBODY, OWNER, SECRET, TRACE, hidden, house, state
+from tests.security.secrets import ABSENT, NOBODY, OWNER, SECRET, TRACE, context, hidden, state
 
 SAID: dict[str, Callable[[BlockingChannel, str], Any]] = {
     "exchange.declare": lambda c, name: c.exchange_declare(name, "topic", durable=True),
@@ -67,8 +67,8 @@ def test_every_method_is_tried() -> None:
     assert {each.partition(" ")[0] for each in SAID} | NAMELESS == {*_BY_NAME, "basic.publish"}
 
 
-def entered(server: BrokerServer, who: tuple[str, str], vhost: str) -> pika.BlockingConnection:
-    credentials = pika.PlainCredentials(*who)
+def entered(server: BrokerServer, account: tuple[str, str], vhost: str) -> pika.BlockingConnection:
+    credentials = pika.PlainCredentials(*account)
     port = server.config.amqp.port
     return pika.BlockingConnection(
         pika.ConnectionParameters("127.0.0.1", port, vhost, credentials, socket_timeout=20)
@@ -114,13 +114,13 @@ def stomp(server: BrokerServer) -> dict[str, str]:
     """What STOMP tells that it should not."""
     wrong = {}
     address = ("127.0.0.1", server.config.stomp.port)
-    for who in (NOBODY, OWNER):
+    for account in (NOBODY, OWNER):
         for command in STOMP_HANDLERS:
             for destination in DESTINATIONS:
                 answers = []
                 for name in (SECRET, ABSENT):
                     with Bare(address) as client:
-                        login = f"login:{who[0]}\npasscode:{who[1]}\nhost:{name}\n"
+                        login = f"login:{account[0]}\npasscode:{account[1]}\nhost:{name}\n"
                         client.say(f"CONNECT\naccept-version:1.2\n{login}\n\0".encode())
                         assert client.hear().command == "CONNECTED"
                         place = destination.format(name)
@@ -132,7 +132,7 @@ def stomp(server: BrokerServer) -> dict[str, str]:
                         told = f"{frame.command} {sorted(frame.headers.items())}".encode()
                         answers.append(hidden(told + bytes(frame.body), name))
                 if answers[0] != answers[1] or TRACE in answers[0]:
-                    wrong[f"{who[0]} {command} {destination}"] = str(answers)
+                    wrong[f"{account[0]} {command} {destination}"] = str(answers)
     return wrong
 
 
@@ -160,7 +160,7 @@ def mqtt(server: BrokerServer) -> dict[str, str]:
 async def test_nothing_tells_what_is_there(
     tmp_path: Path, sweep: Callable[[BrokerServer], dict[str, str]]
 ) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         before = state(server)
         wrong = await asyncio.to_thread(sweep, server)
         assert state(server) == before

@@ -15,7 +15,7 @@ from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.signature import signed_content
 from tests.gateways.remoting.live import Client
 from tests.gateways.remoting.live import client as connected
-from tests.security.secrets import ABSENT, NOBODY, OWNER, SECRET, TRACE, hidden, house, state
+from tests.security.secrets import ABSENT, NOBODY, OWNER, SECRET, TRACE, context, hidden, state
 
 NUMBERS = (
     "queueId queueOffset offset commitOffset maxMsgNums sysFlag suspendTimeoutMillis subVersion "
@@ -65,10 +65,10 @@ def body_about(name: str, own: str) -> bytes:
 
 
 async def ask(
-    client: Client, who: tuple[str, str], code: RequestCode, ext: dict[str, str], body: bytes
+    client: Client, login: tuple[str, str], code: RequestCode, ext: dict[str, str], body: bytes
 ) -> Command:
-    signed = {**ext, "AccessKey": who[0]}
-    signed["Signature"] = signature(who[1], signed_content(signed), body).decode()
+    signed = {**ext, "AccessKey": login[0]}
+    signed["Signature"] = signature(login[1], signed_content(signed), body).decode()
     peer: Peer = client.peer
     return await peer.ask(RequestCode(code), signed, body, QUICK_MS)
 
@@ -82,7 +82,7 @@ def told(answer: Command, name: str) -> tuple[int, bytes, bytes]:
 
 
 async def compare(
-    server: BrokerServer, client: Client, who: tuple[str, str], code: RequestCode, own: str
+    server: BrokerServer, client: Client, login: tuple[str, str], code: RequestCode, own: str
 ) -> str:
     """What is wrong with the answers to a request, asked about what is there and what is not."""
     answers = []
@@ -91,7 +91,7 @@ async def compare(
     assert first == 0
     for name, offset in ((SECRET, place), (ABSENT, place)):
         group = own or name
-        answer = await ask(client, who, code, about(name, group, offset), body_about(name, group))
+        answer = await ask(client, login, code, about(name, group, offset), body_about(name, group))
         answers.append(told(answer, name))
     volatile = {RequestCode.GET_BROKER_RUNTIME_INFO}
     if TRACE in b"".join(answers[0][1:]) or TRACE in b"".join(answers[1][1:]):
@@ -102,13 +102,13 @@ async def compare(
 
 
 @pytest.mark.parametrize("who", [NOBODY, OWNER], ids=["nobody", "owner"])
-async def test_no_request_tells_what_is_there(tmp_path: Path, who: tuple[str, str]) -> None:
+async def test_no_request_tells_what_is_there(tmp_path: Path, login: tuple[str, str]) -> None:
     wrong: dict[str, str] = {}
-    async with house(tmp_path) as server, connected(server) as client:
+    async with context(tmp_path) as server, connected(server) as client:
         before = state(server)
         for code in map(RequestCode, sorted(HANDLERS)):
-            for own in ("",) if who is NOBODY else ("", "own"):
-                if found := await compare(server, client, who, code, own):
+            for own in ("",) if login is NOBODY else ("", "own"):
+                if found := await compare(server, client, login, code, own):
                     wrong[f"{RequestCode(code).name} {own}"] = found
             if state(server) != before:
                 wrong[RequestCode(code).name] = "changes something"
@@ -117,7 +117,7 @@ async def test_no_request_tells_what_is_there(tmp_path: Path, who: tuple[str, st
 
 
 async def test_who_does_not_sign_is_told_nothing(tmp_path: Path) -> None:
-    async with house(tmp_path) as server, connected(server) as client:
+    async with context(tmp_path) as server, connected(server) as client:
         for code in map(RequestCode, sorted(HANDLERS)):
             ext = about(SECRET, SECRET, 0)
             answer = await client.peer.ask(code, ext, body_about(SECRET, SECRET), QUICK_MS)

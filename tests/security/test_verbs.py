@@ -48,7 +48,7 @@ from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.mqtt.codes import V5, Packet, Reason
 from onelog.wire.mqtt.packets import Unsubscribe, encode_unsubscribe
 from onelog.wire.remoting.administration import KINDS as REMOTING_KINDS
-from onelog.wire.remoting.administration import Kind as Doing
+from onelog.wire.remoting.administration import RequestKind as Doing
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.replication.epoch_ha import FollowerReader
 from tests.gateways.grpc.live import address
@@ -62,7 +62,7 @@ from tests.security import test_sweep_http as routes
 from tests.security import test_sweep_kafka as kafka
 from tests.security import test_sweep_queues as queues
 from tests.security import test_sweep_remoting as remoting
-from tests.security.secrets import ADMIN, NOBODY, OWNER, SECRET, house, state
+from tests.security.secrets import ADMIN, NOBODY, OWNER, SECRET, context, state
 from tests.security.verbs import NAMESERVER, REPLICATION, TABLES
 
 Login = tuple[str, str]
@@ -74,16 +74,16 @@ def noted(server: BrokerServer, name: str) -> Iterator[list[str]]:
     users, asked = server.broker.users, list[str]()
     may, may_some = users.may, users.may_some
 
-    def noting(who: Principal, action: Action, resource: Resource) -> bool:
-        allowed = may(who, action, resource)
-        if who.name == name:
+    def noting(principal: Principal, action: Action, resource: Resource) -> bool:
+        allowed = may(principal, action, resource)
+        if principal.name == name:
             asked.append(f"{action} {resource[0]}{'+' * allowed}")
         return allowed
 
-    def noting_some(who: Principal, kinds: Sequence[Kind]) -> bool:
-        if who.name == name:
+    def noting_some(principal: Principal, kinds: Sequence[Kind]) -> bool:
+        if principal.name == name:
             asked.append(f"anything {'/'.join(kinds)}")
-        return may_some(who, kinds)
+        return may_some(principal, kinds)
 
     users.may, users.may_some = noting, noting_some  # type: ignore[method-assign]
     try:
@@ -149,14 +149,14 @@ REMOTING: dict[int, tuple[dict[str, str], bytes]] = {
 """Requests that need more than the one for all has."""
 
 
-async def ask_remoting(server: BrokerServer, who: Login, asked: list[str]) -> dict[str, str]:
+async def ask_remoting(server: BrokerServer, principal: Login, asked: list[str]) -> dict[str, str]:
     """What each request asks."""
     found = {}
     async with connected(server) as client:
         for code in map(RequestCode, sorted(REMOTING_HANDLERS)):
             fields, body = REMOTING.get(code, ({}, remoting.body_about(SECRET, SECRET)))
             ext = remoting.about(SECRET, SECRET, 0) | fields
-            await remoting.ask(client, who, code, ext, body)
+            await remoting.ask(client, principal, code, ext, body)
             found[code.name] = taken(asked)
     return found
 
@@ -189,12 +189,12 @@ def _call(path: str, server: BrokerServer) -> Any:
     return request
 
 
-async def ask_grpc(server: BrokerServer, who: Login, asked: list[str]) -> dict[str, str]:
+async def ask_grpc(server: BrokerServer, principal: Login, asked: list[str]) -> dict[str, str]:
     """What each call asks."""
     found = {}
     async with grpc.aio.insecure_channel(address(server)) as channel:
         for path in calls.PATHS:
-            await calls.called(channel, path, _call(path, server), who)
+            await calls.called(channel, path, _call(path, server), principal)
             found[path.rpartition("/")[2]] = taken(asked)
     return found
 
@@ -208,12 +208,12 @@ KAFKA: dict[int, dict[str, Any]] = {
 """Fields that are otherwise than in the request for all."""
 
 
-async def ask_kafka(server: BrokerServer, who: Login, asked: list[str]) -> dict[str, str]:
+async def ask_kafka(server: BrokerServer, principal: Login, asked: list[str]) -> dict[str, str]:
     """What each request asks."""
     found = {}
     id_ = topic_id(server.broker.topic(SELF, SECRET))
     async with raw(server) as client:
-        await kafka.log_in(client, who)
+        await kafka.log_in(client, principal)
         for key in sorted(KAFKA_HANDLERS.keys() - kafka.BEFORE_LOGIN):
             version, request = VERSIONS[key][-1], schema.apis()[key].request
             fields = kafka.fill(request, version, SECRET, SECRET, id_, False)
@@ -243,7 +243,7 @@ async def test_amqp_asks_what_the_table_says(tmp_path: Path) -> None:
                 asked.clear()
         connection.close()
 
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         with noted(server, OWNER[0]) as asked:
             await asyncio.to_thread(say, server, asked)
     tried = {re.sub("-(passive|other|from|default|dead).*", "", name) for name in found}
@@ -270,7 +270,7 @@ async def test_stomp_asks_what_the_table_says(tmp_path: Path) -> None:
                 client.hear()
                 found[command] = taken(asked)
 
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         with noted(server, NOBODY[0]) as asked:
             await asyncio.to_thread(say, server, asked)
     check_table("stomp", found)
@@ -309,7 +309,7 @@ async def test_mqtt_asks_what_the_table_says(tmp_path: Path) -> None:
                 act(client)
                 found[Packet(packet).name] = taken(asked)
 
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         with noted(server, NOBODY[0]) as asked:
             await asyncio.to_thread(say, server, asked)
     check_table("mqtt", found)
@@ -357,8 +357,8 @@ def _by_stomp(server: BrokerServer, asked: list[str]) -> dict[str, str]:
 
 async def test_websockets_ask_what_the_table_says(tmp_path: Path) -> None:
     found: dict[str, str] = {}
-    async with house(tmp_path) as server:
-        paths = {each.path for each in make_app(server.house).routes
+    async with context(tmp_path) as server:
+        paths = {each.path for each in make_app(server.context).routes
                  if isinstance(each, WebSocketRoute)}  # fmt: skip
         assert paths == {each.partition(":")[0] for each in " ".join(
             TABLES["websocket"].values()).split()}  # fmt: skip
@@ -370,7 +370,7 @@ async def test_websockets_ask_what_the_table_says(tmp_path: Path) -> None:
 
 async def test_who_follows_a_topic_is_told_no_more_when_he_may_not(tmp_path: Path) -> None:
     async with (
-        house(tmp_path) as server,
+        context(tmp_path) as server,
         httpx.AsyncClient(base_url=url(server), timeout=SECONDS, auth=NOBODY) as client,
     ):
         users = server.broker.users
@@ -413,7 +413,7 @@ class Far(NamedTuple):
 
 
 async def test_only_machines_that_are_named_may_follow(tmp_path: Path) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
 
         def told(host: str, user: str = "", **settings: Value) -> list[object]:
             given = {key.replace("__", "."): value for key, value in settings.items()}
@@ -449,10 +449,10 @@ async def test_only_machines_that_are_named_may_follow(tmp_path: Path) -> None:
 # -- HTTP ----------------------------------------------------------------------------------------
 
 
-async def ask_http(server: BrokerServer, who: Login, asked: list[str]) -> dict[str, str]:
+async def ask_http(server: BrokerServer, principal: Login, asked: list[str]) -> dict[str, str]:
     """What each request asks."""
     found = {}
-    async with httpx.AsyncClient(base_url=url(server), timeout=SECONDS, auth=who) as client:
+    async with httpx.AsyncClient(base_url=url(server), timeout=SECONDS, auth=principal) as client:
         for method, path in routes.requests(server):
             body = routes.body_about(method, path, SECRET)
             place = routes.filled(path, SECRET, "%2F").replace(
@@ -473,7 +473,7 @@ WALKS: dict[str, Callable[[BrokerServer, Login, list[str]], Awaitable[dict[str, 
 
 @pytest.mark.parametrize("protocol", WALKS)
 async def test_requests_ask_what_the_table_says(tmp_path: Path, protocol: str) -> None:
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         with noted(server, NOBODY[0]) as asked:
             found = await WALKS[protocol](server, NOBODY, asked)
     check_table(protocol, found)
@@ -486,7 +486,7 @@ async def test_who_may_describe_everything_changes_nothing(
     # The consumer in the house does not answer questions.
     monkeypatch.setattr(client_relay, "RELAY_TIMEOUT_MS", 50)
     monkeypatch.setattr(client_relay, "STATUS_TIMEOUT_MS", 50)
-    async with house(tmp_path) as server:
+    async with context(tmp_path) as server:
         every = Rule(("describe",), "*")
         server.broker.users.set_rules(SELF, NOBODY[0], (every,))
         before = state(server)

@@ -4,7 +4,7 @@ What has a + everybody may. The first refusal is the answer, so that a line is w
 first, and not all that he needs. A line `nothing` says after a colon why that is right.
 """
 
-from onelog.wire.remoting.administration import Kind
+from onelog.wire.remoting.administration import RequestKind
 
 TABLES: dict[str, dict[str, str]] = {
     "remoting": {
@@ -476,16 +476,16 @@ REPLICATION = {"Greeting", "Report"}
 matter of machines (`replication.node.Followers`)."""
 
 NAMESERVER = {
-    Kind.QUESTION: """
+    RequestKind.QUESTION: """
         GET_ALL_TOPIC_LIST_FROM_NAMESERVER GET_BROKER_CLUSTER_INFO GET_BROKER_MEMBER_GROUP
         GET_HAS_UNIT_SUB_TOPIC_LIST GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST GET_KVLIST_BY_NAMESPACE
         GET_KV_CONFIG GET_NAMESRV_CONFIG GET_ROUTEINFO_BY_TOPIC GET_SYSTEM_TOPIC_LIST_FROM_NS
         GET_TOPICS_BY_CLUSTER GET_UNIT_TOPIC_LIST
     """,
-    Kind.CLUSTER_TRAFFIC: """
+    RequestKind.CLUSTER_TRAFFIC: """
         BROKER_HEARTBEAT QUERY_DATA_VERSION REGISTER_BROKER UNREGISTER_BROKER
     """,
-    Kind.ADMINISTRATION: """
+    RequestKind.ADMINISTRATION: """
         ADD_WRITE_PERM_OF_BROKER DELETE_KV_CONFIG DELETE_TOPIC_IN_NAMESRV PUT_KV_CONFIG
         REGISTER_TOPIC_IN_NAMESRV UPDATE_NAMESRV_CONFIG WIPE_WRITE_PERM_OF_BROKER
     """,

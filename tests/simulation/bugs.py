@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
+from onelog.core.assembly import Assembly
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Change, Tables
-from onelog.core.parts import Parts
 from onelog.replication.election import Election
 from onelog.replication.identity import Identity
 from onelog.replication.leader import Leader
@@ -39,7 +39,7 @@ def forget_the_fence() -> Iterator[None]:
     with (
         mock.patch.object(Leader, "fence"),
         mock.patch.object(Leader, "__post_init__", with_old_rights),
-        mock.patch.object(Parts, "fence"),
+        mock.patch.object(Assembly, "fence"),
     ):
         yield
 
@@ -83,10 +83,10 @@ def apply_before_record() -> Iterator[None]:
 def act_while_the_log_is_read() -> Iterator[None]:
     """What is overdue by half of what is recorded is done at once, and recorded behind the rest."""
 
-    def schedule(self: Parts, wait_ms: int, callback: Callable[[], None]) -> None:
+    def schedule(self: Assembly, wait_ms: int, callback: Callable[[], None]) -> None:
         self._timer(wait_ms, lambda: None if self._is_gone else callback())
 
-    with mock.patch.object(Parts, "_schedule", schedule):
+    with mock.patch.object(Assembly, "_schedule", schedule):
         yield
 
 

@@ -12,7 +12,7 @@ from typing import Literal, Self
 from unittest import mock
 
 from onelog.config import ReplicationConfig, StoreConfig
-from onelog.core.cursors import warming
+from onelog.core.cursors import cold_reads
 from onelog.core.durable import tables
 from onelog.replication.registry import View, view_of
 from onelog.store import queue_files
@@ -137,7 +137,7 @@ class Cluster:
         self._undo.callback(install())
         # No thread that makes the files of queues.
         self._undo.enter_context(mock.patch.object(queue_files, "IN_THREAD", False))
-        self._undo.enter_context(mock.patch.object(warming, "threading", WORKERS))
+        self._undo.enter_context(mock.patch.object(cold_reads, "threading", WORKERS))
         # A core is opened in many steps here, too, where there is little to remember.
         self._undo.enter_context(mock.patch.object(tables, "_REPLAY_RECORDS", 4))
         onelog = logging.getLogger("onelog")

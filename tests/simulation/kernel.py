@@ -75,10 +75,10 @@ class Kernel:
         call()
         return life
 
-    def note(self, who: str, what: str, *details: Any) -> None:
+    def note(self, actor: str, what: str, *details: Any) -> None:
         """Keep what happened for the trace."""
-        line = (self.steps, self.now_us, who, what, details)
-        self.digest = crc32(f"{self.steps} {self.now_us} {who} {what}".encode(), self.digest)
+        line = (self.steps, self.now_us, actor, what, details)
+        self.digest = crc32(f"{self.steps} {self.now_us} {actor} {what}".encode(), self.digest)
         self.trace.append(line)
         if self.tell is not None:
             self.tell(_text(line))
@@ -93,8 +93,10 @@ class Kernel:
 
 
 def _text(line: tuple[int, int, str, str, tuple[Any, ...]]) -> str:
-    step, now_us, who, what, details = line
-    return f"{step:7d} {now_us / 1e6:10.4f} {who:>3} {what} {' '.join(map(str, details))}".rstrip()
+    step, now_us, actor, what, details = line
+    return (
+        f"{step:7d} {now_us / 1e6:10.4f} {actor:>3} {what} {' '.join(map(str, details))}".rstrip()
+    )
 
 
 @dataclass(eq=False)

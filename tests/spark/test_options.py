@@ -6,8 +6,8 @@ import ssl
 import pytest
 
 from onelog.errors import ConfigError
-from onelog.spark.options import NAMES, Subscription, read_options, write_options
-from onelog.spark.read.boundaries import GROUP, Kind
+from onelog.spark.options import NAMES, TopicSelection, read_options, write_options
+from onelog.spark.read.boundaries import GROUP, BoundaryKind
 
 ORDERS = {"subscribe": "orders"}
 
@@ -23,7 +23,7 @@ def test_the_least_that_must_be_said_is_a_topic(monkeypatch: pytest.MonkeyPatch)
     found = read_options(ORDERS)
     assert found.link is not None
     assert found.link.nameserver == "ns-1:9876;ns-2:9876"
-    assert found.subscription == Subscription(topics=("orders",))
+    assert found.subscription == TopicSelection(topics=("orders",))
     assert (found.start, found.end, found.columns, found.decode) == (None, None, None, None)
     assert found.fail_on_data_loss
     assert not found.commit_offsets
@@ -94,7 +94,7 @@ def test_what_spark_adds_by_itself_is_no_mistake() -> None:
 
 def test_a_store_needs_no_topic_and_no_name_server() -> None:
     found = read_options({"store": "/data", "splitBy": "queue", "onCorruption": "skip"})
-    assert (found.store, found.link, found.subscription) == ("/data", None, Subscription())
+    assert (found.store, found.link, found.subscription) == ("/data", None, TopicSelection())
     assert (found.split_by, found.on_corruption) == ("queue", "skip")
 
 
@@ -143,7 +143,7 @@ def test_a_group_can_be_where_a_query_begins() -> None:
 def test_a_span_stays_a_span_until_the_query_runs() -> None:
     found = read_options({**ORDERS, "startingOffsets": "-1d12h", "endingTimestamp": "-30m"})
     assert found.start is not None
-    assert (found.start.kind, found.start.ms) == (Kind.AGO, 36 * 3_600_000)
+    assert (found.start.kind, found.start.ms) == (BoundaryKind.AGO, 36 * 3_600_000)
     assert found.start.time_ms(40 * 3_600_000) == 4 * 3_600_000
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onelog.config import StoreConfig
 from onelog.message import Message, NewMessage, encode_properties
 from onelog.record.decode import Blank, Broken
-from onelog.store.columns import Places, RecordWalk, Stretch, TopicNumbers
+from onelog.store.columns import QueueEntryColumns, RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import CommitLog
 from onelog.store.dispatch import TagsCodes, targets
 from onelog.store.keyindex import key_hash, message_keys
@@ -74,7 +74,7 @@ def test_the_columns_say_what_the_records_say(written: bytes, tmp_path: Path) ->
     places = [
         (topics.names[queue >> 32], queue & 0xFFFFFFFF, *row)
         for stretch in stretches
-        for queue, *row in rows_of(stretch.places)
+        for queue, *row in rows_of(stretch.entries)
     ]
     expected = [
         (t.topic, t.queue_id, t.queue_offset + n, m.log_offset, m.size,
@@ -120,7 +120,7 @@ def test_many_records_that_are_nearly_alike_give_what_each_of_them_says(tmp_path
     test_the_columns_say_what_the_records_say(written, tmp_path)
 
 
-def rows_of(places: Places) -> list[tuple[int, ...]]:
+def rows_of(places: QueueEntryColumns) -> list[tuple[int, ...]]:
     columns = (places.queue, places.offset, places.log, places.size, places.code)
     return [*zip(*(column.tolist() for column in columns), strict=True)]
 
@@ -155,7 +155,7 @@ def test_a_record_larger_than_what_is_read_at_once(tmp_path: Path) -> None:
         stretch, at, stop = records.read(segment, at, segment.size)
         if stretch is None:
             break
-        sizes += (stretch.places.size // (1 << 20)).tolist()
+        sizes += (stretch.entries.size // (1 << 20)).tolist()
     assert sizes == [1, 12, 9, 1]
     assert isinstance(stop, Broken)
     assert stop.empty

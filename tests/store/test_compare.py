@@ -48,7 +48,7 @@ def test_the_first_byte_that_differs_is_named(pair: tuple[Path, Path]) -> None:
     found = compare(*pair)
     assert not found.same
     assert found.differs_at == 2 * TINY.segment_bytes + 70
-    assert found.second_place == f"{segment} byte 70"
+    assert found.second_record == f"{segment} byte 70"
     shown = CliRunner().invoke(app, ["store", "compare", *map(str, pair), "--json"])
     assert shown.exit_code == 1
     assert json.loads(shown.stdout)["differs_at"] == found.differs_at

@@ -15,7 +15,7 @@ from onelog.clock import ManualClock
 from onelog.config import StoreConfig
 from onelog.message import Appended, NewMessage
 from onelog.record.columns import leading_records
-from onelog.store.columns import Places, Stretch, TopicNumbers
+from onelog.store.columns import QueueEntryColumns, Stretch, TopicNumbers
 from onelog.store.consumequeue import Entry
 from onelog.store.damage import Damage, Damages
 from onelog.store.keyindex import KeyIndex
@@ -254,7 +254,7 @@ def test_a_lost_message_between_two_records_is_padded_and_readers_go_over_it(
         assert store.recovery.entries_missing == 4
         found = store.read("t", 0, 4)
         assert (found.status, found.next_offset) == (FetchStatus.MESSAGE_WAS_REMOVING, 7)
-        assert store.place("t", 0, 5) is None
+        assert store.entry_at("t", 0, 5) is None
         assert store.store_time("t", 0, 5) is None
         # Padding has no place, and must not lead a search astray.
         queue = store.queue_table.by_topic["t"][0]
@@ -304,7 +304,7 @@ def stretch(queue: int, offset: int, log: int) -> Stretch:
         return np.array([value], np.int64)
 
     none = np.empty(0, np.int64)
-    places = Places(one(queue), one(offset), one(log), one(100), one(0))
+    places = QueueEntryColumns(one(queue), one(offset), one(log), one(100), one(0))
     layout = leading_records(np.empty(0, np.uint8))
     return Stretch(one(log), one(0), log + 100, places, none, none, layout, [])
 

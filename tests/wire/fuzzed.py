@@ -32,17 +32,17 @@ def _frames() -> dict[str, Read]:
     from onelog.wire.kafka import frame as kafka
     from onelog.wire.kafka import schema
     from onelog.wire.mqtt.frame import PacketReader
-    from onelog.wire.remoting.frame import FrameReader
+    from onelog.wire.remoting.frame import RemotingFrameReader
     from onelog.wire.stomp.frame import VERSIONS
-    from onelog.wire.stomp.frame import FrameReader as StompReader
+    from onelog.wire.stomp.frame import StompFrameReader as StompReader
 
     def remoting(data: bytes) -> None:
-        reader = FrameReader()
+        reader = RemotingFrameReader()
         reader.feed(data)
         list(reader.commands())
 
     def kafka_requests(data: bytes) -> None:
-        reader = kafka.FrameReader(1 << 20)
+        reader = kafka.KafkaFrameReader(1 << 20)
         reader.feed(data)
         for each in reader.frames():
             header = kafka.read_header(each)

@@ -149,7 +149,7 @@ def whole(name: str, value: object, least: int) -> int:
     return value
 
 
-def check_names(who: str, options: Mapping[str, object], kind: type) -> None:
+def check_names(owner: str, options: Mapping[str, object], kind: type) -> None:
     """`TypeError` for an option that `kind` does not have, or that is None."""
     known = kind.__annotations__
     for name, value in options.items():
@@ -158,9 +158,9 @@ def check_names(who: str, options: Mapping[str, object], kind: type) -> None:
             if name in ("access_key", "secret_key") and "credentials" in known:
                 near = ["credentials=Credentials(user, password)"]
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"{who}() has no option {name!r}{hint}")
+            raise TypeError(f"{owner}() has no option {name!r}{hint}")
         if value is None:
-            raise TypeError(f"{who}(): option {name!r} may be left out, but not be None")
+            raise TypeError(f"{owner}(): option {name!r} may be left out, but not be None")
 
 
 def tls_context(tls: bool | ssl.SSLContext) -> ssl.SSLContext | None:

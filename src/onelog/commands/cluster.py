@@ -200,10 +200,10 @@ class FullStatus:
 
 async def _full_status(session: Session, cluster: str | None, etcd: str | None) -> FullStatus:
     brokers = await session.admin.clusters.status(cluster)
-    told = {each.details.get("onelogEtcd", "") for each in brokers.brokers} - {""}
+    registries = {each.details.get("onelogEtcd", "") for each in brokers.brokers} - {""}
     sets: dict[tuple[str, str], SetStatus] = {}
     failures = list(brokers.failures)
-    for endpoints in {etcd} if etcd else told:
+    for endpoints in {etcd} if etcd else registries:
         try:
             for which, view in (await find_sets(endpoints)).items():
                 if cluster in (None, which[0]):
@@ -244,18 +244,18 @@ async def _found(
     """Where etcd is, and the cluster and name of the one set that is meant."""
     if not etcd:
         status = await session.admin.clusters.status(cluster)
-        told = {
+        registries = {
             each.details.get("onelogEtcd", "")
             for each in status.brokers
             if broker in (None, each.name)
         } - {""}
-        if len(told) != 1:
+        if len(registries) != 1:
             raise InvalidRequestError(
                 "no broker says where its etcd is: use --etcd"
-                if not told
-                else f"brokers name several: say which, with --etcd: {', '.join(sorted(told))}"
+                if not registries
+                else f"brokers name several: choose with --etcd: {', '.join(sorted(registries))}"
             )
-        (etcd,) = told
+        (etcd,) = registries
     return etcd, choose(await find_sets(etcd), cluster, broker)
 
 

@@ -115,16 +115,16 @@ def show_permissions(found: list[AclInfo]) -> Shown:
     document: list[dict[str, Any]] = []
     for info in found:
         kind, _, name = info.subject.partition(":")
-        who = f"role:{name}" if kind == "Role" else name
+        principal = f"role:{name}" if kind == "Role" else name
         entries = [entry for policy in info.policies for entry in policy.entries]
         document += [
             {
-                "who": who, "rule": each.decision.lower(), "thing": _thing(each.resource),
+                "who": principal, "rule": each.decision.lower(), "thing": _thing(each.resource),
                 "actions": [words.get(action, action) for action in each.actions],
                 "hosts": each.source_ips or [],
             }
             for each in entries
-        ] or [{"who": who, "rule": "", "thing": "", "actions": [], "hosts": []}]  # fmt: skip
+        ] or [{"who": principal, "rule": "", "thing": "", "actions": [], "hosts": []}]  # fmt: skip
     rows = (
         {**each, "actions": ", ".join(each["actions"]), "hosts": ", ".join(each["hosts"])}
         for each in document

@@ -145,7 +145,7 @@ def run(main: Coroutine[Any, Any, None], verbose: bool) -> None:
     except ImportError:
         factory = None
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(_until_told(main))
+        runner.run(_until_signalled(main))
 
 
 def raise_file_limit() -> None:
@@ -192,7 +192,7 @@ def _trim_forever(trim: Callable[[int], int]) -> None:
                     trim(0)
 
 
-async def _until_told(main: Coroutine[Any, Any, None]) -> None:
+async def _until_signalled(main: Coroutine[Any, Any, None]) -> None:
     task = asyncio.ensure_future(main)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

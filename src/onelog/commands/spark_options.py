@@ -91,10 +91,10 @@ def source_options(given: Mapping[str, Any]) -> dict[str, str]:
     for name, path in (("tlsCa", "tls_ca"), ("tlsCert", "tls_cert"), ("tlsKey", "tls_key")):
         if given[path]:
             options[name] = str(Path(given[path]).expanduser().absolute())
-    if (who := client.get("credentials")) is not None:
-        options |= {"accessKey": who.access_key, "secretKey": who.secret_key}
-        if who.security_token:
-            options["securityToken"] = who.security_token
+    if (credentials := client.get("credentials")) is not None:
+        options |= {"accessKey": credentials.access_key, "secretKey": credentials.secret_key}
+        if credentials.security_token:
+            options["securityToken"] = credentials.security_token
     return options
 
 

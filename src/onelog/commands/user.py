@@ -33,7 +33,7 @@ Signing = Annotated[
 ]
 
 
-def _asked(password: str | None) -> str:
+def _prompted(password: str | None) -> str:
     if password:
         return password
     answer: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
@@ -55,7 +55,7 @@ async def create_user(
     """Create a user. The first one must be an administrator: from then on everybody logs in."""
     is_admin = admin or ADMIN_ROLE in (role or ())
     brokers = await session.admin.users.create(
-        user, _asked(password), roles=tuple(role or ()), is_admin=is_admin, signing=signing,
+        user, _prompted(password), roles=tuple(role or ()), is_admin=is_admin, signing=signing,
         cluster=cluster,
     )  # fmt: skip
     session.show_done("user", user, "created", brokers)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 
 FOLDER = Path(__file__).parent / "web"
 TYPES = {
@@ -28,7 +28,7 @@ POLICY = (
 )
 
 
-def routes(house: House) -> list[BaseRoute]:
+def routes(context: GatewayContext) -> list[BaseRoute]:
     """A route for each file; nothing else can be asked for."""
     made: list[BaseRoute] = []
     for path in sorted(FOLDER.iterdir()):

@@ -46,7 +46,7 @@ class Senders:
     among his (`places`) is all there is to do.
     """
 
-    __slots__ = ("_count", "_known", "last", "places")
+    __slots__ = ("_count", "_known", "last", "scopes")
 
     def __init__(self) -> None:
         self.forget()
@@ -54,34 +54,34 @@ class Senders:
     def forget(self) -> None:
         """Something has changed: everything is to be asked anew."""
         self.last: Principal | None = None
-        self.places: set[str] = set()
+        self.scopes: set[str] = set()
         self._known: dict[Principal, set[str]] = {}
         self._count = 0
 
-    def turn_to(self, who: Principal, place: str) -> bool:
+    def turn_to(self, principal: Principal, scope: str) -> bool:
         """Make him the last one; whether it is known that he may send there."""
-        places = self._known.get(who)
+        places = self._known.get(principal)
         if places is None:
             return False
-        self.last, self.places = who, places
-        return place in places
+        self.last, self.scopes = principal, places
+        return scope in places
 
-    def remember(self, who: Principal, place: str) -> None:
+    def remember(self, principal: Principal, scope: str) -> None:
         """Somebody may send there, until something changes."""
         if self._count >= SENDERS_MAX:
             self.forget()
         self._count += 1
-        self._known.setdefault(who, set()).add(place)
-        self.turn_to(who, place)
+        self._known.setdefault(principal, set()).add(scope)
+        self.turn_to(principal, scope)
 
 
 class Auditor(Protocol):
     """Who notes what administrators do."""
 
-    def asked(self, who: Principal, action: str, resource: Resource, allowed: bool) -> None:
+    def decided(self, principal: Principal, action: str, resource: Resource, allowed: bool) -> None:
         """Somebody wants to make, change or delete something, and may or may not."""
 
-    def note(self, who: Principal, action: str, thing: str, result: str) -> None:
+    def note(self, principal: Principal, action: str, thing: str, result: str) -> None:
         """Something else to be noted."""
 
 
@@ -101,37 +101,39 @@ class Access:
     is_open = True
     """Whether that is so: who is in a hurry need not ask then."""
 
-    def may(self, who: Principal, action: Action, resource: Resource) -> bool:
+    def may(self, principal: Principal, action: Action, resource: Resource) -> bool:
         """Whether they may."""
-        if who is SELF:
+        if principal is SELF:
             return True
         kind, name = resource
         if kind == "topic" and action == "consume" and name.startswith(INTERNAL_PREFIXES):
             # Tables are nobody's. Where messages wait, those may look who may see everything.
-            sees_all = self.permits(who, "describe", EVERYBODYS)
+            sees_all = self.permits(principal, "describe", EVERYBODYS)
             return (
-                sees_all and not name.startswith(OWN_PREFIX) and self.permits(who, action, resource)
+                sees_all
+                and not name.startswith(OWN_PREFIX)
+                and self.permits(principal, action, resource)
             )
         if kind == "queue" and name in self.shared_topics:
             # Its messages are the topic's. Who declares it again does not make it.
             done: Action = "consume" if action == "create" else action
-            if not self.may(who, done, ("topic", name)):
+            if not self.may(principal, done, ("topic", name)):
                 return False
-        return self.permits(who, action, resource)
+        return self.permits(principal, action, resource)
 
-    def forbids(self, who: Principal, action: Action, resource: Resource) -> bool:
+    def forbids(self, principal: Principal, action: Action, resource: Resource) -> bool:
         """Whether a permission denies it, whatever others allow."""
         return False
 
-    def permits(self, who: Principal, action: Action, resource: Resource) -> bool:
+    def permits(self, principal: Principal, action: Action, resource: Resource) -> bool:
         """What permissions say of it."""
         return True
 
-    def may_some(self, who: Principal, kinds: Sequence[Kind]) -> bool:
+    def may_some(self, principal: Principal, kinds: Sequence[Kind]) -> bool:
         """Whether they may do anything to things of these kinds."""
         return True
 
-    def check(self, who: Principal, action: Action, resource: Resource) -> None:
+    def check(self, principal: Principal, action: Action, resource: Resource) -> None:
         """`NotPermittedError` if they may not."""
         kind, name = resource
         # Most of what is asked, answered without a call: `may` says the same.
@@ -139,15 +141,15 @@ class Access:
             kind == "group"
             or (kind == "topic" and (action != "consume" or not name.startswith(INTERNAL_PREFIXES)))
         )
-        allowed = is_open or self.may(who, action, resource)
+        allowed = is_open or self.may(principal, action, resource)
         if action in ADMINISTRATION and self.audit is not None:
-            self.audit.asked(who, action, resource, allowed)
+            self.audit.decided(principal, action, resource, allowed)
         if not allowed:
-            raise not_permitted(who, action, kind, f"{kind} {name}")
+            raise not_permitted(principal, action, kind, f"{kind} {name}")
 
 
-def not_permitted(who: Principal, action: Action, kind: str, thing: str) -> NotPermittedError:
+def not_permitted(principal: Principal, action: Action, kind: str, thing: str) -> NotPermittedError:
     """What somebody is told who may not do that to a thing of a kind."""
-    error = NotPermittedError(f"{who.name or who.address} may not {action} {thing}")
+    error = NotPermittedError(f"{principal.name or principal.address} may not {action} {thing}")
     error.kind = kind
     return error

@@ -125,7 +125,7 @@ class LogState(NamedTuple):
     first_ms: int
 
 
-class State(NamedTuple):
+class BrokerState(NamedTuple):
     """How the broker runs: its counters, what waits for its time, what is not as it should be."""
 
     started_ms: int
@@ -184,29 +184,29 @@ class Admin:
 
     # -- topics --------------------------------------------------------------------------------
 
-    def create_topic(self, who: Principal, config: TopicConfig) -> None:
+    def create_topic(self, principal: Principal, config: TopicConfig) -> None:
         """Create a topic, or change its settings."""
-        self.access.check(who, "create", ("topic", config.name))
+        self.access.check(principal, "create", ("topic", config.name))
         self.topic_table.put(config)
 
-    def delete_topic(self, who: Principal, topic: str, also: Sequence[Change] = ()) -> None:
+    def delete_topic(self, principal: Principal, topic: str, also: Sequence[Change] = ()) -> None:
         """Forget a topic, every group's position in it, and its queues; and make these changes."""
-        self.access.check(who, "delete", ("topic", topic))
+        self.access.check(principal, "delete", ("topic", topic))
         self.topic_table.delete(topic, [*self.offsets.removal(topic=topic), *also])
         self.writer.delete_topic(topic)
         self.stats.forget(topic)
 
-    def delete_queues(self, who: Principal, topic: str) -> None:
+    def delete_queues(self, principal: Principal, topic: str) -> None:
         """Remove the queues of a topic that does not exist any more."""
-        self.access.check(who, "delete", ("topic", topic))
+        self.access.check(principal, "delete", ("topic", topic))
         self.writer.delete_topic(topic)
 
-    def unused_topics(self, who: Principal) -> list[str]:
+    def unused_topics(self, principal: Principal) -> list[str]:
         """The topics that do not exist any more, but have queues.
 
         The broker's own topics, and light queues, have queues without having settings.
         """
-        self.access.check(who, "describe", ("broker", "names"))
+        self.access.check(principal, "describe", ("broker", "names"))
         kept = (OWN_PREFIX, self.topic_table.naming.reserved_prefix, LIGHT_QUEUE_PREFIX)
         return [
             topic
@@ -214,9 +214,9 @@ class Admin:
             if self.topic_table.get(topic) is None and not topic.startswith(kept)
         ]
 
-    def system_topics(self, who: Principal) -> list[str]:
+    def system_topics(self, principal: Principal) -> list[str]:
         """The topics that are the broker's own, also those that are created on demand only."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(principal, "describe", ("broker", self.name))
         topics = self.topic_table
         names = {config.name for config in topics.all() if topics.is_system(config.name)}
         return sorted(topics.system_names | names)
@@ -225,31 +225,31 @@ class Admin:
         """Whether a name is one of the broker's own."""
         return self.topic_table.is_system(topic)
 
-    def _seen(self, who: Principal, kind: Kind, found: list[_Named]) -> list[_Named]:
+    def _seen(self, principal: Principal, kind: Kind, found: list[_Named]) -> list[_Named]:
         """Those that they may know of."""
         if self.access.is_open:
             return found
-        return [each for each in found if self.access.may(who, "describe", (kind, each.name))]
+        return [each for each in found if self.access.may(principal, "describe", (kind, each.name))]
 
-    def _check_topic(self, who: Principal, group: str, topic: str) -> None:
+    def _check_topic(self, principal: Principal, group: str, topic: str) -> None:
         """They must be allowed to know of it; a group's retry topic is its own."""
         if topic != self.topic_table.naming.retry_topic(group):
-            self.access.check(who, "describe", ("topic", topic))
+            self.access.check(principal, "describe", ("topic", topic))
 
-    def _known(self, who: Principal, kind: Kind, names: list[str]) -> list[str]:
+    def _known(self, principal: Principal, kind: Kind, names: list[str]) -> list[str]:
         """Those of some names that they may know of."""
         if self.access.is_open:
             return names
-        return [each for each in names if self.access.may(who, "describe", (kind, each))]
+        return [each for each in names if self.access.may(principal, "describe", (kind, each))]
 
-    def topics(self, who: Principal) -> tuple[DataVersion, list[TopicConfig]]:
+    def topics(self, principal: Principal) -> tuple[DataVersion, list[TopicConfig]]:
         """Every topic, in the order of creation, and the version of the whole set."""
-        self.access.check(who, "describe", ("broker", self.name))
-        return self.topic_table.version, self._seen(who, "topic", self.topic_table.all())
+        self.access.check(principal, "describe", ("broker", self.name))
+        return self.topic_table.version, self._seen(principal, "topic", self.topic_table.all())
 
-    def topic_stats(self, who: Principal, topic: str) -> TopicStats:
+    def topic_stats(self, principal: Principal, topic: str) -> TopicStats:
         """Every queue of a topic, the empty ones too."""
-        self.access.check(who, "describe", ("topic", topic))
+        self.access.check(principal, "describe", ("topic", topic))
         config = self.topic_table.require(topic)
         queues = []
         for queue_id in range(config.queues):
@@ -265,15 +265,17 @@ class Admin:
             return 0
         return self.store.store_time(topic, queue_id, offset) or 0
 
-    def groups_of_topic(self, who: Principal, topic: str) -> list[str]:
+    def groups_of_topic(self, principal: Principal, topic: str) -> list[str]:
         """Who consumes a topic, now or by a position it keeps."""
-        self.access.check(who, "describe", ("topic", topic))
+        self.access.check(principal, "describe", ("topic", topic))
         found = sorted(self.members.groups_of_topic(topic) | set(self.offsets.groups_of(topic)))
-        return self._known(who, "group", found)
+        return self._known(principal, "group", found)
 
-    def unread(self, who: Principal, deleted: Mapping[tuple[str, int], int]) -> dict[str, int]:
+    def unread(
+        self, principal: Principal, deleted: Mapping[tuple[str, int], int]
+    ) -> dict[str, int]:
         """Of messages that retention just deleted, how many each group had not read yet."""
-        self.access.check(who, "describe", ("broker", "names"))
+        self.access.check(principal, "describe", ("broker", "names"))
         lost: dict[str, int] = {}
         for (topic, queue_id), count in deleted.items():
             start = self.store.min_offset(topic, queue_id)
@@ -286,14 +288,14 @@ class Admin:
 
     # -- groups --------------------------------------------------------------------------------
 
-    def update_group(self, who: Principal, config: GroupConfig) -> None:
+    def update_group(self, principal: Principal, config: GroupConfig) -> None:
         """Create a group, or change its settings."""
-        self.access.check(who, "create", ("group", config.name))
+        self.access.check(principal, "create", ("group", config.name))
         self.group_table.put(config)
 
-    def delete_group(self, who: Principal, group: str, *, clean_offsets: bool) -> None:
+    def delete_group(self, principal: Principal, group: str, *, clean_offsets: bool) -> None:
         """Forget a group, if there is one; with `clean_offsets`, its positions as well."""
-        self.access.check(who, "delete", ("group", group))
+        self.access.check(principal, "delete", ("group", group))
         positions = self.offsets.removal(group=group) if clean_offsets else []
         if self.group_table.get(group) is not None:
             self.group_table.delete(group, positions)
@@ -301,50 +303,52 @@ class Admin:
         elif positions:
             self.tables.write(positions)
 
-    def groups(self, who: Principal) -> tuple[DataVersion, list[GroupConfig]]:
+    def groups(self, principal: Principal) -> tuple[DataVersion, list[GroupConfig]]:
         """Every consumer group, in the order of creation, and the version of the whole set."""
-        self.access.check(who, "describe", ("broker", self.name))
-        return self.group_table.version, self._seen(who, "group", self.group_table.all())
+        self.access.check(principal, "describe", ("broker", self.name))
+        return self.group_table.version, self._seen(principal, "group", self.group_table.all())
 
-    def topics_of_group(self, who: Principal, group: str) -> list[str]:
+    def topics_of_group(self, principal: Principal, group: str) -> list[str]:
         """The topics in which a group has a position."""
-        self.access.check(who, "describe", ("group", group))
-        return self._known(who, "topic", self.offsets.topics_of(group))
+        self.access.check(principal, "describe", ("group", group))
+        return self._known(principal, "topic", self.offsets.topics_of(group))
 
-    def subscription(self, who: Principal, group: str, topic: str) -> Subscription | None:
+    def subscription(self, principal: Principal, group: str, topic: str) -> Subscription | None:
         """What a live group subscribes to."""
-        self.access.check(who, "describe", ("group", group))
+        self.access.check(principal, "describe", ("group", group))
         return self.members.subscription(group, topic)
 
-    def producers(self, who: Principal) -> dict[str, list[Member]]:
+    def producers(self, principal: Principal) -> dict[str, list[Member]]:
         """The live members of every producer group, in the order they came."""
-        self.access.check(who, "describe", ("broker", "names"))
+        self.access.check(principal, "describe", ("broker", "names"))
         return {group: self.members.producers(group) for group in self.members.producer_groups()}
 
-    def request_modes(self, who: Principal) -> dict[tuple[str, str], RequestMode]:
+    def request_modes(self, principal: Principal) -> dict[tuple[str, str], RequestMode]:
         """How groups consume topics, by topic and group, where that is not the default."""
-        self.access.check(who, "describe", ("broker", "names"))
+        self.access.check(principal, "describe", ("broker", "names"))
         return self.modes.all()
 
-    def set_request_mode(self, who: Principal, group: str, topic: str, mode: RequestMode) -> None:
+    def set_request_mode(
+        self, principal: Principal, group: str, topic: str, mode: RequestMode
+    ) -> None:
         """Choose how a group consumes a topic from now on."""
-        self.access.check(who, "alter", ("group", group))
-        self._check_topic(who, group, topic)
+        self.access.check(principal, "alter", ("group", group))
+        self._check_topic(principal, group, topic)
         self.modes.set(group, topic, mode)
 
     def consume_stats(
-        self, who: Principal, group: str, topic: str | None = None, topics: Iterable[str] = ()
+        self, principal: Principal, group: str, topic: str | None = None, topics: Iterable[str] = ()
     ) -> ConsumeStats:
         """How far a group is: in `topics`, else in `topic`, else wherever it has a position.
 
         Unless `topics` are named, those are left out to which no live member subscribes any more.
         """
-        self.access.check(who, "describe", ("group", group))
+        self.access.check(principal, "describe", ("group", group))
         named = [topic] if topic else list(topics)
         for each in named:
-            self._check_topic(who, group, each)
+            self._check_topic(principal, group, each)
         if not named and not self.access.is_open:
-            known = self._known(who, "topic", self.offsets.topics_of(group))
+            known = self._known(principal, "topic", self.offsets.topics_of(group))
             stats = self._consume_stats(group)
             return stats._replace(queues=[each for each in stats.queues if each.topic in known])
         return self._consume_stats(group, topic, topics)
@@ -382,10 +386,10 @@ class Admin:
         )
 
     def all_consume_stats(
-        self, who: Principal, *, ordered_only: bool = False
+        self, principal: Principal, *, ordered_only: bool = False
     ) -> list[ConsumeStats]:
         """How far every group is, one entry per group and topic."""
-        self.access.check(who, "describe", ("broker", "names"))
+        self.access.check(principal, "describe", ("broker", "names"))
         found = []
         topics = self.offsets.topics_by_group()
         for group in self.group_table.all():
@@ -397,10 +401,12 @@ class Admin:
                         found.append(stats)
         return found
 
-    def consume_time_spans(self, who: Principal, group: str, topic: str) -> list[ConsumeTimeSpan]:
+    def consume_time_spans(
+        self, principal: Principal, group: str, topic: str
+    ) -> list[ConsumeTimeSpan]:
         """Per queue, from when to when its messages are and how far in time the group is."""
-        self.access.check(who, "describe", ("group", group))
-        self._check_topic(who, group, topic)
+        self.access.check(principal, "describe", ("group", group))
+        self._check_topic(principal, group, topic)
         config = self.topic_table.require(topic)
         spans = []
         for queue_id in range(config.write_queues):
@@ -424,22 +430,22 @@ class Admin:
 
     def reset_offsets(
         self,
-        who: Principal,
+        principal: Principal,
         group: str,
         topic: str,
         time_ms: int,
         *,
         queue_id: int = -1,
         offset: int | None = None,
-        places: Mapping[int, int] | None = None,
+        starts: Mapping[int, int] | None = None,
     ) -> dict[int, int]:
         """Move a group to a time (-1: to the end), or one queue of it to an offset.
 
         The answer is the new position of each queue. Live members go there with their next pull.
-        `places` is what `offsets_at` found, for those who had a worker look.
+        `starts` is what `offsets_at` found, for those who had a worker look.
         """
-        self.access.check(who, "alter", ("group", group))
-        self._check_topic(who, group, topic)
+        self.access.check(principal, "alter", ("group", group))
+        self._check_topic(principal, group, topic)
         config = self.topic_table.require(topic)
         if self.group_table.get(group) is None:
             raise GroupNotFoundError(f"group {group} does not exist")
@@ -447,7 +453,7 @@ class Admin:
             raise InvalidQueueError(f"queueId[{queue_id}] is illegal, {config}")
         if queue_id < 0 or offset is None or offset == -1:
             queues = range(config.read_queues) if queue_id < 0 else (queue_id,)
-            moved = dict(places or self._offsets_at(topic, queues, time_ms))
+            moved = dict(starts or self._offsets_at(topic, queues, time_ms))
         else:
             start = self.store.min_offset(topic, queue_id)
             end = self.store.max_offset(topic, queue_id)
@@ -463,10 +469,10 @@ class Admin:
         return moved
 
     def offsets_at(
-        self, who: Principal, topic: str, queues: Iterable[int], time_ms: int
+        self, principal: Principal, topic: str, queues: Iterable[int], time_ms: int
     ) -> dict[int, int]:
         """Where in each queue a time is; -1 is the end."""
-        self.access.check(who, "describe", ("topic", topic))
+        self.access.check(principal, "describe", ("topic", topic))
         return self._offsets_at(topic, queues, time_ms)
 
     def _offsets_at(self, topic: str, queues: Iterable[int], time_ms: int) -> dict[int, int]:
@@ -476,47 +482,61 @@ class Admin:
         return {each: store.offset_by_time(topic, each, time_ms) for each in queues}
 
     def move_back(
-        self, who: Principal, group: str, topic: str, places: Mapping[int, int]
+        self, principal: Principal, group: str, topic: str, starts: Mapping[int, int]
     ) -> dict[int, int]:
         """Move queues to these places, except those that are not there yet; where each is then."""
-        self.access.check(who, "alter", ("group", group))
+        self.access.check(principal, "alter", ("group", group))
         if self.group_table.get(group) is None:
             raise GroupNotFoundError(f"Group {group} does not exist")
         positions: dict[int, int] = {}
-        for each, wanted in places.items():
+        for each, wanted in starts.items():
             current = self.offsets.get(group, topic, each)
             if current is not None and current <= wanted:
                 positions[each] = current
             else:
-                positions |= self.reset_offsets(who, group, topic, 0, queue_id=each, offset=wanted)
+                positions |= self.reset_offsets(
+                    principal, group, topic, 0, queue_id=each, offset=wanted
+                )
         return positions
 
     def clone_offsets(
-        self, who: Principal, source: str, target: str, topic: str = "", *, offline: bool = False
+        self,
+        principal: Principal,
+        source: str,
+        target: str,
+        topic: str = "",
+        *,
+        offline: bool = False,
     ) -> list[str]:
         """Put a group where another is, in one topic or in all of its topics; which they were."""
-        self.access.check(who, "alter", ("group", target))
-        cloned = self.topics_to_clone(who, source, target, topic, offline=offline)
+        self.access.check(principal, "alter", ("group", target))
+        cloned = self.topics_to_clone(principal, source, target, topic, offline=offline)
         for each in cloned:
             self.offsets.clone(source, target, each)
         return cloned
 
     def topics_to_clone(
-        self, who: Principal, source: str, target: str, topic: str = "", *, offline: bool = False
+        self,
+        principal: Principal,
+        source: str,
+        target: str,
+        topic: str = "",
+        *,
+        offline: bool = False,
     ) -> list[str]:
         """In which topics `clone_offsets` would put a group where another is."""
-        self.access.check(who, "describe", ("group", source))
+        self.access.check(principal, "describe", ("group", source))
         check_name(target, "group", InvalidGroupError)
         topics = [topic] if topic else self.offsets.topics_of(source)
         live = self.members.group(source)
         if live is not None and live.subscriptions and not offline:
             topics = [each for each in topics if each in live.subscriptions]
         there = [each for each in topics if self.topic_table.get(each) is not None]
-        return self._known(who, "topic", there)
+        return self._known(principal, "topic", there)
 
     def least_offsets(
         self,
-        who: Principal,
+        principal: Principal,
         topic: str,
         compare_group: str = "",
         without_groups: Iterable[str] = (),
@@ -525,7 +545,7 @@ class Admin:
 
         A queue in which `compare_group` is behind that one gets the largest offset there is.
         """
-        self.access.check(who, "describe", ("topic", topic))
+        self.access.check(principal, "describe", ("topic", topic))
         excluded = set(without_groups)
         least: dict[int, int] = {}
         for group in self.offsets.groups_of(topic):
@@ -539,19 +559,19 @@ class Admin:
         return least
 
     def positions(
-        self, who: Principal
+        self, principal: Principal
     ) -> tuple[DataVersion, dict[tuple[str, str], dict[int, int]]]:
         """The positions of all groups, by group and topic, and the version of the whole set."""
-        self.access.check(who, "describe", ("broker", "names"))
+        self.access.check(principal, "describe", ("broker", "names"))
         return self.versions[self.offsets.name], self.offsets.all()
 
     # -- messages ------------------------------------------------------------------------------
 
     def queue_entries(
-        self, who: Principal, topic: str, queue_id: int, offset: int, count: int
+        self, principal: Principal, topic: str, queue_id: int, offset: int, count: int
     ) -> QueueEntries | None:
         """Entries of a queue, none if they would begin outside of it; None if there is no queue."""
-        self.access.check(who, "describe", ("topic", topic))
+        self.access.check(principal, "describe", ("topic", topic))
         queue = self.store.queue_table.find(topic, queue_id)
         if queue is None:
             return None
@@ -560,76 +580,78 @@ class Admin:
         data = queue.read_entries(offset, count) if first <= offset < end else b""
         return QueueEntries(data, start, end)
 
-    def delayed(self, who: Principal) -> tuple[DataVersion, dict[int, tuple[int, int]]]:
+    def delayed(self, principal: Principal) -> tuple[DataVersion, dict[int, tuple[int, int]]]:
         """How far each delay level has been delivered and where it ends, and their version."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(principal, "describe", ("broker", self.name))
         return self.versions[self.delay.name], self.delay.progress()
 
-    def timer_checkpoint(self, who: Principal) -> tuple[int, int]:
+    def timer_checkpoint(self, principal: Principal) -> tuple[int, int]:
         """How far timed messages are delivered; see `Timers.checkpoint`."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(principal, "describe", ("broker", self.name))
         return self.timers.checkpoint
 
-    def count_timed(self, who: Principal, on_counted: OnCounted) -> None:
+    def count_timed(self, principal: Principal, on_counted: OnCounted) -> None:
         """Call back with how many timed messages of each topic wait."""
-        self.access.check(who, "describe", ("broker", "names"))
+        self.access.check(principal, "describe", ("broker", "names"))
         self.timers.count_by_topic(on_counted)
 
-    def half_places(self, who: Principal) -> list[int]:
+    def half_offsets(self, principal: Principal) -> list[int]:
         """Where the half messages are that are open, the oldest first."""
-        self.access.check(who, "describe", ("broker", "names"))
-        return list(self.checkback.places.values())
+        self.access.check(principal, "describe", ("broker", "names"))
+        return list(self.checkback.log_offsets.values())
 
-    def open_halves(self, who: Principal, log_offsets: Iterable[int]) -> list[tuple[Message, int]]:
+    def open_halves(
+        self, principal: Principal, log_offsets: Iterable[int]
+    ) -> list[tuple[Message, int]]:
         """These half messages, each with how often producers were asked; from the disk."""
-        self.access.check(who, "describe", ("broker", "names"))
+        self.access.check(principal, "describe", ("broker", "names"))
         return self.checkback.open_halves(log_offsets)
 
-    def find_given_up(self, who: Principal, message_id: str) -> Message:
+    def find_given_up(self, principal: Principal, message_id: str) -> Message:
         """A transaction that was put away; it may have to be read from the disk."""
-        self.access.check(who, "alter", ("broker", self.name))
+        self.access.check(principal, "alter", ("broker", self.name))
         return self.checkback.find_given_up(message_id)
 
     def resume_check(
-        self, who: Principal, message_id: str, on_stored: OnStored, token: Any = None
+        self, principal: Principal, message_id: str, on_stored: OnStored, token: Any = None
     ) -> None:
         """Begin again to ask about a transaction that was put away."""
-        self.access.check(who, "alter", ("broker", self.name))
+        self.access.check(principal, "alter", ("broker", self.name))
         self.checkback.resume(message_id, on_stored, token)
 
     # -- the broker ----------------------------------------------------------------------------
 
-    def state(self, who: Principal) -> State:
+    def state(self, principal: Principal) -> BrokerState:
         """How the broker runs."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(principal, "describe", ("broker", self.name))
         stats, wheel, members = self.stats, self.timers.wheel, self.members
-        return State(
+        return BrokerState(
             stats.started_ms, stats.totals, stats.yesterday_morning, stats.today_morning,
             stats.rates(), self.delay.progress(), wheel.count,
             self.store.max_offset(TIMER_TOPIC, 0) - wheel.end,
-            self._known(who, "group", members.mismatched_groups()),
+            self._known(principal, "group", members.mismatched_groups()),
             members.mismatches_total, [each.size for each in self.store.damage],
             self.store.mending.mended, self.tables.aside() + self.lease_tables.aside(),
         )  # fmt: skip
 
-    def measures(self, who: Principal) -> Measures:
+    def measures(self, principal: Principal) -> Measures:
         """What is measured all the time, to be read and not changed."""
-        self.access.check(who, "describe", ("broker", "names"))
+        self.access.check(principal, "describe", ("broker", "names"))
         writer, stats = self.writer, self.stats
         return Measures(
             writer.append_seconds, writer.confirm_seconds, self.store.flush_seconds,
             stats.topic_put, stats.group_get, stats.sent_back,
         )  # fmt: skip
 
-    def refusal(self, who: Principal) -> str:
+    def refusal(self, principal: Principal) -> str:
         """Why messages are refused now; empty if they are not."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(principal, "describe", ("broker", self.name))
         found = self.store.refusal
         return "" if found is None else str(found)
 
-    def log_state(self, who: Principal) -> LogState:
+    def log_state(self, principal: Principal) -> LogState:
         """How the log is on its disk."""
-        self.access.check(who, "describe", ("broker", self.name))
+        self.access.check(principal, "describe", ("broker", self.name))
         store = self.store
         try:
             first_ms = store.message_at(store.log_min).store_ms
@@ -641,10 +663,10 @@ class Admin:
         )
 
     def statistic(
-        self, who: Principal, name: str, key: str
+        self, principal: Principal, name: str, key: str
     ) -> tuple[Statistic, Statistic, Statistic]:
         """A counter by RocketMQ's name, over a minute, an hour and a day."""
-        self.access.check(who, "describe", ("broker", "names"))
+        self.access.check(principal, "describe", ("broker", "names"))
         found = self.stats.find(name, key)
         if found is None:
             raise StatisticNotFoundError(f"the stats <{name}> <{key}> not exist")

@@ -1,8 +1,8 @@
 """The broker: the only door for gateways, with every verb that they have, over one store.
 
 The parts do what is asked; here it is decided whether who asks may have it. Whatever is done for a
-peer, or told to one, has `who` as its first argument. No method blocks, none is a coroutine: an
-answer that has to wait is given later, by a callback.
+peer, or told to one, has `principal` as its first argument. No method blocks, none is a coroutine:
+an answer that has to wait is given later, by a callback.
 """
 
 import logging
@@ -22,7 +22,7 @@ from onelog.core.durable.writer import OnStored
 from onelog.core.filters.tags import Subscription
 from onelog.core.leases.lending import OnLeased
 from onelog.core.leases.supply import LeaseRequest
-from onelog.core.looking import Looking
+from onelog.core.looking import Queries
 from onelog.core.membership.assignment import RequestMode
 from onelog.core.membership.locks import Queue
 from onelog.core.membership.members import PULLED_MS, Client, ConsumerData, LiveGroup
@@ -47,7 +47,7 @@ from onelog.store.outcomes import Aborted
 from onelog.store.reader import Fetched
 
 if TYPE_CHECKING:
-    from onelog.core.transactions.transactional_ids import Transaction
+    from onelog.core.transactions.transactional_ids import InPlaceTransaction
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ UNIT_SUBSCRIBED_FLAG = 2
 """The sys flag of the retry topic of a group in unit mode."""
 
 
-class Broker(Looking):
+class Broker(Queries):
     """One broker. Gateways use its methods, `admin`, `hooks` and `config`; parts are its own."""
 
     # -- for who runs it -----------------------------------------------------------------------
@@ -67,7 +67,7 @@ class Broker(Looking):
         node_id: int,
         require_coordinator: Callable[[str], None],
         partitions: Callable[[TopicConfig], int],
-        tell_others: "Callable[[Transaction], bool]",
+        tell_others: "Callable[[InPlaceTransaction], bool]",
     ) -> None:
         """Other brokers look after some groups and transactional ids, and have a part in what is
         shared out, and in transactions: how to know of that, and to tell them of an end."""
@@ -100,7 +100,7 @@ class Broker(Looking):
 
     def publish(
         self,
-        who: Principal,
+        principal: Principal,
         message: NewMessage,
         on_stored: OnStored,
         token: Any = None,
@@ -109,27 +109,27 @@ class Broker(Looking):
         """Store a message with this tick's others; see `Publisher.publish`."""
         if self._guarded:
             senders = self._senders
-            if who is not senders.last or message[0] not in senders.places:
-                self._check_sender(who, message[0])
+            if principal is not senders.last or message[0] not in senders.scopes:
+                self._check_sender(principal, message[0])
         self.publisher.publish(message, on_stored, token, intent)
 
-    def _check_sender(self, who: Principal, topic: str) -> None:
+    def _check_sender(self, principal: Principal, topic: str) -> None:
         """They must be allowed to send there; that they are, is known from then on."""
-        if not self._senders.turn_to(who, topic):
-            self.access.check(who, "publish", ("topic", topic))
-            self._senders.remember(who, topic)
+        if not self._senders.turn_to(principal, topic):
+            self.access.check(principal, "publish", ("topic", topic))
+            self._senders.remember(principal, topic)
 
     def publish_many(
-        self, who: Principal, run: NewRun, on_stored: OnStored, token: Any = None
+        self, principal: Principal, run: NewRun, on_stored: OnStored, token: Any = None
     ) -> None:
         """Store messages of one queue side by side; see `Publisher.publish_many`."""
         if self._guarded:
-            self._check_sender(who, run.topic)
+            self._check_sender(principal, run.topic)
         self.publisher.publish_many(run, on_stored, token)
 
     def publish_batch(
         self,
-        who: Principal,
+        principal: Principal,
         message: NewMessage,
         stamp: Stamp | None,
         on_stored: OnStored,
@@ -137,34 +137,34 @@ class Broker(Looking):
     ) -> None:
         """Store a batch of another form than RocketMQ's; see `BatchProducers.publish`."""
         if self._guarded:
-            self._check_sender(who, message.topic)
+            self._check_sender(principal, message.topic)
         self.batch_producers.publish(message, stamp, on_stored, token)
 
-    def require_replicas(self, who: Principal, needed: int) -> None:
+    def require_replicas(self, principal: Principal, needed: int) -> None:
         """`ReplicasMissingError` if there are too few for a message that has to be confirmed."""
         self.durability.require_replicas(needed)
 
-    def new_producer_id(self, who: Principal) -> int:
+    def new_producer_id(self, principal: Principal) -> int:
         """An id for a producer that numbers its batches."""
-        self.access.check(who, "publish", ("broker", self.config.name))
+        self.access.check(principal, "publish", ("broker", self.config.name))
         return self.batch_producers.new_id()
 
-    def publish_now(self, who: Principal, message: NewMessage) -> Appended | None:
+    def publish_now(self, principal: Principal, message: NewMessage) -> Appended | None:
         """Store a plain message at once; None if that cannot be done for it, or not now.
 
         It is to be accounted for (`account`) in the same tick.
         """
         if self._guarded:
-            self._check_sender(who, message.topic)
+            self._check_sender(principal, message.topic)
         return self.writer.write_alone(message) if self.publisher.is_plain(message) else None
 
     def account(self, stored: Sequence[NewMessage], appended: Sequence[Appended]) -> None:
         """Count what `publish_now` stored, and tell those who wait for it."""
         self.writer.account(stored, appended)
 
-    def admit(self, who: Principal, message: NewMessage) -> NewMessage:
+    def admit(self, principal: Principal, message: NewMessage) -> NewMessage:
         """The message as `publish` would store it, or what is wrong with it."""
-        self.access.check(who, "publish", ("topic", message.topic))
+        self.access.check(principal, "publish", ("topic", message.topic))
         return self.publisher.admitted(message)
 
     def check_sizes(self, body_bytes: int, properties_bytes: int) -> None:
@@ -172,15 +172,15 @@ class Broker(Looking):
         self.publisher.check_sizes(body_bytes, properties_bytes)
 
     def create_topic_for_send(
-        self, who: Principal, topic: str, default_topic: str, queues: int, sys_flag: int = 0
+        self, principal: Principal, topic: str, default_topic: str, queues: int, sys_flag: int = 0
     ) -> TopicConfig:
         """The topic of a message that could not be sent for want of it, made if that is allowed."""
-        self.access.check(who, "create", ("topic", topic))
+        self.access.check(principal, "create", ("topic", topic))
         return self.topics.create_for_send(topic, default_topic, queues, sys_flag)
 
     def send_back(
         self,
-        who: Principal,
+        principal: Principal,
         group: str,
         log_offset: int,
         delay_level: int,
@@ -195,14 +195,14 @@ class Broker(Looking):
 
         Where a record holds many messages of another form, the unique key says which.
         """
-        self.access.check(who, "consume", ("group", group))
+        self.access.check(principal, "consume", ("group", group))
         self.groups.require(group)
-        record = self._seen_message(who, log_offset, group)
+        record = self._seen_message(principal, log_offset, group)
         try:
             message = named_by(record, unique_key, self.reader.unpacking)
         except ColdError as cold:
             later = partial(
-                self._send_back_again, who, group, log_offset, delay_level, on_stored, token,
+                self._send_back_again, principal, group, log_offset, delay_level, on_stored, token,
                 retries_max=retries_max, unit_mode=unit_mode, unique_key=unique_key,
             )  # fmt: skip
             self.prepare(cold, later)
@@ -216,23 +216,29 @@ class Broker(Looking):
         self.stats.sent_back.add((message.topic, group), 1, message.size)
 
     def _send_back_again(
-        self, who: Principal, group: str, log_offset: int, delay_level: int, on_stored: OnStored,
-        token: Any, **terms: Any,
-    ) -> None:  # fmt: skip
+        self,
+        principal: Principal,
+        group: str,
+        log_offset: int,
+        delay_level: int,
+        on_stored: OnStored,
+        token: Any,
+        **terms: Any,
+    ) -> None:
         """`send_back` of what is unpacked now; what goes wrong is told."""
         try:
-            self.send_back(who, group, log_offset, delay_level, on_stored, token, **terms)
+            self.send_back(principal, group, log_offset, delay_level, on_stored, token, **terms)
         except OnelogError as error:
             on_stored(token, None, error)
 
-    def find_scheduled(self, who: Principal, topic: str, unique_key: str) -> list[Message]:
+    def find_scheduled(self, principal: Principal, topic: str, unique_key: str) -> list[Message]:
         """Timed messages with a unique key that were meant for a topic; for a worker to ask."""
-        self.access.check(who, "publish", ("topic", topic))
+        self.access.check(principal, "publish", ("topic", topic))
         return self.timers.find_scheduled(unique_key)
 
     def recall(
         self,
-        who: Principal,
+        principal: Principal,
         topic: str,
         unique_key: str,
         on_stored: OnStored,
@@ -241,14 +247,14 @@ class Broker(Looking):
         group: str = "",
     ) -> bool:
         """Take a timed message back; `RecallError` if it is due, False if none is scheduled."""
-        self.access.check(who, "publish", ("topic", topic))
+        self.access.check(principal, "publish", ("topic", topic))
         return self.timers.recall(topic, unique_key, on_stored, token, group=group)
 
     # -- transactions --------------------------------------------------------------------------
 
     def commit_half(
         self,
-        who: Principal,
+        principal: Principal,
         group: str,
         half_offset: int,
         log_offset: int,
@@ -259,7 +265,7 @@ class Broker(Looking):
         intent_of: Callable[[NewMessage], Intent | None] = lambda message: None,
     ) -> None:
         """Deliver a half message, with the intent that is told then; see `Transactions.commit`."""
-        self._check_half(who, group, half_offset, log_offset)
+        self._check_half(principal, group, half_offset, log_offset)
 
         def becomes(message: NewMessage) -> NewMessage:
             intent = intent_of(message)
@@ -271,7 +277,7 @@ class Broker(Looking):
 
     def roll_back_half(
         self,
-        who: Principal,
+        principal: Principal,
         group: str,
         half_offset: int,
         log_offset: int,
@@ -281,47 +287,54 @@ class Broker(Looking):
         checked: bool = False,
     ) -> None:
         """Forget a half message; see `Transactions.roll_back`."""
-        self._check_half(who, group, half_offset, log_offset)
+        self._check_half(principal, group, half_offset, log_offset)
         self.transactions.roll_back(
             group, half_offset, log_offset, on_stored, token, checked=checked
         )
 
-    def _check_half(self, who: Principal, group: str, half_offset: int, log_offset: int) -> None:
+    def _check_half(
+        self, principal: Principal, group: str, half_offset: int, log_offset: int
+    ) -> None:
         """They must be allowed to send where the half message goes; else there is none for them."""
-        self.access.check(who, "publish", ("group", group))
+        self.access.check(principal, "publish", ("group", group))
         if self._guarded:
             topic = self.transactions.topic_of(half_offset, log_offset)
-            if topic is not None and not self.access.may(who, "publish", ("topic", topic)):
+            if topic is not None and not self.access.may(principal, "publish", ("topic", topic)):
                 raise TransactionNotFoundError(NOT_OPEN.format(half_offset))
 
-    def begin(self, who: Principal, owner: Hashable, name: str = "") -> None:
+    def begin(self, principal: Principal, owner: Hashable, name: str = "") -> None:
         """Begin a staged transaction of an owner; see `StagedTransactions`."""
-        self.access.check(who, "publish", ("broker", self.config.name))
+        self.access.check(principal, "publish", ("broker", self.config.name))
         self.staged.begin(owner, name)
 
     def stage(
-        self, who: Principal, owner: Hashable, name: str, messages: Sequence[NewMessage]
+        self, principal: Principal, owner: Hashable, name: str, messages: Sequence[NewMessage]
     ) -> None:
         """Add messages to a staged transaction."""
         for topic in {message.topic for message in messages}:
-            self.access.check(who, "publish", ("topic", topic))
+            self.access.check(principal, "publish", ("topic", topic))
         self.staged.stage(owner, name, messages)
 
     def commit(
-        self, who: Principal, owner: Hashable, name: str, on_committed: OnStored, token: Any = None
+        self,
+        principal: Principal,
+        owner: Hashable,
+        name: str,
+        on_committed: OnStored,
+        token: Any = None,
     ) -> None:
         """Store all that a transaction has staged."""
-        self.access.check(who, "publish", ("broker", self.config.name))
+        self.access.check(principal, "publish", ("broker", self.config.name))
         self.staged.commit(owner, name, on_committed, token)
 
-    def abort(self, who: Principal, owner: Hashable, name: str = "") -> None:
+    def abort(self, principal: Principal, owner: Hashable, name: str = "") -> None:
         """Forget all that a transaction has staged."""
-        self.access.check(who, "publish", ("broker", self.config.name))
+        self.access.check(principal, "publish", ("broker", self.config.name))
         self.staged.abort(owner, name)
 
     def stage_batch(
         self,
-        who: Principal,
+        principal: Principal,
         query: str,
         batch: int,
         attempt: str,
@@ -332,13 +345,13 @@ class Broker(Looking):
         one_off: bool = False,
     ) -> None:
         """Store a part of a batch that a query prepares; see `PreparedBatches.stage`."""
-        self.access.check(who, "publish", ("topic", run.topic))
-        self._check_query(who, query)
+        self.access.check(principal, "publish", ("topic", run.topic))
+        self._check_query(principal, query)
         self.prepared_batches.stage(query, batch, attempt, run, on_stored, token, one_off=one_off)
 
     def commit_batch(
         self,
-        who: Principal,
+        principal: Principal,
         query: str,
         batch: int,
         parts: Sequence[int],
@@ -349,30 +362,35 @@ class Broker(Looking):
         one_off: bool = False,
     ) -> None:
         """Deliver a prepared batch; see `PreparedBatches.commit`."""
-        self._check_query(who, query)
+        self._check_query(principal, query)
         self.prepared_batches.commit(
             query, batch, parts, on_committed, token, note=note, one_off=one_off
         )
 
-    def last_batch(self, who: Principal, query: str) -> tuple[int | None, str]:
+    def last_batch(self, principal: Principal, query: str) -> tuple[int | None, str]:
         """The last batch that a query has committed, if any, and what it noted with it."""
-        self._check_query(who, query)
+        self._check_query(principal, query)
         return self.prepared_batches.last_batch(query), self.prepared_batches.note(query)
 
-    def _check_query(self, who: Principal, query: str) -> None:
+    def _check_query(self, principal: Principal, query: str) -> None:
         """Batches are of a query as transactions are of a transactional id: who numbers them can
         make those of others too late. A name that nobody can guess is nobody else's."""
-        self.access.check(who, "publish", ("broker", self.config.name))
+        self.access.check(principal, "publish", ("broker", self.config.name))
         if not _UNGUESSABLE.fullmatch(query):
-            self.access.check(who, "publish", ("transaction", query))
+            self.access.check(principal, "publish", ("transaction", query))
 
     # -- fetching ------------------------------------------------------------------------------
 
     def subscription(
-        self, who: Principal, group: str, topic: str, channel: Hashable = None, version: int = 0
+        self,
+        principal: Principal,
+        group: str,
+        topic: str,
+        channel: Hashable = None,
+        version: int = 0,
     ) -> Subscription:
         """What a consumer's pull is filtered by; it must be at least as young as the consumer's."""
-        self._check_consumer(who, group, topic)
+        self._check_consumer(principal, group, topic)
         config = self.groups.require(group)
         self.topics.require(topic)
         found = self.members.subscription(group, topic, channel)
@@ -392,7 +410,7 @@ class Broker(Looking):
 
     def fetch(
         self,
-        who: Principal,
+        principal: Principal,
         cursors: Sequence[Cursor],
         limits: Limits,
         wait_ms: int,
@@ -403,17 +421,19 @@ class Broker(Looking):
         """The next messages at some cursors, now or when there are enough; see `Fetches.fetch`."""
         if self._guarded:
             for cursor in cursors:
-                self._check_consumer(who, cursor.group, cursor.topic)
+                self._check_consumer(principal, cursor.group, cursor.topic)
         if owner is not None and cursors:
             group, topic, queue_id = cursors[0][:3]
             if group is not None and self.members.pulled(group, topic, queue_id, owner):
                 wait_ms = min(wait_ms, PULLED_MS)
         self.fetches.fetch(cursors, limits, wait_ms, on_fetched, owner, token)
 
-    def suggested_broker(self, who: Principal, group: str, fetched: Fetched, far_bytes: int) -> int:
+    def suggested_broker(
+        self, principal: Principal, group: str, fetched: Fetched, far_bytes: int
+    ) -> int:
         """The id of that broker of the set which a group should read from next."""
         if self._guarded:
-            self.access.check(who, "consume", ("group", group))
+            self.access.check(principal, "consume", ("group", group))
         return self.fetches.suggested_broker(group, fetched, far_bytes)
 
     def messages_in(self, record: Message, begin: int = 0) -> Iterator[tuple[int, Neutral]]:
@@ -427,29 +447,29 @@ class Broker(Looking):
 
     def prepare(self, cold: ColdError, then: Callable[[], None]) -> None:
         """Have a worker do what a `ColdError` says, and go on."""
-        self.warming.prepare(self.reader, cold.ranges, then)
+        self.cold_reads.prepare(self.reader, cold.ranges, then)
 
     def in_line(self, find: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Have a worker look into what takes memory unpacked; see `Warming.in_line`."""
-        self.warming.in_line(find, then)
+        self.cold_reads.in_line(find, then)
 
     def settled(
-        self, who: Principal, topic: str, queue_id: int, begin: int, end: int
+        self, principal: Principal, topic: str, queue_id: int, begin: int, end: int
     ) -> tuple[int, list[Aborted]]:
         """Up to where transactions in a queue have ended, and which of them failed in a stretch."""
         if self._guarded:
-            self.access.check(who, "consume", ("topic", topic))
+            self.access.check(principal, "consume", ("topic", topic))
         producers = self.batch_producers
         stable = producers.stable_end(topic, queue_id, self.store.max_offset(topic, queue_id))
-        left = self.compaction.remains.get((topic, queue_id))
+        left = self.compaction.compacted.get((topic, queue_id))
         if left is not None:
             begin = max(begin, left.end)  # What was compacted is of no transaction.
         return stable, producers.aborted_between(topic, queue_id, begin, end)
 
-    def stable_ends(self, who: Principal, topic: str) -> dict[int, int]:
+    def stable_ends(self, principal: Principal, topic: str) -> dict[int, int]:
         """Of each queue with a transaction that has not ended, where the first one begins."""
         if self._guarded:
-            self.access.check(who, "describe", ("topic", topic))
+            self.access.check(principal, "describe", ("topic", topic))
         found = {}
         for queue_id in range(self.topics.require(topic).queues):
             end = int(self.store.max_offset(topic, queue_id))
@@ -459,10 +479,10 @@ class Broker(Looking):
         return found
 
     def may_follow(
-        self, who: Principal, group: str, topic: str, queue_id: int, offset: int
+        self, principal: Principal, group: str, topic: str, queue_id: int, offset: int
     ) -> bool:
         """Whether the next message to come to a queue, at `offset`, may be handed to the group."""
-        self._check_consumer(who, group, topic)
+        self._check_consumer(principal, group, topic)
         config, settings = self.groups.get(group), self.topics.get(topic)
         return (
             config is not None
@@ -481,7 +501,7 @@ class Broker(Looking):
 
     def watch(
         self,
-        who: Principal,
+        principal: Principal,
         topic: str,
         queue_id: int,
         wait_ms: int,
@@ -493,7 +513,7 @@ class Broker(Looking):
         The answer is for `unwatch`; None if too many wait already.
         """
         if self._guarded:
-            self.access.check(who, "consume", ("topic", topic))
+            self.access.check(principal, "consume", ("topic", topic))
         return self.waiting.wait(((topic, queue_id),), wait_ms, woken, ready=ready)
 
     def unwatch(self, wait: Wait) -> None:
@@ -504,7 +524,7 @@ class Broker(Looking):
 
     def lease(
         self,
-        who: Principal,
+        principal: Principal,
         request: LeaseRequest,
         wait_ms: int,
         on_leased: OnLeased,
@@ -514,12 +534,12 @@ class Broker(Looking):
         """Messages of some queues for a while, now or when there are some; see `Lending.lease`."""
         self._require_served()
         if self._guarded:
-            self._check_lease(who, request)
+            self._check_lease(principal, request)
         self.lending.lease(request, wait_ms, on_leased, owner, token)
 
-    def delete_light_queue(self, who: Principal, name: str) -> None:
+    def delete_light_queue(self, principal: Principal, name: str) -> None:
         """Forget a light queue, and every group's position and leases in it."""
-        self.access.check(who, "delete", ("topic", name))
+        self.access.check(principal, "delete", ("topic", name))
         self.tables.write(self.offsets.removal(topic=name))
         self.leases.forget_topic(name)
         self.writer.delete_topic(name)
@@ -530,16 +550,16 @@ class Broker(Looking):
         if self._for_master is not None:
             raise self._for_master
 
-    def _check_lease(self, who: Principal, request: LeaseRequest) -> None:
+    def _check_lease(self, principal: Principal, request: LeaseRequest) -> None:
         """They must be allowed the group, and all topics but those where it tries again."""
         group, topics = request.group, {topic for topic, _ in request.keys}
-        self.access.check(who, "consume", ("group", group))
+        self.access.check(principal, "consume", ("group", group))
         for topic in topics - {self.naming.lease_retry_topic(group, topic) for topic in topics}:
-            self._check_consumer(who, group, topic)
+            self._check_consumer(principal, group, topic)
 
-    def unread(self, who: Principal, request: LeaseRequest) -> tuple[list[Cursor], int]:
+    def unread(self, principal: Principal, request: LeaseRequest) -> tuple[list[Cursor], int]:
         """Where the messages begin that a request would be given next, and how many there are."""
-        self._check_lease(who, request)
+        self._check_lease(principal, request)
         store, leases = self.store, self.leases
         cursors = []
         left = 0
@@ -550,23 +570,23 @@ class Broker(Looking):
             cursors.append(Cursor(None, topic, queue_id, offset))
         return cursors, left
 
-    def held(self, who: Principal, group: str, topic: str, queue_id: int) -> int:
+    def held(self, principal: Principal, group: str, topic: str, queue_id: int) -> int:
         """How many requests of a group for a queue, or for all queues, are held."""
-        self._check_consumer(who, group, topic)
+        self._check_consumer(principal, group, topic)
         return self.lending.held(group, topic, queue_id)
 
     def acknowledge(
-        self, who: Principal, group: str, topic: str, queue_id: int, offset: int, handle: int
+        self, principal: Principal, group: str, topic: str, queue_id: int, offset: int, handle: int
     ) -> None:
         """A leased message is done; `LeaseNotFoundError` if it is not out under that handle."""
         self._require_served()
         if self._guarded:
-            self.access.check(who, "consume", ("group", group))
+            self.access.check(principal, "consume", ("group", group))
         self.leases.acknowledge(group, topic, queue_id, offset, handle)
 
     def acknowledge_some(
         self,
-        who: Principal,
+        principal: Principal,
         group: str,
         topic: str,
         queue_id: int,
@@ -576,12 +596,12 @@ class Broker(Looking):
         """Those messages are done that are out under that handle; how many these were."""
         self._require_served()
         if self._guarded:
-            self.access.check(who, "consume", ("group", group))
+            self.access.check(principal, "consume", ("group", group))
         return self.leases.acknowledge_some(group, topic, queue_id, offsets, handle)
 
     def extend(
         self,
-        who: Principal,
+        principal: Principal,
         group: str,
         topic: str,
         queue_id: int,
@@ -591,12 +611,12 @@ class Broker(Looking):
     ) -> int:
         """Lease a message for another time from now on, under the handle that is the answer."""
         self._require_served()
-        self.access.check(who, "consume", ("group", group))
+        self.access.check(principal, "consume", ("group", group))
         return self.leases.extend(group, topic, queue_id, offset, handle, invisible_ms)
 
     def release(
         self,
-        who: Principal,
+        principal: Principal,
         group: str,
         topic: str,
         queue_id: int,
@@ -608,17 +628,17 @@ class Broker(Looking):
     ) -> None:
         """Give a message back, for now or for later; see `Leases.release`."""
         self._require_served()
-        self.access.check(who, "consume", ("group", group))
+        self.access.check(principal, "consume", ("group", group))
         self.leases.release(
             group, topic, queue_id, offset, handle, after_ms=after_ms, to_back=to_back
         )
 
     def reject(
-        self, who: Principal, group: str, topic: str, queue_id: int, offset: int, handle: int
+        self, principal: Principal, group: str, topic: str, queue_id: int, offset: int, handle: int
     ) -> None:
         """A message is useless: it goes where its policy sends such."""
         self._require_served()
-        self.access.check(who, "consume", ("group", group))
+        self.access.check(principal, "consume", ("group", group))
         self.leases.reject(group, topic, queue_id, offset, handle)
 
     def when_leases_safe(self, callback: WhenSafe) -> None:
@@ -628,11 +648,11 @@ class Broker(Looking):
     # -- positions -----------------------------------------------------------------------------
 
     def commit_offset(
-        self, who: Principal, group: str, topic: str, queue_id: int, offset: int
+        self, principal: Principal, group: str, topic: str, queue_id: int, offset: int
     ) -> None:
         """A group has consumed everything below `offset`. It must exist; a commit makes none."""
         self._require_served()
-        self._check_consumer(who, group, topic)
+        self._check_consumer(principal, group, topic)
         if self.groups.get(group) is None:
             raise GroupNotFoundError(f"Group {group} not exist!")
         settings = self.topics.require(topic)
@@ -644,7 +664,7 @@ class Broker(Looking):
 
     def query_offset(
         self,
-        who: Principal,
+        principal: Principal,
         group: str,
         topic: str,
         queue_id: int,
@@ -652,7 +672,7 @@ class Broker(Looking):
         zero_if_missing: bool = True,
     ) -> int | None:
         """Where a starting consumer goes on; None if it has to decide that itself."""
-        self._check_consumer(who, group, topic)
+        self._check_consumer(principal, group, topic)
         self.durability.require_current()
         return self.offsets.query(group, topic, queue_id, zero_if_missing=zero_if_missing)
 
@@ -660,13 +680,13 @@ class Broker(Looking):
 
     def heartbeat(
         self,
-        who: Principal,
+        principal: Principal,
         client: Client,
         consumers: Sequence[ConsumerData],
         producer_groups: Sequence[str],
     ) -> bool:
         """A client is alive, in these groups. True if a consumer group changed by that."""
-        self._check_member(who, [data.group for data in consumers], producer_groups)
+        self._check_member(principal, [data.group for data in consumers], producer_groups)
         changed = False
         for data in consumers:
             try:
@@ -685,31 +705,33 @@ class Broker(Looking):
         return changed
 
     def _check_member(
-        self, who: Principal, consumer_groups: Iterable[str], producer_groups: Iterable[str]
+        self, principal: Principal, consumer_groups: Iterable[str], producer_groups: Iterable[str]
     ) -> None:
         for group in consumer_groups:
-            self.access.check(who, "consume", ("group", group))
+            self.access.check(principal, "consume", ("group", group))
         for group in producer_groups:
-            self.access.check(who, "publish", ("group", group))
+            self.access.check(principal, "publish", ("group", group))
 
     def _is_ordered(self, topic: str) -> bool:
         config = self.topics.get(topic)
         return config is not None and config.order
 
-    def still_there(self, who: Principal, client: Client, group: str) -> bool:
+    def refresh_membership(self, principal: Principal, client: Client, group: str) -> bool:
         """A client is alive, as it was; False if the consumer group does not know it."""
-        self.access.check(who, "consume", ("group", group))
-        return self.members.consumer_still_there(client, group)
+        self.access.check(principal, "consume", ("group", group))
+        return self.members.refresh_consumer(client, group)
 
     def unregister(
         self,
-        who: Principal,
+        principal: Principal,
         channel: Hashable,
         consumer_group: str | None,
         producer_group: str | None,
     ) -> None:
         """A client leaves its groups."""
-        self._check_member(who, filter(None, [consumer_group]), filter(None, [producer_group]))
+        self._check_member(
+            principal, filter(None, [consumer_group]), filter(None, [producer_group])
+        )
         if consumer_group:
             group = self.groups.get(consumer_group)
             notify = group is None or group.notify_members
@@ -719,39 +741,41 @@ class Broker(Looking):
 
     def channel_closed(self, channel: Hashable) -> None:
         """A connection is gone, and with it everything that hung on it."""
-        self.looks.owner_gone(channel)
+        self.pending_reads.owner_gone(channel)
         self.staged.owner_gone(channel)
         self.routing.owner_gone(channel)
         self.workqueues.owner_gone(channel)
         self.members.channel_closed(channel)
 
-    def live_group(self, who: Principal, group: str) -> LiveGroup | None:
+    def live_group(self, principal: Principal, group: str) -> LiveGroup | None:
         """A group's live members and how they consume; None if there are none."""
-        self.access.check(who, "describe", ("group", group))
+        self.access.check(principal, "describe", ("group", group))
         return self.members.group(group)
 
-    def find_client(self, who: Principal, client_id: str) -> Client | None:
+    def find_client(self, principal: Principal, client_id: str) -> Client | None:
         """A live client by its id: a producer, or one that is only known to consume."""
-        self.access.check(who, "describe", ("broker", self.config.name))
+        self.access.check(principal, "describe", ("broker", self.config.name))
         member = self.members.producer_by_id(client_id)
         for group in self.members.live_groups():
             member = member or group.find(client_id)
         return None if member is None else member.client
 
     def lock(
-        self, who: Principal, group: str, client_id: str, queues: Iterable[Queue]
+        self, principal: Principal, group: str, client_id: str, queues: Iterable[Queue]
     ) -> list[Queue]:
         """Give queues to one member of a group for itself; those that it has then."""
         self._require_served()
-        self.access.check(who, "consume", ("group", group))
+        self.access.check(principal, "consume", ("group", group))
         return self.locks.lock(group, client_id, queues)
 
-    def unlock(self, who: Principal, group: str, client_id: str, queues: Iterable[Queue]) -> None:
+    def unlock(
+        self, principal: Principal, group: str, client_id: str, queues: Iterable[Queue]
+    ) -> None:
         """Take queues back from a member."""
-        self.access.check(who, "consume", ("group", group))
+        self.access.check(principal, "consume", ("group", group))
         self.locks.unlock(group, client_id, queues)
 
-    def request_mode(self, who: Principal, group: str, topic: str) -> RequestMode:
+    def request_mode(self, principal: Principal, group: str, topic: str) -> RequestMode:
         """How a group shall consume a topic."""
-        self.access.check(who, "consume", ("group", group))
+        self.access.check(principal, "consume", ("group", group))
         return self.request_modes.of(group, topic)

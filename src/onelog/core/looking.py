@@ -6,9 +6,9 @@ Every question says who asks. Nothing here changes anything but `delete_before`.
 from typing import TYPE_CHECKING
 
 from onelog.core.access import Principal, not_permitted
+from onelog.core.assembly import Assembly
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
-from onelog.core.parts import Parts
 from onelog.core.routing.names import named_for_access
 from onelog.core.transactions.in_place import Producer
 from onelog.errors import NotPermittedError, OffsetOutOfRangeError
@@ -17,63 +17,63 @@ from onelog.names import OWN_PREFIX
 
 if TYPE_CHECKING:
     from onelog.core.cursors.times import Dated
-    from onelog.core.workqueues.keeping import Pin
+    from onelog.core.workqueues.retention_holds import RetentionHold
 
 
-class Looking(Parts):
+class Queries(Assembly):
     """The part of a broker that is asked."""
 
-    def _check_consumer(self, who: Principal, group: str | None, topic: str) -> None:
+    def _check_consumer(self, principal: Principal, group: str | None, topic: str) -> None:
         """They must be allowed the group, and the topic; a group's retry topic is its own."""
         if self._guarded or topic.startswith(OWN_PREFIX):
             if group is not None:
-                self.access.check(who, "consume", ("group", group))
+                self.access.check(principal, "consume", ("group", group))
             if group is None or topic != self.naming.retry_topic(group):
-                self.access.check(who, "consume", ("topic", topic))
+                self.access.check(principal, "consume", ("topic", topic))
 
-    def topic(self, who: Principal, name: str) -> TopicConfig:
+    def topic(self, principal: Principal, name: str) -> TopicConfig:
         """A topic's settings, or `TopicNotFoundError`."""
         if self._guarded:
-            self.access.check(who, "describe", ("topic", name))
+            self.access.check(principal, "describe", ("topic", name))
         return self.topics.require(name)
 
-    def consumed_topic(self, who: Principal, group: str, topic: str) -> TopicConfig:
+    def consumed_topic(self, principal: Principal, group: str, topic: str) -> TopicConfig:
         """The settings of a topic that a group consumes; its retry topic is its own."""
-        self._check_consumer(who, group, topic)
+        self._check_consumer(principal, group, topic)
         return self.topics.require(topic)
 
-    def find_topic(self, who: Principal, name: str) -> TopicConfig | None:
+    def find_topic(self, principal: Principal, name: str) -> TopicConfig | None:
         """A topic's settings, if it exists."""
         if self._guarded:
-            self.access.check(who, "describe", ("topic", name))
+            self.access.check(principal, "describe", ("topic", name))
         return self.topics.get(name)
 
-    def group(self, who: Principal, name: str) -> GroupConfig:
+    def group(self, principal: Principal, name: str) -> GroupConfig:
         """A consumer group's settings; created on first use where that is allowed."""
-        self.access.check(who, "describe", ("group", name))
+        self.access.check(principal, "describe", ("group", name))
         return self.groups.require(name)
 
-    def find_group(self, who: Principal, name: str) -> GroupConfig | None:
+    def find_group(self, principal: Principal, name: str) -> GroupConfig | None:
         """A consumer group's settings, if it exists."""
         if self._guarded:
-            self.access.check(who, "describe", ("group", name))
+            self.access.check(principal, "describe", ("group", name))
         return self.groups.get(name)
 
-    def min_offset(self, who: Principal, topic: str, queue_id: int) -> int:
+    def min_offset(self, principal: Principal, topic: str, queue_id: int) -> int:
         """Where a queue begins."""
-        self.access.check(who, "describe", ("topic", topic))
+        self.access.check(principal, "describe", ("topic", topic))
         return self.store.min_offset(topic, queue_id)
 
-    def delete_before(self, who: Principal, topic: str, queue_id: int, offset: int) -> int:
+    def delete_before(self, principal: Principal, topic: str, queue_id: int, offset: int) -> int:
         """Delete the first messages of a queue, -1 for all; where it begins then."""
-        self.access.check(who, "delete", ("topic", topic))
+        self.access.check(principal, "delete", ("topic", topic))
         return self.starts.delete_before(topic, queue_id, offset)
 
     def producers_of(
-        self, who: Principal, topic: str, queue_id: int
+        self, principal: Principal, topic: str, queue_id: int
     ) -> list[tuple[int, Producer, int]]:
         """Who numbers batches in a queue, and where their transactions begin, -1 if none does."""
-        self.access.check(who, "describe", ("topic", topic))
+        self.access.check(principal, "describe", ("topic", topic))
         return self.batch_producers.of(topic, queue_id)
 
     def require_current(self) -> None:
@@ -81,87 +81,91 @@ class Looking(Parts):
         self.durability.require_current()
 
     def first_offset_behind(
-        self, who: Principal, topic: str, queue_id: int, log_offset: int
+        self, principal: Principal, topic: str, queue_id: int, log_offset: int
     ) -> int:
         """The first message of a queue that lies there in the log or behind; or the queue's end."""
-        self.access.check(who, "describe", ("topic", topic))
+        self.access.check(principal, "describe", ("topic", topic))
         low = int(self.store.min_offset(topic, queue_id))
         high = int(self.store.max_offset(topic, queue_id))
         while low < high:
             middle = (low + high) // 2
-            entry = self.store.place(topic, queue_id, middle)
+            entry = self.store.entry_at(topic, queue_id, middle)
             if entry is None or entry[0] < log_offset:
                 low = middle + 1
             else:
                 high = middle
         return low
 
-    def max_offset(self, who: Principal, topic: str, queue_id: int, *, rough: bool = False) -> int:
+    def max_offset(
+        self, principal: Principal, topic: str, queue_id: int, *, rough: bool = False
+    ) -> int:
         """Where a queue ends; `rough`: where it ended a moment ago will do."""
-        self.access.check(who, "describe", ("topic", topic))
+        self.access.check(principal, "describe", ("topic", topic))
         if not rough:
             self.durability.require_current()
         return self.store.max_offset(topic, queue_id)
 
     def offset_by_time(
-        self, who: Principal, topic: str, queue_id: int, time_ms: int, upper: bool = False
+        self, principal: Principal, topic: str, queue_id: int, time_ms: int, upper: bool = False
     ) -> int:
         """Where in a queue a time is; for a worker to ask."""
-        self.access.check(who, "describe", ("topic", topic))
+        self.access.check(principal, "describe", ("topic", topic))
         self.durability.require_current()
         found = self.store.offset_by_time(topic, queue_id, time_ms, upper)
-        left = self.compaction.remains.get((topic, queue_id))
+        left = self.compaction.compacted.get((topic, queue_id))
         # What is left was stored again since: a time before its end is where the queue begins.
         if left is not None and found <= left.end:
             return self.store.min_offset(topic, queue_id)
         return found
 
     def first_message_since(
-        self, who: Principal, topic: str, queue_id: int, time_ms: int
+        self, principal: Principal, topic: str, queue_id: int, time_ms: int
     ) -> "Dated | None":
         """The first message of a queue that was made then or later; for a worker to ask."""
         from onelog.core.cursors import times  # What reads other forms, few need.
 
-        self.access.check(who, "describe", ("topic", topic))
-        left = self.compaction.remains.get((topic, queue_id))
+        self.access.check(principal, "describe", ("topic", topic))
+        left = self.compaction.compacted.get((topic, queue_id))
         return times.first_since(self.store, topic, queue_id, time_ms, left)
 
-    def latest_message(self, who: Principal, topic: str, queue_id: int) -> "Dated | None":
+    def latest_message(self, principal: Principal, topic: str, queue_id: int) -> "Dated | None":
         """The message of a queue that was made last; for a worker to ask."""
         from onelog.core.cursors import times
 
-        self.access.check(who, "describe", ("topic", topic))
-        left = self.compaction.remains.get((topic, queue_id))
+        self.access.check(principal, "describe", ("topic", topic))
+        left = self.compaction.compacted.get((topic, queue_id))
         return times.latest(self.store, topic, queue_id, left)
 
-    def earliest_time(self, who: Principal, topic: str, queue_id: int) -> int:
+    def earliest_time(self, principal: Principal, topic: str, queue_id: int) -> int:
         """When the oldest message of a queue was stored; -1 if it has none."""
-        self.access.check(who, "describe", ("topic", topic))
+        self.access.check(principal, "describe", ("topic", topic))
         start = self.store.min_offset(topic, queue_id)
         stored_ms = self.store.store_time(topic, queue_id, start)
         return -1 if stored_ms is None else stored_ms
 
     def find_by_key(
-        self, who: Principal, topic: str, key: str, begin_ms: int, end_ms: int, count_max: int
+        self, principal: Principal, topic: str, key: str, begin_ms: int, end_ms: int, count_max: int
     ) -> list[Message]:
         """Messages with a key or unique key that were stored in a time, newest first."""
-        self.access.check(who, "consume", ("topic", topic))
+        self.access.check(principal, "consume", ("topic", topic))
         found = self.store.find_by_key(topic, key, begin_ms, end_ms, count_max)
         return [self.store.message_at(at) for at in found]
 
-    def message_at(self, who: Principal, log_offset: int) -> Message:
+    def message_at(self, principal: Principal, log_offset: int) -> Message:
         """The message whose record starts at a log offset."""
-        return self._seen_message(who, log_offset)
+        return self._seen_message(principal, log_offset)
 
-    def _seen_message(self, who: Principal, log_offset: int, group: str | None = None) -> Message:
+    def _seen_message(
+        self, principal: Principal, log_offset: int, group: str | None = None
+    ) -> Message:
         """The same, if they may consume it; they are not told which topic it would be of."""
         message = self._confirmed_message(log_offset)
         try:
-            self._check_consumer(who, group, message.topic)
+            self._check_consumer(principal, group, message.topic)
         except NotPermittedError as error:
-            place = f"what is at log offset {log_offset}"
+            address = f"what is at log offset {log_offset}"
             # A name for it here would keep it, and all that it knows, until the collector comes.
-            raise not_permitted(who, "consume", error.kind, place) from None
+            raise not_permitted(principal, "consume", error.kind, address) from None
         return message
 
     def _confirmed_message(self, log_offset: int) -> Message:
@@ -170,22 +174,22 @@ class Looking(Parts):
             raise OffsetOutOfRangeError(f"no message is at log offset {log_offset}")
         return self.store.message_at(log_offset)
 
-    def message_by_id(self, who: Principal, message_id: str) -> Message:
+    def message_by_id(self, principal: Principal, message_id: str) -> Message:
         """The message with an offset message id."""
-        return self._seen_message(who, self.store.message_by_id(message_id).log_offset)
+        return self._seen_message(principal, self.store.message_by_id(message_id).log_offset)
 
     def is_warm(self, log_offset: int) -> bool:
         """Whether the record at a log offset, if there is one, can be read without waiting."""
         return self.store.is_record_warm(log_offset)
 
-    def log_pins(self, who: Principal) -> "list[Pin]":
+    def log_holds(self, principal: Principal) -> "list[RetentionHold]":
         """The declared queues that the log has to be kept for, however old it is."""
-        self.access.check(who, "describe", ("broker", self.config.name))
-        pins = self.keeping.pins()
+        self.access.check(principal, "describe", ("broker", self.config.name))
+        holds = self.retention_holds.holds()
         may = self.access.may
         return [
-            pin for pin in pins
-            if may(who, "describe", ("queue", named_for_access(pin.vhost, pin.queue)))
+            pin for pin in holds
+            if may(principal, "describe", ("queue", named_for_access(pin.vhost, pin.queue)))
         ]  # fmt: skip
 
     @property

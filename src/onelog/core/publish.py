@@ -18,7 +18,7 @@ from onelog.core.catalog.topics import COMPACT, MAX_MESSAGE_BYTES, TopicConfig, 
 from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.timers import Timers
-from onelog.core.transactions.half import Transactions
+from onelog.core.transactions.half import HalfMessages
 from onelog.errors import (
     EmptyMessageError,
     InvalidQueueError,
@@ -42,7 +42,7 @@ class Intent(NamedTuple):
     delay_level: int = 0
     """Delivered after the delay of that level, from 1 on; it goes before a time."""
     half: bool = False
-    """Delivered when its transaction is committed, and then as `Transactions.commit` is told."""
+    """Delivered when its transaction is committed, and then as `HalfMessages.commit` is told."""
     recalls: str | None = None
     """Takes a message back that waits for that time, by its `delete_key`."""
     retries_max: int | None = None
@@ -57,7 +57,7 @@ class Publisher:
     _topics: Topics
     _delay: Delay
     _timers: Timers
-    _transactions: Transactions
+    _transactions: HalfMessages
     _random: Random
     _redirect_retry: Callable[[NewMessage, int | None], NewMessage]
     body_bytes_max: int
@@ -140,9 +140,9 @@ class Publisher:
         )
         return run._replace(queue_id=first.queue_id, sys_flag=first.sys_flag)
 
-    def tell_places(self) -> None:
+    def report_offsets(self) -> None:
         """From now on there are messages with a `Placed`."""
-        self._writer.tells_places = True
+        self._writer.reports_offsets = True
 
     def end_tick(self) -> None:
         """Write what this tick has so far."""

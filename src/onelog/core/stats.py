@@ -258,8 +258,8 @@ class Stats:
                 if sample[0] <= now - period_ms:
                     first = sample
             span_s = max(1, now - first[0]) / 1000
-            for place, name in enumerate(rates, start=1):
-                rates[name].append((last[place] - first[place]) / span_s)
+            for column, name in enumerate(rates, start=1):
+                rates[name].append((last[column] - first[column]) / span_s)
         return {name: (values[0], values[1], values[2]) for name, values in rates.items()}
 
     def find(self, name: str, key: str) -> tuple[Statistic, Statistic, Statistic] | None:

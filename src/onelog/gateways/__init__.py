@@ -1,7 +1,8 @@
 """Gateways: a protocol each. They translate requests into the broker's verbs, and answers back.
 
-A gateway is a class that takes a `House`, and has `listen`, `refresh` and `close`; `server` lists
-them all. Gateways do not import each other: what two of them need is here, or in the core.
+A gateway is a class that takes a `GatewayContext`, and has `listen`, `refresh` and `close`;
+`server` lists them all. Gateways do not import each other: what two of them need is here, or in the
+core.
 """
 
 from abc import ABC, abstractmethod
@@ -60,7 +61,7 @@ class FollowerState:
 
 
 @dataclass(slots=True)
-class Standing:
+class ReplicaStatus:
     """What this node is in its replica set, as name servers are told."""
 
     broker_id: int | None = None
@@ -124,7 +125,7 @@ class ClientState:
 
 
 @dataclass(slots=True)
-class House:
+class GatewayContext:
     """What a server gives to every gateway."""
 
     broker: Broker
@@ -147,7 +148,7 @@ class House:
     tls: Tls
     stalls: Stalls
     """How often the event loop was held."""
-    standing: Standing = field(default_factory=Standing)
+    replica_status: ReplicaStatus = field(default_factory=ReplicaStatus)
     connections: Callable[[], Iterable[tuple[str, Connection]]] = tuple
     """Who is connected now, and by which section's protocol."""
     serve_websocket: Callable[[WebSocket, MakeSession], Awaitable[None]] | None = None
@@ -168,11 +169,11 @@ class House:
         self.pop = Pop(self.broker, self.random, self.store_host)
 
     def look_up(
-        self, find: Callable[[], _Found], told: Callable[[Callable[[], _Found]], None]
+        self, find: Callable[[], _Found], then: Callable[[Callable[[], _Found]], None]
     ) -> None:
         """Find something in a worker, which may have to wait for the disk and changes nothing.
 
-        `told` is called in the loop, with a function that returns it or raises what went wrong; it
+        `then` is called in the loop, with a function that returns it or raises what went wrong; it
         does so once.
         """
         if self.lookups >= LOOKUPS_MAX:
@@ -195,12 +196,12 @@ class House:
 
         def end() -> None:
             self.lookups -= 1
-            told(result)
+            then(result)
 
         self.run_lookup(work, end)
 
 
-class Asked(ABC):
+class ClientProbe(ABC):
     """A client that can be asked what RocketMQ's tools want to know, in its own protocol."""
 
     @abstractmethod

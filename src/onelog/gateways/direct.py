@@ -49,11 +49,11 @@ class Direct:
     ) -> None:
         self.broker = broker
         self.host = host
-        self.followers: dict[tuple[str, int], list[Follower]] = {}
+        self.followers: dict[tuple[str, int], list[WaitingConsumer]] = {}
         self._call_soon = call_soon
         self._stored: list[NewMessage] = []
         self._appended: list[Appended] = []
-        self._handed: list[tuple[Follower, int]] = []
+        self._handed: list[tuple[WaitingConsumer, int]] = []
         hooks, end = broker.hooks, self._end_following
         hooks.topic_changed.append(lambda topic, _: end(topic, None))
         hooks.group_changed.append(lambda group, _: end(None, group))
@@ -114,7 +114,7 @@ class DirectLine:
         self._direct = direct
         self.principal = principal
         self._born_host = born_host
-        self._following: set[Follower] = set()
+        self._following: set[WaitingConsumer] = set()
 
     def send(
         self, topic: str, queue_id: int, body: bytes, properties: str, flag: int, born_ms: int
@@ -151,15 +151,17 @@ class DirectLine:
 
     def follow(
         self, group: str, topic: str, queue_id: int, offset: int, arrived: Arrived
-    ) -> "Follower | None":
+    ) -> "WaitingConsumer | None":
         """Hand over the messages of a queue from `offset` on; None if one is there already."""
-        direct, who = self._direct, self.principal
+        direct, principal = self._direct, self.principal
         try:
-            if not direct.broker.may_follow(who, group, topic, queue_id, offset):
+            if not direct.broker.may_follow(principal, group, topic, queue_id, offset):
                 return None
         except NotPermittedError:
             return None
-        follower = Follower(direct, who, group, topic, queue_id, offset, arrived, self._following)
+        follower = WaitingConsumer(
+            direct, principal, group, topic, queue_id, offset, arrived, self._following
+        )
         return follower if follower.begin() else None
 
     def close(self) -> None:
@@ -169,17 +171,17 @@ class DirectLine:
 
 
 @dataclass(slots=True, eq=False)
-class Follower:
+class WaitingConsumer:
     """A consumer that has everything of a queue, and waits for the next message."""
 
     _direct: Direct
-    _who: Principal
+    _principal: Principal
     group: str
     topic: str
     queue_id: int
     next_offset: int
     _arrived: Arrived
-    _mates: "set[Follower]"
+    _mates: "set[WaitingConsumer]"
     _wait: Wait | None = field(init=False, default=None)
 
     def begin(self) -> bool:
@@ -193,7 +195,7 @@ class Follower:
     def _watch(self) -> bool:
         """Wait for what does not come through `Direct.stored`, and look around now and then."""
         wait = self._direct.broker.watch(
-            self._who, self.topic, self.queue_id, LOOK_MS, self._woken, self._is_behind
+            self._principal, self.topic, self.queue_id, LOOK_MS, self._woken, self._is_behind
         )
         if wait is None:
             return False

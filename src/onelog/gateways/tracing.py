@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from onelog import __version__
 from onelog.config import Loaded
 from onelog.errors import ConfigError, OnelogError, WireError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.message import (
     Appended,
     AppendedRun,
@@ -54,7 +54,7 @@ Found = Iterator[tuple[int, bytes]]
 class Tracing:
     """Makes spans of what is stored. A gateway without a port."""
 
-    def __init__(self, house: House, exporter: "SpanExporter | None" = None) -> None:
+    def __init__(self, context: GatewayContext, exporter: "SpanExporter | None" = None) -> None:
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource
@@ -66,17 +66,17 @@ class Tracing:
             ) from None
         named = {
             "service.name": "onelog", "service.version": __version__,
-            "service.instance.id": house.broker.config.name,
+            "service.instance.id": context.broker.config.name,
         }  # fmt: skip
         self._provider = TracerProvider(resource=Resource.create(named))
         exporter = exporter or OTLPSpanExporter(
-            house.loaded.config.telemetry.traces, timeout=EXPORT_SECONDS_MAX
+            context.loaded.config.telemetry.traces, timeout=EXPORT_SECONDS_MAX
         )
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("onelog.broker", __version__)
-        self._house = house
+        self._context = context
         self._second = self._made = 0
-        house.broker.hooks.stored.append(self._stored)
+        context.broker.hooks.stored.append(self._stored)
 
     async def listen(self) -> None:
         """It has no port."""
@@ -89,13 +89,13 @@ class Tracing:
         await asyncio.to_thread(self._provider.shutdown)
 
     def _stored(
-        self, messages: Sequence[NewMessage | NewRun], places: Sequence[Appended | AppendedRun]
+        self, messages: Sequence[NewMessage | NewRun], stored_at: Sequence[Appended | AppendedRun]
     ) -> None:
-        for message, place in zip(messages, places, strict=True):
+        for message, stored in zip(messages, stored_at, strict=True):
             for number, text in _traced(message):
                 sampled = _SAMPLED.fullmatch(text)
                 if sampled is not None and self._has_room():
-                    self._begin(message, place, number, *sampled.groups())
+                    self._begin(message, stored, number, *sampled.groups())
 
     def _has_room(self) -> bool:
         second = int(time.monotonic())
@@ -105,7 +105,7 @@ class Tracing:
         return self._made <= SPANS_PER_SECOND_MAX
 
     def _begin(
-        self, message: NewMessage | NewRun, place: Appended | AppendedRun, number: int,
+        self, message: NewMessage | NewRun, stored: Appended | AppendedRun, number: int,
         trace_id: bytes, span_id: bytes,
     ) -> None:  # fmt: skip
         from opentelemetry import trace
@@ -115,27 +115,27 @@ class Tracing:
         )
         if not parent.is_valid:
             return
-        now_ms = self._house.clock.now_ms()
+        now_ms = self._context.clock.now_ms()
         is_new = 0 <= now_ms - message.born_ms <= BORN_MS_MAX
         span = self._tracer.start_span(
             f"store {message.topic}",
             trace.set_span_in_context(trace.NonRecordingSpan(parent)),
             trace.SpanKind.SERVER,
-            self._described(message, place, number),
+            self._described(message, stored, number),
             start_time=(message.born_ms if is_new else now_ms) * 1_000_000,
         )
-        self._house.broker.when_durable(partial(_ended, span))
+        self._context.broker.when_durable(partial(_ended, span))
 
     def _described(
-        self, message: NewMessage | NewRun, place: Appended | AppendedRun, number: int
+        self, message: NewMessage | NewRun, stored: Appended | AppendedRun, number: int
     ) -> dict[str, str | int]:
         return {
             "messaging.system": _SYSTEMS.get(Form(form_of(message.sys_flag)), "rocketmq"),
             "messaging.operation.name": "store",
             "messaging.destination.name": message.topic,
             "messaging.destination.partition.id": str(message.queue_id),
-            "messaging.message.id": message_id(self._house.store_host, place.log_offset),
-            "messaging.onelog.queue_offset": place.queue_offset + number,
+            "messaging.message.id": message_id(self._context.store_host, stored.log_offset),
+            "messaging.onelog.queue_offset": stored.queue_offset + number,
         }
 
 

@@ -35,7 +35,7 @@ from onelog.net.connection import Connection, is_here
 from onelog.net.register import is_register
 from onelog.net.remoting import ServerSession
 from onelog.wire.remoting import fields
-from onelog.wire.remoting.administration import from_afar, refusal
+from onelog.wire.remoting.administration import is_remote_request, refusal
 from onelog.wire.remoting.body import Body
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
@@ -86,14 +86,14 @@ class Registry:
         self.routes.delete_missing_topics = switches.delete_topic_with_broker_registration
 
 
-class Answer(NamedTuple):
+class Success(NamedTuple):
     """A successful answer."""
 
     ext: dict[str, str] | None = None
     body: bytes = b""
 
 
-class NameserverSession(ServerSession[Answer]):
+class NameserverSession(ServerSession[Success]):
     """One client, broker or admin tool."""
 
     def __init__(self, connection: Connection, registry: Registry) -> None:
@@ -106,7 +106,7 @@ class NameserverSession(ServerSession[Answer]):
         )
         self.handlers = HANDLERS if self.may_administer else _HANDLERS_FROM_AFAR
 
-    def answer(self, command: Command, answer: Answer) -> None:
+    def answer(self, command: Command, answer: Success) -> None:
         """Send a successful answer."""
         self.reply(command, ext=answer.ext, body=answer.body)
 
@@ -120,7 +120,7 @@ class NameserverSession(ServerSession[Answer]):
             log.info("broker %r of %r left: its connection closed", endpoint[1], endpoint[0])
 
 
-Handler = Callable[[NameserverSession, Command], Answer | None]
+Handler = Callable[[NameserverSession, Command], Success | None]
 
 ERROR_CODES: dict[type[OnelogError], ResponseCode] = {
     InvalidRequestError: ResponseCode.SYSTEM_ERROR,
@@ -139,7 +139,7 @@ def _endpoint(command: Command) -> Endpoint:
     return Endpoint(fields.text(command.ext, "clusterName"), fields.text(command.ext, "brokerAddr"))
 
 
-def register_broker(session: NameserverSession, command: Command) -> Answer:
+def register_broker(session: NameserverSession, command: Command) -> Success:
     """REGISTER_BROKER."""
     ext, registry = command.ext, session.registry
     endpoint = _endpoint(command)
@@ -171,7 +171,7 @@ def register_broker(session: NameserverSession, command: Command) -> Answer:
         answer["masterAddr"] = master.address
     if master.ha_address is not None:
         answer["haServerAddr"] = master.ha_address
-    return Answer(answer, _order_topics(registry))
+    return Success(answer, _order_topics(registry))
 
 
 def _order_topics(registry: Registry) -> bytes:
@@ -183,7 +183,7 @@ def _order_topics(registry: Registry) -> bytes:
         return b""
 
 
-def unregister_broker(session: NameserverSession, command: Command) -> Answer:
+def unregister_broker(session: NameserverSession, command: Command) -> Success:
     """UNREGISTER_BROKER: of an administrator, or of the machine that registered the broker."""
     fields.number(command.ext, "brokerId")
     endpoint = _endpoint(command)
@@ -198,30 +198,30 @@ def unregister_broker(session: NameserverSession, command: Command) -> Answer:
                 )
     if session.registry.routes.unregister(endpoint, fields.text(command.ext, "brokerName")):
         log.info("broker %r of %r left: it said so", endpoint.address, endpoint.cluster)
-    return Answer()
+    return Success()
 
 
-def broker_heartbeat(session: NameserverSession, command: Command) -> Answer:
+def broker_heartbeat(session: NameserverSession, command: Command) -> Success:
     """BROKER_HEARTBEAT."""
     registry = session.registry
     registry.routes.heartbeat(_endpoint(command), registry.clock.now_ms())
-    return Answer()
+    return Success()
 
 
-def query_data_version(session: NameserverSession, command: Command) -> Answer:
+def query_data_version(session: NameserverSession, command: Command) -> Success:
     """QUERY_DATA_VERSION: whether a broker has to send its topics, which is also a heartbeat."""
     registry, endpoint = session.registry, _endpoint(command)
     known = registry.routes.data_version(endpoint)
     is_changed = known is None or known != DataVersion.decode(command.body)
     registry.routes.heartbeat(endpoint, registry.clock.now_ms())
     body = known.encode() if known is not None else b""
-    return Answer({"changed": "true" if is_changed else "false"}, body)
+    return Success({"changed": "true" if is_changed else "false"}, body)
 
 
 # Topics.
 
 
-def route_of_topic(session: NameserverSession, command: Command) -> Answer:
+def route_of_topic(session: NameserverSession, command: Command) -> Success:
     """GET_ROUTEINFO_BY_TOPIC. Standard JSON for all: older clients read it as well."""
     ext, registry = command.ext, session.registry
     topic = fields.text(ext, "topic")
@@ -232,14 +232,14 @@ def route_of_topic(session: NameserverSession, command: Command) -> Answer:
     if registry.switches.order_message_enable:
         conf = registry.kv.get(ORDER_TOPICS, topic)
         route = msgspec.structs.replace(route, order_topic_conf=conf)
-    return Answer(body=route.encode())
+    return Success(body=route.encode())
 
 
-def _told(ask: Callable[[RouteTable, Command], Body]) -> Handler:
+def _query(ask: Callable[[RouteTable, Command], Body]) -> Handler:
     """A handler that answers with what the table says."""
 
-    def handler(session: NameserverSession, command: Command) -> Answer:
-        return Answer(body=ask(session.registry.routes, command).encode())
+    def handler(session: NameserverSession, command: Command) -> Success:
+        return Success(body=ask(session.registry.routes, command).encode())
 
     return handler
 
@@ -251,29 +251,29 @@ def _members(routes: RouteTable, command: Command) -> BrokerMemberGroupAnswer:
 
 
 def _change_perm(change: Callable[[RouteTable, str], int], did: str, counted: str) -> Handler:
-    def handler(session: NameserverSession, command: Command) -> Answer:
+    def handler(session: NameserverSession, command: Command) -> Success:
         name = fields.text(command.ext, "brokerName")
         count = change(session.registry.routes, name)
         log.info("%s %s broker %r: %d topics", session.connection, did, name, count)
-        return Answer({counted: str(count)})
+        return Success({counted: str(count)})
 
     return handler
 
 
-def delete_topic(session: NameserverSession, command: Command) -> Answer:
+def delete_topic(session: NameserverSession, command: Command) -> Success:
     """DELETE_TOPIC_IN_NAMESRV."""
     topic = fields.text(command.ext, "topic")
     session.registry.routes.delete_topic(topic, command.ext.get("clusterName"))
-    return Answer()
+    return Success()
 
 
-def register_topic(session: NameserverSession, command: Command) -> Answer:
+def register_topic(session: NameserverSession, command: Command) -> Success:
     """REGISTER_TOPIC_IN_NAMESRV. As in RocketMQ, unknown brokers are logged, not refused."""
     topic = fields.text(command.ext, "topic")
     queues = TopicRouteData.decode(command.body).queue_datas
     if not session.registry.routes.register_topic(topic, queues):
         log.warning("%s registered topic %r on unknown brokers", session.connection, topic)
-    return Answer()
+    return Success()
 
 
 # Keys and values.
@@ -323,28 +323,28 @@ def _save(session: NameserverSession, command: Command) -> None:
     session.registry.save_kv(saved)
 
 
-def get_kv(session: NameserverSession, command: Command) -> Answer:
+def get_kv(session: NameserverSession, command: Command) -> Success:
     """GET_KV_CONFIG."""
     namespace, key = fields.text(command.ext, "namespace"), fields.text(command.ext, "key")
     value = session.registry.kv.get(namespace, key)
     if value is None:
         raise KeyNotFoundError(f"No config item, Namespace: {namespace} Key: {key}")
-    return Answer({"value": value})
+    return Success({"value": value})
 
 
-def list_kv(session: NameserverSession, command: Command) -> Answer:
+def list_kv(session: NameserverSession, command: Command) -> Success:
     """GET_KVLIST_BY_NAMESPACE. Nothing but its version, if that is OneLog's own field `known`."""
     namespace, kv = fields.text(command.ext, "namespace"), session.registry.kv
     version = {"version": kv.version(namespace)}
     if command.ext.get("known") == version["version"]:
-        return Answer(version)
-    return Answer(version, kv.namespace(namespace).encode())
+        return Success(version)
+    return Success(version, kv.namespace(namespace).encode())
 
 
 # The name server's own configuration.
 
 
-def update_config(session: NameserverSession, command: Command) -> Answer:
+def update_config(session: NameserverSession, command: Command) -> Success:
     """UPDATE_NAMESRV_CONFIG: off unless the operator allowed it (see CVE-2023-37582)."""
     registry = session.registry
     if not registry.config_updates:
@@ -364,16 +364,16 @@ def update_config(session: NameserverSession, command: Command) -> Answer:
     }
     registry.switch(msgspec.structs.replace(registry.switches, **changes))
     log.info("%s changed %s", session.connection, ", ".join(changes) or "nothing")
-    return Answer()
+    return Success()
 
 
-def get_config(session: NameserverSession, command: Command) -> Answer:
+def get_config(session: NameserverSession, command: Command) -> Success:
     """GET_NAMESRV_CONFIG."""
     switches = session.registry.switches
     lines = [
         f"{name}={str(getattr(switches, field)).lower()}\n" for name, field in SWITCH_NAMES.items()
     ]
-    return Answer(body="".join(lines).encode())
+    return Success(body="".join(lines).encode())
 
 
 HANDLERS: dict[int, Handler] = {
@@ -385,8 +385,8 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.UNREGISTER_BROKER: unregister_broker,
     RequestCode.BROKER_HEARTBEAT: broker_heartbeat,
     RequestCode.QUERY_DATA_VERSION: query_data_version,
-    RequestCode.GET_BROKER_MEMBER_GROUP: _told(_members),
-    RequestCode.GET_BROKER_CLUSTER_INFO: _told(lambda routes, _: routes.cluster_info()),
+    RequestCode.GET_BROKER_MEMBER_GROUP: _query(_members),
+    RequestCode.GET_BROKER_CLUSTER_INFO: _query(lambda routes, _: routes.cluster_info()),
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: _change_perm(
         RouteTable.wipe_write, "took write permission from", "wipeTopicCount"
     ),
@@ -396,16 +396,16 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC: route_of_topic,
     RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: register_topic,
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _told(lambda routes, _: routes.topics()),
-    RequestCode.GET_TOPICS_BY_CLUSTER: _told(
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _query(lambda routes, _: routes.topics()),
+    RequestCode.GET_TOPICS_BY_CLUSTER: _query(
         lambda routes, command: routes.topics_of_cluster(fields.text(command.ext, "cluster"))
     ),
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: _told(lambda routes, _: routes.system_topics()),
-    RequestCode.GET_UNIT_TOPIC_LIST: _told(lambda routes, _: routes.topics_with_flags(UNIT_FLAG)),
-    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: _told(
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: _query(lambda routes, _: routes.system_topics()),
+    RequestCode.GET_UNIT_TOPIC_LIST: _query(lambda routes, _: routes.topics_with_flags(UNIT_FLAG)),
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: _query(
         lambda routes, _: routes.topics_with_flags(UNIT_SUBSCRIBED_FLAG)
     ),
-    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _told(
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _query(
         lambda routes, _: routes.topics_with_flags(UNIT_SUBSCRIBED_FLAG, UNIT_FLAG)
     ),
     RequestCode.UPDATE_NAMESRV_CONFIG: update_config,
@@ -413,7 +413,7 @@ HANDLERS: dict[int, Handler] = {
 }
 
 
-_HANDLERS_FROM_AFAR = from_afar(HANDLERS, NameserverSession.refuse_from_afar) | {
+_HANDLERS_FROM_AFAR = is_remote_request(HANDLERS, NameserverSession.refuse_remote) | {
     RequestCode.PUT_KV_CONFIG: put_kv,
     RequestCode.DELETE_KV_CONFIG: delete_kv,
 }

@@ -64,7 +64,7 @@ class MemoryTransport(asyncio.Transport):
         self._paused = False
         self._ended = False
         """Whether the other side will write no more."""
-        self._told_end = False
+        self._end_reported = False
         self._wrote_eof = False
         self._closing = False
         self._lost = False
@@ -203,8 +203,8 @@ class MemoryTransport(asyncio.Transport):
             return
         inbox, other = self._inbox, self._other
         if not inbox:
-            if self._ended and not self._told_end:
-                self._told_end = True
+            if self._ended and not self._end_reported:
+                self._end_reported = True
                 if not self._guard(self._protocol.eof_received):
                     self.close()
             return

@@ -30,7 +30,7 @@ from onelog.wire.remoting.command import (
 from onelog.wire.remoting.compact_header import CompactHeaders
 from onelog.wire.remoting.frame import (
     FRAME_BYTES_MAX,
-    FrameReader,
+    RemotingFrameReader,
     encode_request,
     encode_response,
 )
@@ -54,7 +54,7 @@ class Unanswered:
         raise NotImplementedError
 
 
-class _Asked(Unanswered):
+class _PendingRequest(Unanswered):
     """A request whose answer goes to a function."""
 
     __slots__ = ("_tell",)
@@ -69,7 +69,7 @@ class _Asked(Unanswered):
 class RemotingSession(FramedSession):
     """One peer that speaks remoting."""
 
-    _reader: FrameReader
+    _reader: RemotingFrameReader
     language = "JAVA"
     """What our requests say that we are written in."""
     unanswered_max = 4_096
@@ -83,7 +83,7 @@ class RemotingSession(FramedSession):
         headers: CompactHeaders | None = None,
     ) -> None:
         super().__init__(connection)
-        self._reader = FrameReader(frame_bytes_max, header_bytes_max, headers)
+        self._reader = RemotingFrameReader(frame_bytes_max, header_bytes_max, headers)
         self._unanswered: dict[int, Unanswered] = {}
         self._opaque = 0
         self._sweep: asyncio.TimerHandle | None = None
@@ -136,7 +136,7 @@ class RemotingSession(FramedSession):
             reason = f"{self.connection} owes {self.unanswered_max} answers already"
             loop.call_soon(answered, PeerTimeoutError(reason))
             return
-        opaque = self.expect(_Asked(answered), code, timeout_ms, loop)
+        opaque = self.expect(_PendingRequest(answered), code, timeout_ms, loop)
         self.connection.send(encode_request(code, opaque, ext, body, language=self.language))
 
     def expect(
@@ -269,6 +269,6 @@ class ServerSession(RemotingSession, Generic[_Answer]):
             log.warning("%s: %s", self.connection, reason)
         raise NotPermittedError(reason)
 
-    def refuse_from_afar(self, command: Command) -> NoReturn:
+    def refuse_remote(self, command: Command) -> NoReturn:
         """In the place of handlers that administer."""
         self.refuse(refusal(command.code, self.connection.remote[0]))

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 STALL_MS = 20
 """What is counted."""
-TOLD_MS = 100
+REPORT_MS = 100
 """What is logged, with the stack."""
 QUIET_SECONDS = 10.0
 """Between two reports; what happens meanwhile is counted in the next."""
@@ -78,7 +78,7 @@ class StallWatch:
         self._due = self._beat_seconds = 0.0
         self._sample: tuple[float, list[str]] = (0.0, [])
         """The beat that was late, and what the loop's thread did meanwhile."""
-        self._untold: list[_Held] = []
+        self._unreported: list[_Held] = []
 
     def __enter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -132,10 +132,10 @@ class StallWatch:
         stalls.count += 1
         stalls.total_ms += held_ms
         stalls.longest_ms = max(stalls.longest_ms, held_ms)
-        if held_ms >= TOLD_MS:
+        if held_ms >= REPORT_MS:
             due, stack = self._sample
             stack = stack if due == self._due else []
-            self._untold.append(_Held(held_ms, min(held_ms, cpu_ms), stack))
+            self._unreported.append(_Held(held_ms, min(held_ms, cpu_ms), stack))
 
     # In the other thread.
 
@@ -150,10 +150,10 @@ class StallWatch:
                 log.error(
                     "the event loop is held, since %.1f s:%s", now - due, _lines(self._sample[1])
                 )
-            if self._untold and now >= quiet_until:
+            if self._unreported and now >= quiet_until:
                 quiet_until = now + QUIET_SECONDS
                 self._tell()
-        if self._untold:
+        if self._unreported:
             self._tell()
 
     def _stack(self) -> list[str]:
@@ -166,9 +166,9 @@ class StallWatch:
         ]
 
     def _tell(self) -> None:
-        untold, self._untold = self._untold, []
-        worst = max(untold, key=lambda held: held.ms)
-        others = f", {len(untold) - 1} others for less" if len(untold) > 1 else ""
+        unreported, self._unreported = self._unreported, []
+        worst = max(unreported, key=lambda held: held.ms)
+        others = f", {len(unreported) - 1} others for less" if len(unreported) > 1 else ""
         log.warning(
             "the event loop was held for %d ms (%d ms of them computing)%s; so far %d times:%s",
             worst.ms,

@@ -87,11 +87,11 @@ def encode_run(
     store_ms: int,
     record_crc: bool,
     buffers: list[Buffer],
-    places: list[Appended],
+    appended: list[Appended],
 ) -> int:
     """Encode messages, one after the other from `log_offset` on, until one would pass `stop`.
 
-    Adds to `buffers` what is to be written and to `places` where each message lies, and returns
+    Adds to `buffers` what is to be written and to `appended` where each message lies, and returns
     where the run ends. This is `encode` without a call and a few tuples per message: the loop that
     every message of the broker goes through.
     """
@@ -128,7 +128,7 @@ def encode_run(
                 start,
                 properties,
             )  # fmt: skip
-        places.append(new(Appended, (log_offset, queue_offset, size)))
+        appended.append(new(Appended, (log_offset, queue_offset, size)))
         log_offset += size
     return log_offset
 

@@ -16,9 +16,9 @@ from onelog.replication.registry import (
     Entry,
     ProgressEntry,
     Put,
+    ReplicaSetState,
     Request,
     Snapshot,
-    State,
     View,
     encode,
     view_of,
@@ -67,13 +67,13 @@ class SetStatus:
 
 def status_of(cluster: str, name: str, view: View) -> SetStatus:
     """What a view says of a set."""
-    state = view.state or State(0, -1, (), 0)
+    state = view.state or ReplicaSetState(0, -1, (), 0)
     known = sorted({*view.nodes, *state.in_sync})
     nodes = tuple(_node_status(number, view, state) for number in known)
     return SetStatus(cluster, name, state.epoch, state.replicas, state.in_sync, nodes)
 
 
-def _node_status(number: int, view: View, state: State) -> NodeStatus:
+def _node_status(number: int, view: View, state: ReplicaSetState) -> NodeStatus:
     entry, progress = view.nodes.get(number), view.progress.get(number) or NOWHERE
     master = view.master.id if view.master else -1
     head = view.progress.get(master)
@@ -165,7 +165,7 @@ class ReplicaSet:
         """What etcd has."""
         return view_of(await _patient(self._etcd))
 
-    async def promote(self, node: int | None) -> State:
+    async def promote(self, node: int | None) -> ReplicaSetState:
         """Have the master hand over to a node, or to the best one; nothing acknowledged is lost."""
         view = await self.view()
         master = _master_of(view)
@@ -174,17 +174,17 @@ class ReplicaSet:
         await self._ask(master, Request("hand over", -1 if node is None else node))
         return await self._state()
 
-    async def drain(self, node: int) -> State:
+    async def drain(self, node: int) -> ReplicaSetState:
         """Have a node leave the in-sync set, and mastership, so that it can be stopped."""
         await self._ask(node, Request("drain"))
         return await self._state()
 
-    async def elect(self, node: int) -> State:
+    async def elect(self, node: int) -> ReplicaSetState:
         """Have a node become master whatever it lacks, if there is none."""
         await self._ask(node, Request("elect"))
         return await self._state()
 
-    async def truncate(self, node: int) -> State:
+    async def truncate(self, node: int) -> ReplicaSetState:
         """Have a node follow the master, and give up what the master lacks."""
         await self._ask(node, Request("truncate"))
         return await self._state()
@@ -199,7 +199,7 @@ class ReplicaSet:
                     return
             await asyncio.sleep(JOIN_LOOK_SECONDS)
 
-    async def wait_for(self, node: int, told: Callable[[str], None]) -> None:
+    async def wait_for(self, node: int, report: Callable[[str], None]) -> None:
         """Return when a node is in sync; until then, say how far it is, when that changes.
 
         One that was to be stopped is told that it is not.
@@ -212,21 +212,21 @@ class ReplicaSet:
                 # Not if it is stopping just now: its next start is asked, if need be.
                 with contextlib.suppress(RegistryError, InvalidRequestError, BrokerNotFoundError):
                     await self._ask(node, Request("join"))
-            status = _node_status(node, view, view.state or State(0, -1, (), 0))
+            status = _node_status(node, view, view.state or ReplicaSetState(0, -1, (), 0))
             if status.is_in_sync and status.role != "missing":
                 return
             behind = "not there yet" if status.lag_bytes is None else f"{status.lag_bytes:,} bytes"
             if behind != said:
-                told(f"node {node}: {behind}{' behind' if status.lag_bytes is not None else ''}")
+                report(f"node {node}: {behind}{' behind' if status.lag_bytes is not None else ''}")
                 said = behind
             await asyncio.sleep(JOIN_LOOK_SECONDS)
 
-    async def set_replicas(self, count: int) -> State:
+    async def set_replicas(self, count: int) -> ReplicaSetState:
         """How many nodes are a whole set from now on."""
         await self._ask(_master_of(await self.view()), Request("replicas", count))
         return await self._state()
 
-    async def _state(self) -> State:
+    async def _state(self) -> ReplicaSetState:
         state = (await self.view()).state
         assert state is not None
         return state

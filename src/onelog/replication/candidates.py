@@ -42,8 +42,10 @@ def last_epoch(view: View, *, strangers: bool = True) -> int:
 
     `strangers`: also one whose store may be of another set.
     """
-    told = [progress_of(view, each) for each in view.nodes if strangers or not view.nodes[each].new]
-    known = max((max(each.epoch, each.known_epoch) for each in told), default=0)
+    progress = [
+        progress_of(view, each) for each in view.nodes if strangers or not view.nodes[each].new
+    ]
+    known = max((max(each.epoch, each.known_epoch) for each in progress), default=0)
     return max(known, view.state.epoch if view.state else 0)
 
 

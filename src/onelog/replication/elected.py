@@ -159,7 +159,7 @@ class ElectedRole:
         )  # fmt: skip
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def told(error: OnelogError | None) -> None:
+        def on_started(error: OnelogError | None) -> None:
             if opened.done():
                 return
             if error is None:
@@ -167,7 +167,7 @@ class ElectedRole:
             else:
                 opened.set_exception(error)
 
-        self.replica.start(told)
+        self.replica.start(on_started)
         await opened
         self.election.start()
 

@@ -58,14 +58,14 @@ from onelog.replication.registry import (
     ProgressEntry,
     Put,
     Registry,
+    ReplicaSetState,
     Request,
     Snapshot,
-    State,
     View,
     encode,
     view_of,
 )
-from onelog.replication.roles import InSync, Node, Role, Self
+from onelog.replication.roles import ElectionNode, InSync, Role, Self
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Election:
     def __init__(
         self,
         me: Self,
-        node: Node,
+        node: ElectionNode,
         registry: Registry,
         monotonic_ms: Callable[[], float],
         wall_ms: Callable[[], int],
@@ -112,11 +112,11 @@ class Election:
         """
         self._known_epoch = 0
         self._is_recognized = False
-        self._told = InSync(frozenset(), me.replicas, 0)
+        self._reported = InSync(frozenset(), me.replicas, 0)
         self._lease = NO_LEASE
         self._proven_until = -math.inf
         self._given_up: set[int] = set()
-        self._asked_for_lease = False
+        self._lease_requested = False
         self._reading = self._read_again = False
         self._writing = False
         self._entering = False
@@ -124,7 +124,7 @@ class Election:
         self._vacant_since: float | None = None
         self._candidates: tuple[Candidates, float] = (Candidates(), 0.0)
         """Who may be the next master, and since when."""
-        self._asked_to_run: Callable[[str], None] | None = None
+        self._hand_over_reply: Callable[[str], None] | None = None
         """Told when this node is master, which somebody wants whatever it lacks."""
         self._wanted: frozenset[int] | None = None
         self._handing_over = False
@@ -200,13 +200,13 @@ class Election:
         self.hand_over(done)
 
     def _ask_for_lease(self) -> None:
-        if self._asked_for_lease:
+        if self._lease_requested:
             return
-        self._asked_for_lease = True
+        self._lease_requested = True
         sent = self._now()
 
         def granted(lease: Lease | None) -> None:
-            self._asked_for_lease = False
+            self._lease_requested = False
             if lease is None:
                 return
             if self._stopped:
@@ -346,8 +346,8 @@ class Election:
 
     def _follow(self, master: Mastership) -> None:
         self._vacant_since, self._candidates = None, (Candidates(), 0.0)
-        if self._asked_to_run is not None and master.id != self.me.id:
-            asked, self._asked_to_run = self._asked_to_run, None
+        if self._hand_over_reply is not None and master.id != self.me.id:
+            asked, self._hand_over_reply = self._hand_over_reply, None
             asked(f"node {master.id} has become the master")
         if master.id == self.me.id:
             # Of an earlier start, or under a lease that was given up: it will go.
@@ -373,8 +373,8 @@ class Election:
         self.role = role
         self._handing_over = False
         self._wanted = None
-        self._told = self._in_sync()
-        self._node.become(role, self._told)
+        self._reported = self._in_sync()
+        self._node.become(role, self._reported)
 
     def _in_sync(self) -> InSync:
         state = self.view.state
@@ -480,7 +480,7 @@ class Election:
             or self._now() >= self._proven_until
         ):
             return False
-        if self._asked_to_run is not None:
+        if self._hand_over_reply is not None:
             return waited >= self.me.lease_ms  # By then any former master knows that it is over.
         found = candidates.find(view, self.me.replicas, is_patient=waited >= self._period_ms)
         if not found.ids:
@@ -518,18 +518,18 @@ class Election:
 
     def _run(self) -> None:
         view, me, lease = self.view, self.me.id, self._lease.number
-        former = view.state or State(0, me, (), self.me.replicas)
+        former = view.state or ReplicaSetState(0, me, (), self.me.replicas)
         members = set(former.in_sync) - self._unfit() | {me}
         here = members & view.nodes.keys()
         if len(here) >= self.me.needed(former.replicas):
             members = here
-        is_forced = self._asked_to_run is not None
+        is_forced = self._hand_over_reply is not None
         if is_forced or self._candidates[0].anew or not candidates.members_of(view):
             members = {me}  # Of the others nothing is known, or they have what this one lacks.
         if is_forced:
             self._say("becomes master because somebody wants it, whatever it lacks")
         epoch = candidates.last_epoch(view) + 1
-        state = State(epoch, me, tuple(sorted(members)), former.replicas)
+        state = ReplicaSetState(epoch, me, tuple(sorted(members)), former.replicas)
         master = Mastership(me, state.epoch)
 
         def written(revision: int | None) -> None:
@@ -550,16 +550,16 @@ class Election:
         state = self.view.state
         assert state is not None
         self._vacant_since, self._candidates = None, (Candidates(), 0.0)
-        if self._asked_to_run is not None:
-            asked, self._asked_to_run = self._asked_to_run, None
+        if self._hand_over_reply is not None:
+            asked, self._hand_over_reply = self._hand_over_reply, None
             asked("")
         if not self.role.is_master or self.role.epoch != state.epoch:
             self.identity.trust()  # What it has is what there is, now.
             role = Role(True, state.epoch, self.me.id, self.me.address, self.me.ha_address)
             self._become(role, f"is master of epoch {state.epoch}")
-        elif self._told != self._in_sync():
-            self._told = self._in_sync()
-            self._node.in_sync_is(self._told)
+        elif self._reported != self._in_sync():
+            self._reported = self._in_sync()
+            self._node.in_sync_is(self._reported)
         if self._wanted is not None:
             self._propose(self._wanted)
         elif self._unfit() & frozenset(state.in_sync):
@@ -574,7 +574,9 @@ class Election:
         )
 
     def propose_in_sync(self, ids: frozenset[int]) -> None:
-        """Have the registry know another in-sync set; `Node.in_sync_is` tells what became of it."""
+        """Have the registry know another in-sync set; `ElectionNode.in_sync_is` tells what became
+        of it.
+        """
         if self.role.is_master:
             self._wanted = ids
             self._propose(ids)
@@ -588,8 +590,8 @@ class Election:
             ids |= frozenset(state.in_sync) - self._unfit()
         if ids == wanted == frozenset(state.in_sync):
             self._wanted = None
-            self._told = self._in_sync()
-            self._node.in_sync_is(self._told)
+            self._reported = self._in_sync()
+            self._node.in_sync_is(self._reported)
             return
 
         def written(error: str) -> None:
@@ -600,10 +602,12 @@ class Election:
         # before it, and is perhaps still on its way, can come to nothing any more.
         ids = ids.intersection(self.view.nodes.keys() | set(state.in_sync))
         added = ids.difference(state.in_sync)
-        changed = State(state.epoch, state.master, tuple(sorted(ids)), state.replicas)
+        changed = ReplicaSetState(state.epoch, state.master, tuple(sorted(ids)), state.replicas)
         self._change(changed, written, added)
 
-    def _change(self, state: State, done: Callable[[str], None], added: Iterable[int] = ()) -> None:
+    def _change(
+        self, state: ReplicaSetState, done: Callable[[str], None], added: Iterable[int] = ()
+    ) -> None:
         """As the master: write a state of the same epoch, unless who is added starts anew."""
         view = self.view
 
@@ -624,7 +628,7 @@ class Election:
         request, revision = self.view.requests.get(self.me.id, (None, 0))
         state = self.view.state
         if request is None:
-            self._asked_to_run = None  # Who asked waits no longer.
+            self._hand_over_reply = None  # Who asked waits no longer.
         if request is None or request.answer is not None:
             return
         if revision == self._handled or self._writing or self._handing_over:
@@ -652,7 +656,7 @@ class Election:
             answer(f"node {self.me.id} is not the master any more")
         elif request.do == "replicas":
             count = request.target
-            self._change(State(state.epoch, state.master, state.in_sync, count), answer)
+            self._change(ReplicaSetState(state.epoch, state.master, state.in_sync, count), answer)
         else:
             self.hand_over(answer, None if request.target < 0 else request.target)
 
@@ -662,7 +666,7 @@ class Election:
         if master is not None:
             answer(f"node {master.id} is the master: nobody is to be elected")
         else:
-            self._asked_to_run = answer
+            self._hand_over_reply = answer
 
     def leave(self, done: Callable[[str], None]) -> None:
         """Be neither master nor in sync any more, so that nobody misses this node; then call back.
@@ -735,7 +739,7 @@ class Election:
         members = state.in_sync
         if self._draining and len(members) > self.me.needed(state.replicas):
             members = tuple(each for each in members if each != self.me.id)
-        following = State(master.epoch, target, members, state.replicas)
+        following = ReplicaSetState(master.epoch, target, members, state.replicas)
 
         def written(revision: int | None) -> None:
             done("" if revision else "the registry did not take it: try again")

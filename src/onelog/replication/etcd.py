@@ -268,13 +268,13 @@ class Etcd:
 
     def _later(
         self,
-        asked: Coroutine[Any, Any, _Answer],
+        request: Coroutine[Any, Any, _Answer],
         done: Callable[[_Answer | None], None],
     ) -> None:
         async def ask() -> None:
             answer = None
             try:
-                answer = await asked
+                answer = await request
                 self._say("")
             except RegistryError as error:
                 self._say(str(error))

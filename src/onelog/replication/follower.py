@@ -165,12 +165,12 @@ class MasterName:
     """How long a master may be out of reach before it counts as gone."""
     _tell: Callable[[str], None]
     _address: str = ""
-    _told: str = ""
+    _reported: str = ""
     _attached_ms: int = 0
 
     def is_at(self, address: str) -> None:
         """The master is there."""
-        self._address = self._told = address
+        self._address = self._reported = address
         self._attached_ms = self.clock.now_ms()
         self._tell(address)
 
@@ -180,8 +180,8 @@ class MasterName:
         if follower.is_attached:
             self._attached_ms = now
         address = "" if now - self._attached_ms > self.gone_ms else self._address
-        if address != self._told:
-            self._told = address
+        if address != self._reported:
+            self._reported = address
             self._tell(address)
 
 
@@ -434,7 +434,7 @@ class EpochSession(MasterSession):
         if self._reported >= 0:
             self.follower.confirm(self._confirmed)
 
-    def _take(self, piece: epoch_ha.Piece) -> None:
+    def _take(self, piece: epoch_ha.LogChunk) -> None:
         epochs, known = self.follower.epochs, self.follower.store.raw_end
         is_new = piece.offset == self._next and piece.offset + len(piece.data) > known
         if is_new and piece.data and piece.epoch != epochs.last:

@@ -276,10 +276,10 @@ class Leader:
         if ids == self.recorded and self._proposal is None:
             return
         if self._proposal is not None:
-            asked, asked_ms = self._proposal
-            if now - asked_ms < PROPOSAL_MS:
+            proposed, proposed_ms = self._proposal
+            if now - proposed_ms < PROPOSAL_MS:
                 return
-            ids = asked  # It may have been recorded: the same again can do no harm.
+            ids = proposed  # It may have been recorded: the same again can do no harm.
         self._proposal = (ids, now)
         self._proposed |= ids
         self.propose_in_sync(ids)
@@ -404,7 +404,7 @@ class FollowerSession(ABC):
     """Where the log ended at some time: when the follower gets there, it had all there was then."""
     heartbeat_ms: int = 5_000
     idle_ms: int = 20_000
-    asks_first: bool = False
+    requests_first: bool = False
     """Whether its first report says where to begin, and not yet what it has."""
     _next: int = -1
     _reading: bool = False
@@ -471,7 +471,7 @@ class FollowerSession(ABC):
             self._next = max(offset, start)
             self.marked_ms, self.mark = self.leader.clock.now_ms(), end
             log.info("follower %s goes on from %d; the log ends at %d", self, self._next, end)
-            if self.asks_first:
+            if self.requests_first:
                 self.pump()
                 return
         elif offset > self._next:
@@ -560,10 +560,10 @@ class EpochSession(FollowerSession):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.heartbeat_ms, self.idle_ms = 500, 5_000
-        self.asks_first = True
+        self.requests_first = True
         self._reader = epoch_ha.FollowerReader()
         self._greeted = False
-        self._told = -1
+        self._confirmed_sent = -1
 
     def _handle(self, data: Buffer) -> None:
         found = self._reader.feed(data)
@@ -591,8 +591,8 @@ class EpochSession(FollowerSession):
 
     def _header(self, offset: int, size: int) -> bytes:
         epoch, start, _ = self.leader.epochs.at(offset)
-        self._told = confirmed = self.leader.store.confirmed
+        self._confirmed_sent = confirmed = self.leader.store.confirmed
         return epoch_ha.encode_header(offset, size, epoch, min(start, offset), confirmed)
 
     def _is_time_for_word(self, now: int) -> bool:
-        return self._told < self.leader.store.confirmed or super()._is_time_for_word(now)
+        return self._confirmed_sent < self.leader.store.confirmed or super()._is_time_for_word(now)

@@ -181,8 +181,8 @@ class Followers:
             return True
         if broker is None:
             return False
-        who = broker.logins.certified(connection.certificate, "replication", remote)
-        return who is not None and broker.users.is_admin(who)
+        principal = broker.logins.certified(connection.certificate, "replication", remote)
+        return principal is not None and broker.users.is_admin(principal)
 
     def refuse(self, connection: Connection) -> None:
         """Close the connection of who may not."""
@@ -252,18 +252,18 @@ class MasterLine:
             task.cancel()
 
     async def _keep(self, address: str) -> None:
-        pause, told = PAUSE_SECONDS_MIN, ""
+        pause, reported = PAUSE_SECONDS_MIN, ""
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
             try:
                 await self._once(address)
-                told = ""
+                reported = ""
                 if loop.time() - began >= LASTING_SECONDS:
                     pause = PAUSE_SECONDS_MIN
             except OnelogError as error:
-                if str(error) != told:
-                    told = str(error)
+                if str(error) != reported:
+                    reported = str(error)
                     log.warning("the master at %s cannot be followed: %s", address, error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)

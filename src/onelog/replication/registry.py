@@ -92,7 +92,7 @@ class Registry(Protocol):
         ...
 
 
-class State(msgspec.Struct, frozen=True):
+class ReplicaSetState(msgspec.Struct, frozen=True):
     """What the set has decided."""
 
     epoch: int
@@ -179,7 +179,7 @@ class View:
     """A snapshot, understood."""
 
     revision: int = 0
-    state: State | None = None
+    state: ReplicaSetState | None = None
     state_revision: int = 0
     master: Mastership | None = None
     master_revision: int = 0
@@ -192,7 +192,11 @@ class View:
     """By node, with their revisions."""
 
     def with_state(
-        self, revision: int, state: State, master: Mastership | None = None, lease: int = 0
+        self,
+        revision: int,
+        state: ReplicaSetState,
+        master: Mastership | None = None,
+        lease: int = 0,
     ) -> "View":
         """The same after a change of the state, and perhaps of who is master."""
         view = replace(self, revision=revision, state=state, state_revision=revision)
@@ -240,7 +244,7 @@ def view_of(snapshot: Snapshot) -> View:
             requests[int(number)] = _decoded(key, entry, Request), entry.revision
     return View(
         snapshot.revision,
-        _decoded("state", state, State) if state.revision else None,
+        _decoded("state", state, ReplicaSetState) if state.revision else None,
         state.revision,
         _decoded("master", master, Mastership) if master.revision else None,
         master.revision,

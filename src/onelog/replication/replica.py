@@ -30,7 +30,7 @@ from onelog.replication.identity import Identity
 from onelog.replication.leader import Leader, Offload
 from onelog.replication.link import Buffer, Link, Session, Touched
 from onelog.replication.registry import Lag
-from onelog.replication.roles import InSync, Progress, Role
+from onelog.replication.roles import InSync, LogProgress, Role
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Core(Protocol):
         ...
 
 
-class Surroundings(Protocol):
+class ReplicaHost(Protocol):
     """Where a replica lives: in a server, or in a simulation."""
 
     def rebuild(
@@ -107,7 +107,7 @@ class Replica:
     store: MessageStore
     epochs: Epochs
     config: ReplicationConfig
-    around: Surroundings
+    around: ReplicaHost
     _: KW_ONLY
     clock: Clock
     """Time that only goes forward."""
@@ -339,7 +339,7 @@ class Replica:
 
     # -- what an election asks -----------------------------------------------------------------
 
-    def progress(self) -> Progress:
+    def progress(self) -> LogProgress:
         """How far this node is."""
         lags: tuple[Lag, ...] = ()
         if self.leader is not None:
@@ -351,7 +351,7 @@ class Replica:
         fit = not self.hindrance and self.store.refusal is None and self._has_enough_followers()
         end = int(self.store.log_end)
         held = self._held()
-        return Progress(self.epochs.last, end, self.store.confirmed, fit, attached, lags, held)
+        return LogProgress(self.epochs.last, end, self.store.confirmed, fit, attached, lags, held)
 
     def _held(self) -> tuple[int, int]:
         store = self.store

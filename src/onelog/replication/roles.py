@@ -8,7 +8,7 @@ from onelog.replication.registry import Lag
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LogProgress:
     """How far a node is."""
 
     epoch: int
@@ -69,10 +69,10 @@ class Self:
         return {"majority": replicas // 2 + 1, "all": replicas}.get(self.ack, 1)
 
 
-class Node(Protocol):
+class ElectionNode(Protocol):
     """What an election asks of the node, and tells it."""
 
-    def progress(self) -> Progress:
+    def progress(self) -> LogProgress:
         """How far it is."""
         ...
 

@@ -21,7 +21,7 @@ from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.durable.waiting import ANY_QUEUE, Key
 from onelog.core.filters.tags import Subscription
-from onelog.core.leases.queue import Policy
+from onelog.core.leases.queue import ReturnPolicy
 from onelog.core.leases.supply import LeaseRequest
 from onelog.core.redelivery.retry import ORIGIN_MESSAGE_ID, ORIGIN_TOPIC
 from onelog.errors import GroupPermissionError, InvalidQueueError, TopicPermissionError
@@ -46,9 +46,9 @@ class Pop:
         self._naming = broker.naming
         self._random = random
         self._store_host = store_host
-        self.policy = Policy(RETRIED, expired=self._expired, rejected=self._rejected)
+        self.policy = ReturnPolicy(RETRIED, expired=self._expired, rejected=self._rejected)
         broker.leases.policies[RETRIED] = self.policy
-        self.in_order = Policy(ORDERED, in_order=True, rejected=self._rejected)
+        self.in_order = ReturnPolicy(ORDERED, in_order=True, rejected=self._rejected)
         broker.leases.policies[ORDERED] = self.in_order
 
     # -- requests ------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ class Pop:
             keys = (*keys, (self._naming.lease_retry_topic(group, topic), ANY_QUEUE))
         return LeaseRequest(
             group,
-            partial(self._places, group, topic, queue_id, ordered),
+            partial(self._queue_keys, group, topic, queue_id, ordered),
             keys,
             count_max,
             invisible_ms,
@@ -97,32 +97,32 @@ class Pop:
             )
         return config
 
-    def _places(self, group: str, topic: str, queue_id: int, ordered: bool) -> list[Key]:
+    def _queue_keys(self, group: str, topic: str, queue_id: int, ordered: bool) -> list[Key]:
         config = self.admit(group, topic, queue_id)
         own = self._broker.groups.require(group)
         by_priority, retry_first = priorities.order(
             self._broker.config, own, config, self._random, ordered=ordered
         )
         if queue_id != ANY_QUEUE:
-            places = [(topic, queue_id)]
+            keys = [(topic, queue_id)]
         elif by_priority is not None:
-            places = [(topic, each) for each in by_priority]
+            keys = [(topic, each) for each in by_priority]
         else:
             first = self._random.randrange(max(1, config.read_queues))
             queues = range(config.read_queues)
-            places = [(topic, each) for each in (*queues[first:], *queues[:first])]
+            keys = [(topic, each) for each in (*queues[first:], *queues[:first])]
         is_pulled = self._broker.members.is_pulled
-        places = [(topic, each) for topic, each in places if not is_pulled(group, topic, each)]
+        keys = [(topic, each) for topic, each in keys if not is_pulled(group, topic, each)]
         if ordered or self._naming.is_retry(topic):
-            return places
+            return keys
         retry = self._broker.topics.get(self._naming.lease_retry_topic(group, topic))
         if retry is None:
-            return places
+            return keys
         numbers = range(retry.read_queues)
         if by_priority is not None and self._broker.config.priority_ascending:
             numbers = numbers[::-1]
         again = [(retry.name, each) for each in numbers]
-        return again + places if retry_first else places + again
+        return again + keys if retry_first else keys + again
 
     # -- where messages go ---------------------------------------------------------------------
 

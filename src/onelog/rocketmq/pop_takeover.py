@@ -20,11 +20,11 @@ from typing import Any
 
 import msgspec
 
+from onelog.core.assembly import Assembly
 from onelog.core.cursors.offsets import Offsets, cursor_key
 from onelog.core.durable.tables import Change
-from onelog.core.leases.journal import TABLE, place_key
+from onelog.core.leases.journal import TABLE, record_key
 from onelog.core.leases.queue import QueueLeases
-from onelog.core.parts import Parts
 from onelog.core.schedule.records import REAL_TOPIC
 from onelog.core.schedule.timers import Timers
 from onelog.errors import OnelogError
@@ -40,7 +40,7 @@ _NEEDLE = f"{REAL_TOPIC}\x01{REVIVE_PREFIX}".encode()
 _READ_COUNT = 1_000
 _BITS = 32
 
-Place = tuple[str, str, int]
+LeaseKey = tuple[str, str, int]
 Key = tuple[str, str, int, int, int]
 """Group, topic, queue id, first offset and pop time: what an acknowledgement names."""
 
@@ -59,7 +59,7 @@ class _Checkpoint:
         self.due_ms = self.popped_ms + int(said["it"])
 
 
-def take_over(broker: Parts) -> None:
+def take_over(broker: Assembly) -> None:
     """Lease what RocketMQ had handed out. The positions go first: losing the leases repeats."""
     store, offsets = broker.store, broker.offsets
     checkpoints = _read(store, broker.timers, offsets)
@@ -72,7 +72,7 @@ def take_over(broker: Parts) -> None:
         if queue.out:
             at = {str(queue_id): queue.cursor}
             positions.append((Offsets.name, cursor_key(group, topic), at))
-            leases.append((TABLE, place_key(queue), queue.state()))
+            leases.append((TABLE, record_key(queue), queue.state()))
     broker.tables.write(positions)
     broker.lease_tables.write(leases)
     if count:
@@ -96,7 +96,9 @@ def _leased(
     return queue
 
 
-def _read(store: MessageStore, timers: Timers, offsets: Offsets) -> dict[Place, list[_Checkpoint]]:
+def _read(
+    store: MessageStore, timers: Timers, offsets: Offsets
+) -> dict[LeaseKey, list[_Checkpoint]]:
     """The checkpoints that nobody has looked after, with what was acknowledged of each."""
     checkpoints: dict[Key, _Checkpoint] = {}
     acknowledged: list[tuple[Key, list[int]]] = []
@@ -117,7 +119,7 @@ def _read(store: MessageStore, timers: Timers, offsets: Offsets) -> dict[Place, 
     for key, done in acknowledged:
         if key in checkpoints:
             checkpoints[key].left.difference_update(done)
-    found: dict[Place, list[_Checkpoint]] = {}
+    found: dict[LeaseKey, list[_Checkpoint]] = {}
     for (group, topic, queue_id, _, _), checkpoint in checkpoints.items():
         found.setdefault((group, topic, queue_id), []).append(checkpoint)
     return found
@@ -136,8 +138,8 @@ def _messages(store: MessageStore, timers: Timers, offsets: Offsets) -> Iterator
         return
     for columns in timers.wheel.pending_messages():
         for offset in columns.offsets.tolist():
-            place, size, _ = queue.entry(offset)
-            if bytes(store.read_record(place, size)).find(_NEEDLE) >= 0:
+            lease_key, size, _ = queue.entry(offset)
+            if bytes(store.read_record(lease_key, size)).find(_NEEDLE) >= 0:
                 yield timers.queue.message(offset)
 
 

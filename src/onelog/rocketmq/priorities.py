@@ -25,7 +25,7 @@ def queue_of(config: TopicConfig, priority: int) -> int:
     return max(0, min(priority, config.write_queues - 1))
 
 
-def placed(
+def with_priority(
     config: TopicConfig, properties: bytes, queue_id: int
 ) -> tuple[bytes, int, tuple[str, ...]]:
     """A message with a priority, or of a lite topic: its properties, its queue, its light queue.

@@ -1,9 +1,9 @@
 """What makes a broker one of RocketMQ's: its names, its topics, and whose store it takes over."""
 
 from onelog.config import BrokerConfig
+from onelog.core.assembly import Predecessor
 from onelog.core.catalog.names import Naming
 from onelog.core.catalog.topics import PERM_INHERIT, PERM_READ_WRITE, TopicConfig
-from onelog.core.parts import Predecessor
 from onelog.message import encode_properties
 from onelog.names import (
     CHECKED_OUT_TOPIC,

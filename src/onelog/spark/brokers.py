@@ -103,17 +103,17 @@ class Brokers:
 
         async def ask() -> Snapshot:
             routes = await at_once(lambda topic: self._route(topic, missing_ok), topics)
-            places = [
+            sources = [
                 (route, broker)
                 for route in routes
                 if route is not None
                 for broker in sorted({queue.broker for queue in route.read_queues})
             ]
-            found = await at_once(lambda place: self._extents(*place), places)
+            found = await at_once(lambda source: self._extents(*source), sources)
             extents: dict[Queue, Extent] = {}
             incarnations: dict[tuple[str, str], int] = {}
             written: dict[Queue, int] = {}
-            for (route, broker), (held, stable, created_ms) in zip(places, found, strict=True):
+            for (route, broker), (held, stable, created_ms) in zip(sources, found, strict=True):
                 for queue, (start, end) in held.items():
                     extents[queue] = Extent(start, max(start, min(end, stable.get(queue, end))))
                     if extents[queue].end < end:
@@ -194,9 +194,9 @@ class Brokers:
     def _each(
         self, queues: Iterable[Queue], ask: Callable[[Queue], Coroutine[Any, Any, T]]
     ) -> dict[Queue, T]:
-        asked = list(queues)
-        answers = self._ask(lambda: at_once(ask, asked))
-        return dict(zip(asked, answers, strict=True))
+        wanted = list(queues)
+        answers = self._ask(lambda: at_once(ask, wanted))
+        return dict(zip(wanted, answers, strict=True))
 
     async def ask_about(
         self, queue: Queue, code: RequestCode, accept: frozenset[int] = frozenset(), **ext: str
@@ -235,8 +235,8 @@ class Brokers:
             for queue, found in TopicStatsTable.decode_answer(answer.body).offset_table.items()
             if queue.queue_id in readable
         }
-        told = [each.split("=") for each in answer.ext.get(STABLE_ENDS, "").split(",") if each]
-        stable = {Queue(route.topic, broker, int(queue_id)): int(end) for queue_id, end in told}
+        pairs = [each.split("=") for each in answer.ext.get(STABLE_ENDS, "").split(",") if each]
+        stable = {Queue(route.topic, broker, int(queue_id)): int(end) for queue_id, end in pairs}
         return held, stable, fields.number(answer.ext, TOPIC_CREATED_MS, 0)
 
     def _ask(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:

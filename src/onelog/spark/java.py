@@ -78,14 +78,14 @@ def java_version(home: Path) -> int | None:
     found = _VERSION.search(said)
     if found is None:
         try:
-            asked = subprocess.run(
+            process = subprocess.run(
                 [home / "bin" / "java", "-version"],
                 capture_output=True, text=True, errors="replace", check=False,
                 timeout=_ASK_SECONDS_MAX,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired):
             return None
-        found = _VERSION.search(asked.stderr + asked.stdout)
+        found = _VERSION.search(process.stderr + process.stdout)
     return int(found.group(1)) if found else None
 
 

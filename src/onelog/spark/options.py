@@ -21,7 +21,7 @@ from onelog.spark.link import Link, link_of
 from onelog.spark.read.boundaries import (
     EARLIEST,
     Boundary,
-    Kind,
+    BoundaryKind,
     parse_assignment,
     parse_boundary,
     parse_time,
@@ -210,7 +210,7 @@ def _unknown(key: str) -> ConfigError:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class TopicSelection:
     """Which topics are read; exactly one of the three, or none for all topics of a store."""
 
     topics: tuple[str, ...] | None = None
@@ -244,7 +244,7 @@ class ReadOptions:
 
     link: Link | None
     store: str | None
-    subscription: Subscription
+    subscription: TopicSelection
     start: Boundary | None
     """None: a batch begins with the earliest, a stream with the latest message."""
     end: Boundary | None
@@ -295,9 +295,9 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     given.refuse_without("commitOffsets", "group", "say whose position is committed")
     start, end = _boundary(given, "starting"), _boundary(given, "ending")
     for name, boundary in (("endingOffsets", end), ("startingOffsets", start)):
-        if boundary is not None and boundary.kind is Kind.GROUP:
+        if boundary is not None and boundary.kind is BoundaryKind.GROUP:
             given.refuse_without(name, "group", "say whose position is meant")
-    if start and end and start.kind is end.kind is Kind.TIME and end.ms < start.ms:
+    if start and end and start.kind is end.kind is BoundaryKind.TIME and end.ms < start.ms:
         raise ConfigError("option endingTimestamp lies before startingTimestamp: swap them")
     return ReadOptions(
         link=link_of(given) if store is None else None,
@@ -343,7 +343,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def _subscription(given: Given) -> Subscription:
+def _subscription(given: Given) -> TopicSelection:
     given.refuse_together("subscribe", "subscribePattern", "assign")
     topics, pattern = given.words("subscribe"), given.text("subscribePattern")
     assigned = given.text("assign")
@@ -357,7 +357,7 @@ def _subscription(given: Given) -> Subscription:
                 f"option subscribePattern: {pattern!r} is no regular expression: {error}"
             ) from None
     if assigned is not None:
-        return Subscription(queues=parse_assignment(assigned))
+        return TopicSelection(queues=parse_assignment(assigned))
     if topics is None and pattern is None and not given.has("store"):
         said = "no topic is named: set one of the options subscribe, subscribePattern and assign"
         if not given:
@@ -367,7 +367,7 @@ def _subscription(given: Given) -> Subscription:
                 "(select ... from t with (...))"
             )
         raise ConfigError(said)
-    return Subscription(topics, pattern)
+    return TopicSelection(topics, pattern)
 
 
 def _boundary(given: Given, which: Literal["starting", "ending"]) -> Boundary | None:

@@ -76,7 +76,7 @@ class TopicNumbers(dict[bytes, int]):
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class QueueEntryColumns:
     """Queue entries that there must be, in the order of the log. One row for each."""
 
     queue: Ints
@@ -95,7 +95,7 @@ class Stretch:
     store_ms: Ints
     end: int
     """The log offset after the last of them."""
-    places: Places
+    entries: QueueEntryColumns
     key_row: Ints
     """For each key of a record, which record it is of; keys are in the order they are indexed."""
     key_hash: Ints
@@ -242,20 +242,20 @@ class RecordWalk:
         queue = (topic << 32) + layout.queue_id
         offset = layout.queue_offset
         if special:
-            rows, more_queue, more_offset = self._place_special(
+            rows, more_queue, more_offset = self._enter_special(
                 sorted(set(special)), rows, layout, queue, offset
             )
         else:
             more_queue, more_offset = queue[rows], offset[rows]
         size = layout.end - layout.at
-        places = Places(more_queue, more_offset, log[rows], size[rows], code[rows])
+        entries = QueueEntryColumns(more_queue, more_offset, log[rows], size[rows], code[rows])
         deleted = [
             (self._topics.names[int(topic[row])], int(log[row]))
             for row in rolled_back
             if is_deletion(int(flags[row]), _text(data, layout, row))
         ]
         end = log_at + int(layout.end[-1])
-        return Stretch(log, store_ms, end, places, key_row, hashes, layout, deleted)
+        return Stretch(log, store_ms, end, entries, key_row, hashes, layout, deleted)
 
     def _topic_numbers(self, data: bytes, layout: Layout) -> Ints:
         """The number of each record's topic: of some topics with many records, all at once."""
@@ -333,7 +333,7 @@ class RecordWalk:
         in_order = np.argsort(key_row, kind="stable")
         return code, special, np.concatenate(hashes)[in_order], key_row[in_order]
 
-    def _place_special(
+    def _enter_special(
         self,
         special: list[int],
         rows: Ints,

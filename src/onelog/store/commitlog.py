@@ -52,7 +52,7 @@ from onelog.store.segment import (
 _WARM_PROBE_BYTES = 256 * 1024
 _SEARCH_BYTES = 1 << 20
 _RECORD_READ_BYTES = 4096
-_PLACE_AT = 28
+_LOG_OFFSET_AT = 28
 """Where in a record its own place in the log stands."""
 
 
@@ -80,12 +80,12 @@ def next_record(segment: Segment, at: int, require_crc: bool = False) -> int:
     The segment's size if there is none.
     """
 
-    def is_whole(place: int, size: int) -> bool:
-        room = segment.size - place
+    def is_whole(position: int, size: int) -> bool:
+        room = segment.size - position
         if not RECORD_BYTES_MIN <= size <= room:
             return False
-        record = memoryview(segment.read_around(place, size))
-        whole = check(record, 0, segment.start + place, require_crc, room)
+        record = memoryview(segment.read_around(position, size))
+        whole = check(record, 0, segment.start + position, require_crc, room)
         return isinstance(whole, Message)
 
     # Most often its length is right, and leads to the next one.
@@ -99,12 +99,12 @@ def next_record(segment: Segment, at: int, require_crc: bool = False) -> int:
         block = segment.read_around(at, min(_SEARCH_BYTES, end - at))
         found = block.find(MAGIC_START, 4)
         while found >= 0:
-            place = at + found - 4
-            names = block[found - 4 + _PLACE_AT : found + 4 + _PLACE_AT]
-            if int.from_bytes(names, "big") == segment.start + place and is_whole(
-                place, int.from_bytes(block[found - 4 : found], "big")
+            position = at + found - 4
+            names = block[found - 4 + _LOG_OFFSET_AT : found + 4 + _LOG_OFFSET_AT]
+            if int.from_bytes(names, "big") == segment.start + position and is_whole(
+                position, int.from_bytes(block[found - 4 : found], "big")
             ):
-                return place
+                return position
             found = block.find(MAGIC_START, found + 1)
         at += len(block)
         if at < end:  # The blocks overlap, so that no record's beginning is cut in two.

@@ -32,8 +32,8 @@ class Comparison:
     """What both have; nothing, if that is empty."""
     differs_at: int | None
     """The first log offset where they have different bytes."""
-    first_place: str
-    second_place: str
+    first_record: str
+    second_record: str
     """In which file that is, and at which byte."""
     took_ms: int
 
@@ -69,8 +69,8 @@ def compare(
         start=start,
         end=end,
         differs_at=differs_at,
-        first_place="" if differs_at is None else _place(one, differs_at),
-        second_place="" if differs_at is None else _place(other, differs_at),
+        first_record="" if differs_at is None else _describe(one, differs_at),
+        second_record="" if differs_at is None else _describe(other, differs_at),
         took_ms=int((time.monotonic() - began) * 1000),
     )
 
@@ -81,6 +81,6 @@ def _room(log: CommitLog, at: int) -> int:
     return segment.start + segment.size - at
 
 
-def _place(log: CommitLog, at: int) -> str:
+def _describe(log: CommitLog, at: int) -> str:
     segment = log.segment_at(at)
     return f"{segment.path} byte {at - segment.start}"

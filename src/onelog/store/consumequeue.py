@@ -147,14 +147,14 @@ class ConsumeQueue:
         folder = self.folder
         files = numbered_files(folder) if folder.is_dir() else []
         numbers: list[int] = []
-        for place, (byte_offset, size) in enumerate(files):
+        for position, (byte_offset, size) in enumerate(files):
             number, odd = divmod(byte_offset, size_expected)
             if odd or (numbers and number != numbers[-1] + 1):
                 raise StoreCorruptError(
                     f"{folder / file_name(byte_offset)} does not follow the file before it: "
                     "delete the consumequeue folder to have it rebuilt"
                 )
-            if size != size_expected and place < len(files) - 1:
+            if size != size_expected and position < len(files) - 1:
                 raise StoreVersionError(
                     f"{folder / file_name(byte_offset)} has {size} bytes, but queue files are "
                     f"set to {self._file_entries} entries: open the store with "

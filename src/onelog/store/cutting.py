@@ -105,7 +105,7 @@ def _free_name(folder: Path, log_offset: int) -> Path:
 
 def _copy(segment: Segment, at: int, size: int, target: Path) -> None:
     with open(target, "wb", opener=opener) as out:
-        for place in range(at, at + size, _COPY_BYTES):
-            out.write(segment.read_around(place, min(_COPY_BYTES, at + size - place)))
+        for position in range(at, at + size, _COPY_BYTES):
+            out.write(segment.read_around(position, min(_COPY_BYTES, at + size - position)))
         out.flush()
         sync_file(out.fileno(), target)

@@ -131,12 +131,12 @@ def queue_id_of(topic: str, record_queue_id: int) -> int:
 
 
 @functools.lru_cache(maxsize=1_024)
-def _extra_places(
+def _extra_targets(
     extra: tuple[str, ...], record_queue_id: int
 ) -> tuple[list[tuple[str, int]], str]:
     """The extra queues of a record, and the property that names them; fan-outs repeat them."""
-    places = [(topic, queue_id_of(topic, record_queue_id)) for topic in extra]
-    return places, ",".join(topic.replace(",", _COMMA) for topic in extra)
+    targets = [(topic, queue_id_of(topic, record_queue_id)) for topic in extra]
+    return targets, ",".join(topic.replace(",", _COMMA) for topic in extra)
 
 
 def with_dispatch_properties(
@@ -159,8 +159,8 @@ def with_dispatch_properties(
     if extra:
         if message.topic.startswith(_NEVER_SHARED):
             raise MessageError(f"messages of topic {message.topic!r} have no extra queues")
-        places, added[MULTI_DISPATCH] = _extra_places(extra, message.queue_id)
-        offsets = [reserve(topic, queue_id, count) for topic, queue_id in places]
+        targets, added[MULTI_DISPATCH] = _extra_targets(extra, message.queue_id)
+        offsets = [reserve(topic, queue_id, count) for topic, queue_id in targets]
         added[MULTI_QUEUE_OFFSET] = ",".join(map(str, offsets))
     properties = message.properties
     if properties and properties[-1] != 2:

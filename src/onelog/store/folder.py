@@ -189,12 +189,12 @@ def index_geometry(
     What the caller knows is taken as given, and refused if the files cannot be like that.
     """
     sizes = {path: size for path in index_files(folder) if (size := path.stat().st_size)}
-    asked = slots is not None or entries is not None
+    is_wanted = slots is not None or entries is not None
     if not sizes:
         return IndexGeometry(slots or _DEFAULTS.index_slots, entries or _DEFAULTS.index_entries)
     votes = Counter(sizes.values())
     size = max(votes, key=lambda size: (votes[size], size))
-    if asked:
+    if is_wanted:
         for candidate in _completed(size, slots, entries):
             return candidate
         some = next(path for path in sizes if sizes[path] == size)

@@ -320,13 +320,13 @@ class KeyIndex:
         return max((a.last_ms for a, b in pairs if a.last_ms < b.first_ms), default=0)
 
     def add(
-        self, messages: Sequence[NewMessage], places: Sequence[Appended], store_ms: int
+        self, messages: Sequence[NewMessage], appended: Sequence[Appended], store_ms: int
     ) -> None:
         """Take note of messages and where they are; `build` indexes them later.
 
         None of them may be rolled back: those are found under no key.
         """
-        self._pending.append(pending_of(messages, places, store_ms))
+        self._pending.append(pending_of(messages, appended, store_ms))
         self._noted += len(messages)
 
     def add_run(self, run: NewRun, log_offsets: Sequence[int], store_ms: int) -> None:
@@ -443,11 +443,11 @@ class KeyIndex:
 
 
 def pending_of(
-    messages: Sequence[NewMessage], places: Sequence[Appended], store_ms: int
+    messages: Sequence[NewMessage], appended: Sequence[Appended], store_ms: int
 ) -> Pending:
     """What the index has to know of messages."""
     return (
-        [*map(_TOPIC, messages)], [*map(_PROPERTIES, messages)], [*map(_LOG_OFFSET, places)],
+        [*map(_TOPIC, messages)], [*map(_PROPERTIES, messages)], [*map(_LOG_OFFSET, appended)],
         store_ms,
     )  # fmt: skip
 

@@ -83,13 +83,13 @@ class Mending:
         last_at = last_size = run_end = -1
         last: tuple[int, int, int] | None = None
         is_batch = False
-        place = offset - 1
+        position = offset - 1
         for at, size, _ in queue.entries(offset, count):
-            place += 1
-            if size == PADDING_SIZE or (at < log_start and place == queue.start):
+            position += 1
+            if size == PADDING_SIZE or (at < log_start and position == queue.start):
                 continue
             if at == last_at and size == last_size:  # Entries of one inner batch share a record.
-                last, is_batch = (place, at, size), True
+                last, is_batch = (position, at, size), True
                 continue
             if (
                 (at != run_end or is_batch)
@@ -104,14 +104,14 @@ class Mending:
                     begin, end, view = segment.start, segment.start + segment.size, segment.view
                 is_right = at + size <= end and size_at(view, at - begin)[0] == size
                 if is_right and at != run_end:
-                    is_right = self._is_right(queue, place, at, size)
+                    is_right = self._is_right(queue, position, at, size)
             if not is_right:
-                if (queue, place) not in hopeless:
-                    return place
+                if (queue, position) not in hopeless:
+                    return position
                 last_at = run_end = -1
                 last = None
                 continue
-            last_at, last_size, run_end, last = at, size, at + size, (place, at, size)
+            last_at, last_size, run_end, last = at, size, at + size, (position, at, size)
             is_batch = False
         if last is not None and not self._is_right(queue, *last):
             return last[0]
@@ -208,7 +208,7 @@ class Mending:
                 continue
             if any(topic == queue.topic for topic, _ in part.deleted):
                 found.clear()  # What was before is of another topic of that name.
-            places = part.places
+            places = part.entries
             rows = (places.queue == number) & (places.offset >= first) & (places.offset < last)
             offsets, logs = places.offset[rows].tolist(), places.log[rows].tolist()
             sizes, codes = places.size[rows].tolist(), places.code[rows].tolist()

@@ -379,12 +379,12 @@ class MessageStore(StoreWriter):
         done = threading.Event()
         errors: list[StoreError] = []
 
-        def told(error: StoreError | None) -> None:
+        def on_flushed(error: StoreError | None) -> None:
             if error is not None:
                 errors.append(error)
             done.set()
 
-        self.when_flushed(log_offset, told)
+        self.when_flushed(log_offset, on_flushed)
         in_time = done.wait(timeout_s)
         if errors:
             raise errors[0]

@@ -32,7 +32,7 @@ COLUMNS_LOOK = 2_048
 """Entries that are looked at first; how many more it takes, their records tell."""
 BATCH_LONG, SHORT_MAX = 64, 16
 """Entries of a batch that are worth skipping, and how many shorter ones may be between such."""
-_SAME_PLACE = np.dtype([("log", "u8"), ("rest", "V12")])
+_SAME_LOG_OFFSET = np.dtype([("log", "u8"), ("rest", "V12")])
 """An entry whose place is only compared."""
 _UNREADABLE_S = 10.0
 _UNREADABLE_MAX = 1_000
@@ -130,7 +130,7 @@ class StoreReader:
         queue = self.queue_table.find(topic, queue_id)
         return queue.entries(offset, count) if queue else iter(())
 
-    def place_of(self, topic: str, queue_id: int, offset: int) -> int:
+    def log_offset_of(self, topic: str, queue_id: int, offset: int) -> int:
         """Where in the log the message at a queue offset is, or the first one after it.
 
         The end of what is confirmed if there is none.
@@ -143,7 +143,7 @@ class StoreReader:
                     return at
         return self.confirmed
 
-    def place(self, topic: str, queue_id: int, offset: int) -> Entry | None:
+    def entry_at(self, topic: str, queue_id: int, offset: int) -> Entry | None:
         """The entry of one message; None if it is not there: deleted, lost, or yet to come."""
         queue = self.queue_table.find(topic, queue_id)
         if queue is None or not queue.start <= offset < queue.end:
@@ -436,8 +436,8 @@ def _collect_columns(
         parts = [np.frombuffer(raw, ENTRY_DTYPE) for raw in queue.raw_entries(offset, look)]
         entries = np.concatenate(parts)
         # Entries of one inner batch share a record. To see that, no number has to be made of them.
-        places = entries.view(_SAME_PLACE)["log"]
-        first = np.flatnonzero(places[1:] != places[:-1]) + 1
+        log_offsets = entries.view(_SAME_LOG_OFFSET)["log"]
+        first = np.flatnonzero(log_offsets[1:] != log_offsets[:-1]) + 1
         first = np.concatenate(([0], first))
         record_size = entries["size"][first].astype(np.int64)
         size = int(record_size.sum())

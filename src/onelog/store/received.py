@@ -47,7 +47,7 @@ _SEARCH_BYTES = 1 << 20
 _FEW = 24
 _FEW_BYTES_MAX = 64 << 10
 _RECORDS = (MAGIC_V1, MAGIC_V2)
-_PLACE_AT, _PLACE_END = 28, 36
+_LOG_OFFSET_AT, _LOG_OFFSET_END = 28, 36
 
 
 class Received:
@@ -149,9 +149,11 @@ class Received:
         """`StoreVersionError` if records end at other places than in segments of our size."""
         room = segment.size - at
         wrong = magic == MAGIC_BLANK and size != room
-        if magic in _RECORDS and size > room and stop - at >= _PLACE_END:
-            place = int.from_bytes(segment.view[at + _PLACE_AT : at + _PLACE_END], "big")
-            wrong = place == segment.start + at
+        if magic in _RECORDS and size > room and stop - at >= _LOG_OFFSET_END:
+            claimed = int.from_bytes(
+                segment.view[at + _LOG_OFFSET_AT : at + _LOG_OFFSET_END], "big"
+            )
+            wrong = claimed == segment.start + at
         if wrong:
             raise StoreVersionError(
                 f"the log that is received has segments of another size than "
@@ -249,15 +251,15 @@ class Received:
                 break
             room = segment.size - at - inside
             found = check(data, inside, self.read_until, room=room)
-            places = self._places(found) if isinstance(found, Message) else None
-            if not isinstance(found, Message) or places is None:
+            entries = self._entries_of(found) if isinstance(found, Message) else None
+            if not isinstance(found, Message) or entries is None:
                 break
-            self._enter_one(found, places)
-            touched.update(queue for queue, _ in places)
+            self._enter_one(found, entries)
+            touched.update(queue for queue, _ in entries)
             inside += found.size
             self.read_until = segment.start + at + inside
 
-    def _places(self, message: Message) -> list[tuple[ConsumeQueue, int]] | None:
+    def _entries_of(self, message: Message) -> list[tuple[ConsumeQueue, int]] | None:
         """The queues that a record goes to, how many entries of each; None if it is not simple."""
         find = self._queues.find
         if is_plain(message.sys_flag, message.properties):
@@ -267,21 +269,21 @@ class Received:
             return [(queue, 1)]
         if is_deletion(message.sys_flag, message.properties):
             return None
-        places = []
+        entries = []
         for topic, queue_id, offset, count in targets(message):
             queue = find(topic, queue_id)
             if queue is None or not queue.start < queue.end == offset:
                 return None
-            places.append((queue, count))
-        return places
+            entries.append((queue, count))
+        return entries
 
-    def _enter_one(self, message: Message, places: list[tuple[ConsumeQueue, int]]) -> None:
+    def _enter_one(self, message: Message, entries: list[tuple[ConsumeQueue, int]]) -> None:
         topic, properties, store_ms = message.topic, message.properties, message.store_ms
         code = FORM_CODE
         if not message.sys_flag & FORM_MASK or topic == COMPACTED_TOPIC:
             code = self._tags_codes.of(topic, properties, store_ms)
         entry = ENTRY.pack(message.log_offset, message.size, code)
-        for queue, count in places:
+        for queue, count in entries:
             queue.reserve(count)
             queue.put(entry * count)
         if properties and message.sys_flag & TRANSACTION_MASK != SysFlag.ROLLED_BACK:

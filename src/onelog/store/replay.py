@@ -29,7 +29,7 @@ from onelog.errors import MessageError
 from onelog.message import INNER_COUNT_MAX
 from onelog.record.columns import Ints
 from onelog.record.entries import ENTRY_BYTES, ENTRY_DTYPE
-from onelog.store.columns import Places, Stretch, TopicNumbers
+from onelog.store.columns import QueueEntryColumns, Stretch, TopicNumbers
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.damage import Damage, Damages
 from onelog.store.keyindex import KeyIndex
@@ -58,7 +58,7 @@ class _Streak(NamedTuple):
         return self.first_log == self.last_log
 
 
-class _Cursor:
+class _QueueWriter:
     """One queue, and how far it is written."""
 
     __slots__ = ("held", "known", "last_log", "queue", "replay")
@@ -100,7 +100,7 @@ class _Cursor:
                 self.settle(streak.offset)
         end = self.queue.end
         if confirmed or (streak.offset == end and (self.known or not end)):
-            self._place(streak)
+            self._enter(streak)
         else:
             self.held = streak
             self.replay.holding.add(self)
@@ -122,11 +122,11 @@ class _Cursor:
             # One wrong bit turns a power of two into zero.
             believed = held.offset == 0 and (following is not None or end.bit_count() > 1)
         if believed:
-            self._place(held)
+            self._enter(held)
         else:
             self.replay.doubt(self.queue, held, end)
 
-    def _place(self, streak: _Streak) -> None:
+    def _enter(self, streak: _Streak) -> None:
         queue = self.queue
         gap = streak.offset - queue.end
         if gap < 0:
@@ -156,10 +156,10 @@ class Replay:
     records: int = 0
     touched: set[ConsumeQueue] = field(default_factory=set)
     """Queues that got entries; the caller may clear it."""
-    holding: set["_Cursor"] = field(default_factory=set)
+    holding: set["_QueueWriter"] = field(default_factory=set)
     """Queues for which a record is held back."""
-    _cursors: dict[int, "_Cursor"] = field(default_factory=dict)
-    _collected: list[Places] = field(default_factory=list)
+    _cursors: dict[int, "_QueueWriter"] = field(default_factory=dict)
+    _collected: list[QueueEntryColumns] = field(default_factory=list)
     _rows: int = 0
     _damaged_at: list[int] = field(default_factory=list)
     _damaged_total: list[int] = field(default_factory=lambda: [0])
@@ -169,8 +169,8 @@ class Replay:
         self.records += len(stretch.log)
         rows = stretch.key_row
         self.index.enter(stretch.key_hash, stretch.log[rows], stretch.store_ms[rows])
-        self._collected.append(stretch.places)
-        self._rows += len(stretch.places.log)
+        self._collected.append(stretch.entries)
+        self._rows += len(stretch.entries.log)
         for topic, log_offset in stretch.deleted:
             self._forget(topic, log_offset)
         if self._rows >= _ROWS_MAX:
@@ -209,11 +209,11 @@ class Replay:
     def _forget(self, topic: str, log_offset: int) -> None:
         """A topic was deleted: take out what it had before that."""
         number = self.topics.of(topic)
-        for row, places in enumerate(self._collected):
-            keep = (places.queue >> 32 != number) | (places.log > log_offset)
+        for row, entries in enumerate(self._collected):
+            keep = (entries.queue >> 32 != number) | (entries.log > log_offset)
             if not keep.all():
-                columns = (places.queue, places.offset, places.log, places.size, places.code)
-                self._collected[row] = Places(*(column[keep] for column in columns))
+                columns = (entries.queue, entries.offset, entries.log, entries.size, entries.code)
+                self._collected[row] = QueueEntryColumns(*(column[keep] for column in columns))
         for queue in [each for each in self._cursors if each >> 32 == number]:
             self.holding.discard(self._cursors.pop(queue))
         if topic in self.queues.by_topic:
@@ -221,11 +221,11 @@ class Replay:
 
     def write(self) -> None:
         """Enter what was collected, queue by queue."""
-        if not any(len(places.log) for places in self._collected):
+        if not any(len(entries.log) for entries in self._collected):
             self._collected = []
             return
         queue, offset, log, size, code = (
-            np.concatenate([getattr(places, name) for places in self._collected])
+            np.concatenate([getattr(entries, name) for entries in self._collected])
             for name in ("queue", "offset", "log", "size", "code")
         )
         self._collected, self._rows = [], 0
@@ -263,7 +263,7 @@ class Replay:
                 except MessageError as error:
                     self.damages.add(Damage(first_log, last_log + last_size, str(error)))
                     continue
-                cursor = self._cursors[number] = _Cursor(found, self)
+                cursor = self._cursors[number] = _QueueWriter(found, self)
             part = entries[start * ENTRY_BYTES : end * ENTRY_BYTES]
             if cursor.known and cursor.held is None and first == cursor.queue.end:
                 cursor.put(part, last_log)
@@ -274,12 +274,12 @@ class Replay:
 def only_of(stretch: Stretch, topics: TopicNumbers, names: Collection[str]) -> Stretch:
     """What of a stretch belongs into the queues of some topics; keys are left out."""
     numbers = [topics.of(name) for name in names]
-    places = stretch.places
-    keep = np.isin(places.queue >> 32, numbers)
-    columns = (places.queue, places.offset, places.log, places.size, places.code)
+    entries = stretch.entries
+    keep = np.isin(entries.queue >> 32, numbers)
+    columns = (entries.queue, entries.offset, entries.log, entries.size, entries.code)
     return replace(
         stretch,
-        places=Places(*(column[keep] for column in columns)),
+        entries=QueueEntryColumns(*(column[keep] for column in columns)),
         key_row=stretch.key_row[:0],
         key_hash=stretch.key_hash[:0],
         deleted=[each for each in stretch.deleted if each[0] in names],

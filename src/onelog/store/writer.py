@@ -272,22 +272,24 @@ class StoreWriter(StoreReader):
         appended, keys = [], []
         entries: dict[AnyQueue, bytes] = {}
         new = tuple.__new__
-        for run, queue, first, (places, sizes) in zip(runs, queues, firsts, placed, strict=True):
+        for run, queue, first, (log_offsets, sizes) in zip(
+            runs, queues, firsts, placed, strict=True
+        ):
             codes = _FORM_CODES if run[5] & FORM_MASK else self._codes(run, store_ms)
-            packed = b"".join(map(ENTRY.pack, places, sizes, codes))
+            packed = b"".join(map(ENTRY.pack, log_offsets, sizes, codes))
             entries[queue] = entries[queue] + packed if queue in entries else packed
             if run[3] or run[4]:
-                keys.append(pending_run(run, places, store_ms))
-            size = places[-1] + sizes[-1] - places[0]
-            appended.append(new(AppendedRun, (places[0], first, size, places)))
+                keys.append(pending_run(run, log_offsets, store_ms))
+            size = log_offsets[-1] + sizes[-1] - log_offsets[0]
+            appended.append(new(AppendedRun, (log_offsets[0], first, size, log_offsets)))
         self._hold_or_enter(placed[-1][0][-1], store_ms, entries, keys)
         return appended
 
     def _append_one_by_one(self, runs: Sequence[NewRun]) -> list[AppendedRun]:
-        places = iter(self.append([message for run in runs for message in run.messages()]))
+        log_offsets = iter(self.append([message for run in runs for message in run.messages()]))
         appended = []
         for run in runs:
-            mine = list(itertools.islice(places, len(run.parts)))
+            mine = list(itertools.islice(log_offsets, len(run.parts)))
             first, last = mine[0], mine[-1]
             size = last.log_offset + last.size - first.log_offset
             offsets = [place.log_offset for place in mine]

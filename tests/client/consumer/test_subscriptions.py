@@ -6,7 +6,7 @@ from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.groups import (
     GroupChange,
     differences,
-    differences_told,
+    differences_of,
     filter_text,
     read_running_info,
 )
@@ -37,8 +37,8 @@ def test_the_filters_of_each_member_are_those_of_all_brokers() -> None:
             ],
         }
     )
-    assert differences_told([silent]) == {}
-    assert differences_told([silent, told]) == {
+    assert differences_of([silent]) == {}
+    assert differences_of([silent, told]) == {
         "c1": {"bills": "SQL92: x > 1", "orders": "a"},
         "c2": {"orders": "b"},
     }

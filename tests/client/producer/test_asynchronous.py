@@ -381,11 +381,11 @@ async def test_a_half_dead_name_server_is_noticed_once(cluster: LiveCluster) -> 
 
 
 async def test_signed_sends_carry_a_signature_over_all_their_fields() -> None:
-    who = Credentials("me", "hush")
+    credentials = Credentials("me", "hush")
     async with scripted(storing) as broker:
         async with scripted(knowing({"orders": route_data({"a": broker.address})})) as nameserver:
             async with AsyncProducer(
-                "shop", nameserver=str(nameserver.address), credentials=who
+                "shop", nameserver=str(nameserver.address), credentials=credentials
             ) as producer:
                 for _ in range(2):  # The first goes the slow way, the second the fast one.
                     await producer.send(Message("orders", b"hello", tags="paid"))
@@ -393,7 +393,7 @@ async def test_signed_sends_carry_a_signature_over_all_their_fields() -> None:
                 await eventually(lambda: len(broker.sends()) == 3, "three sends")
             for command in broker.sends():
                 ext = dict(command.ext)
-                assert who.sign(ext, bytes(command.body)) == ext
+                assert credentials.sign(ext, bytes(command.body)) == ext
                 assert ext["AccessKey"] == "me"
 
 

@@ -110,7 +110,7 @@ async def test_a_server_that_cannot_prepare_batches_is_named_as_the_reason(
 ) -> None:
     for server in pair.brokers:
         for code in (RequestCode.STAGE_MESSAGES, RequestCode.QUERY_STAGED):
-            del remoting(server).near_handlers[code]
+            del remoting(server).local_handlers[code]
     job = PreparedBatches(instance, "copy")
     with pytest.raises(RequestRefusedError, match="no OneLog broker"):
         await job.stage(Queue("orders", "broker-a", 0), body(b"a"), 0, "0")
@@ -155,7 +155,7 @@ async def test_a_broker_that_cannot_prepare_batches_does_not_decide(
 ) -> None:
     gateway = remoting(pair.brokers[0])
     for code in (RequestCode.QUERY_STAGED, RequestCode.COMMIT_STAGED):
-        del gateway.near_handlers[code]
+        del gateway.local_handlers[code]
     job = PreparedBatches(instance, "copy")
     assert await job.choose_decider() == "broker-b"
     part = await job.stage(Queue("orders", "broker-b", 0), body(b"b"), 0, "0")

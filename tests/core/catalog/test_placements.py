@@ -1,5 +1,5 @@
 from onelog.core.access import SELF
-from onelog.core.catalog.placements import Placed, Placement
+from onelog.core.catalog.placements import Placement, TopicPlacement
 from onelog.core.catalog.topics import TopicConfig
 from tests.core.world import World
 
@@ -7,10 +7,10 @@ from tests.core.world import World
 def test_partitions_go_round_brokers_and_take_their_queues_in_order() -> None:
     placement = Placement(1, []).grown(5, [0, 1]).grown(2, [2]).grown_to([1, 1, 0])
     assert placement.nodes == [0, 1, 0, 1, 0, 2, 2, 1, 1, 0]
-    placed = Placed(placement, 1)
+    placed = TopicPlacement(placement, 1)
     assert placed.queues == [0, 0, 1, 1, 2, 0, 1, 2, 3, 3]
     assert placed.partitions == [1, 3, 7, 8]
-    assert Placed(placement, 3).partitions == []
+    assert TopicPlacement(placement, 3).partitions == []
 
 
 def test_a_placement_is_read_as_it_was_written() -> None:

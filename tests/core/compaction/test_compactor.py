@@ -73,11 +73,11 @@ def test_without_enough_that_is_new_nothing_is_done(world: World) -> None:
     send(world, *((b"k%d" % number, b"") for number in range(100)))
     send(world, (b"z", b""))
     compact(world)
-    remains = world.broker.compaction.remains[TOPIC, 0]
+    remains = world.broker.compaction.compacted[TOPIC, 0]
     for _ in range(50):
         send(world, (b"a", b"x"))
     compact(world)
-    assert world.broker.compaction.remains[TOPIC, 0] is remains
+    assert world.broker.compaction.compacted[TOPIC, 0] is remains
     for _ in range(51):
         send(world, (b"a", b"y"))
     compact(world)
@@ -89,10 +89,10 @@ def test_a_queue_that_does_not_change_is_gone_over_once(world: World) -> None:
     send(world, (b"a", b"1"), (b"a", b"2"))
     send(world, *((b"k%d" % number, b"") for number in range(50)))
     compact(world)
-    remains = world.broker.compaction.remains[TOPIC, 0]
+    remains = world.broker.compaction.compacted[TOPIC, 0]
     assert (remains.clean, remains.messages) == (2, 1)
     world.advance(20 * MINUTE)
-    assert world.broker.compaction.remains[TOPIC, 0] is remains
+    assert world.broker.compaction.compacted[TOPIC, 0] is remains
 
 
 def test_what_is_old_is_compacted_however_little_it_is(world: World) -> None:
@@ -134,7 +134,7 @@ def test_however_often_a_queue_is_gone_over_its_tombstones_are_known_in_few_part
         send(world, (b"k%d" % number, None))
         send(world, (b"z", b""))
         world.advance(20_000)
-        assert len(world.broker.compaction.remains[TOPIC, 0].cleaned) <= 52
+        assert len(world.broker.compaction.compacted[TOPIC, 0].cleaned) <= 52
         # None of the last half hour is lacking, and none stays for much longer.
         kept = [each for each in seen(world) if each.value is None]
         assert min(number + 1, 88) <= len(kept) <= 98
@@ -247,7 +247,7 @@ def test_a_topic_becomes_compacted_and_back(world: World) -> None:
     world.topic(TOPIC, 1)
     pass_days(world, 4)  # As old as messages may be.
     assert left(world) == [(4, b"5")]
-    assert not world.broker.compaction.remains
+    assert not world.broker.compaction.compacted
 
 
 def test_records_can_be_deleted_from_both_parts(world: World) -> None:
@@ -277,7 +277,7 @@ def test_a_deleted_topic_leaves_nothing(world: World) -> None:
         send(world, (b"a", value))
     compact(world)
     world.broker.admin.delete_topic(SELF, TOPIC)
-    assert not world.broker.compaction.remains
+    assert not world.broker.compaction.compacted
     make(world)
     send(world, (b"a", b"4"))
     assert left(world) == [(0, b"4")]
@@ -304,7 +304,7 @@ def test_a_pass_that_was_cut_off_counts_for_nothing(world: World) -> None:
     before = len(seen(world))
     while not world.store.max_offset(COMPACTED_TOPIC, 0):
         world.advance(1)
-    assert not world.broker.compaction.remains
+    assert not world.broker.compaction.compacted
     world.crash()
     assert len(seen(world)) == before == 20
     compact(world)
@@ -348,9 +348,9 @@ def test_messages_that_are_too_young_are_carried_over_as_they_are(world: World) 
         world.advance(MINUTE)
     assert world.store.log_min > 0
     assert [each.offset for each in seen(world)] == [0, 1, 2, 3]
-    remains = world.broker.compaction.remains[TOPIC, 0]
+    remains = world.broker.compaction.compacted[TOPIC, 0]
     world.advance(10 * MINUTE)
-    assert world.broker.compaction.remains[TOPIC, 0] is remains
+    assert world.broker.compaction.compacted[TOPIC, 0] is remains
     pass_days(world, 7)
     assert [each.offset for each in seen(world)] == [3]
 
@@ -474,7 +474,7 @@ def test_what_is_not_compacted_any_more_is_not_carried_over(world: World) -> Non
     expire(world)
     assert seen(world) == []
     assert world.store.min_offset(TOPIC, 0) == 5
-    assert not world.broker.compaction.remains
+    assert not world.broker.compaction.compacted
 
 
 def test_a_loss_of_power_takes_nothing_that_was_on_disk(world: World) -> None:

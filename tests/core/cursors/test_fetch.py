@@ -199,7 +199,7 @@ class Workers:
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         self.work: list[Callable[[], None]] = []
         self._world = world
-        monkeypatch.setattr(world.broker.warming, "_offload", self.work.append)
+        monkeypatch.setattr(world.broker.cold_reads, "_offload", self.work.append)
         monkeypatch.setattr(world.broker.reader, "_is_cold", lambda ranges: True)
 
     def run(self) -> None:
@@ -236,7 +236,7 @@ def test_an_owner_that_goes_is_not_told(orders: World, monkeypatch: pytest.Monke
     orders.end_tick()
     orders.end_tick()
     assert (held, late, cold, len(other)) == ([], [], [], 1)
-    assert orders.broker.looks._under_way == {}
+    assert orders.broker.pending_reads._under_way == {}
 
 
 def slow(world: World, wanted: str = "none") -> Subscription:

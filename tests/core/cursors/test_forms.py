@@ -101,7 +101,7 @@ def test_what_cannot_be_read_is_delivered_as_it_is(orders: World) -> None:
 
 
 def test_entries_of_other_forms_are_the_same_after_recovery(orders: World) -> None:
-    before = [orders.store.place("orders", 0, offset) for offset in range(12)]
+    before = [orders.store.entry_at("orders", 0, offset) for offset in range(12)]
     assert [entry[2] == FORM_CODE for entry in before if entry] == [False, *[True] * 10, False]
     orders.close()
     (orders.folder / "checkpoint").unlink()
@@ -109,7 +109,7 @@ def test_entries_of_other_forms_are_the_same_after_recovery(orders: World) -> No
         if path.is_file():
             path.unlink()
     orders.start()
-    assert [orders.store.place("orders", 0, offset) for offset in range(12)] == before
+    assert [orders.store.entry_at("orders", 0, offset) for offset in range(12)] == before
     orders.close()
     assert verify(orders.folder).problems_total == 0
     orders.start()

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.clock import ManualClock
-from onelog.core.durable.waiting import ANY_QUEUE, ROUND_COUNT, Wait, Waiting
+from onelog.core.durable.waiting import ANY_QUEUE, ROUND_COUNT, OpenWaits, Wait
 from tests.core.world import ManualTimer
 
 
@@ -10,7 +10,7 @@ class Room:
     def __init__(self, **settings: int) -> None:
         self.clock = ManualClock(1_000_000)
         self.timer = ManualTimer(self.clock)
-        self.waiting = Waiting(self.clock, self.timer.schedule, **settings)
+        self.waiting = OpenWaits(self.clock, self.timer.schedule, **settings)
         self.ended: list[tuple[str, bool]] = []
 
     def wait(self, name: str, *queues: int, timeout_ms: int = 15_000, **how: object) -> Wait | None:

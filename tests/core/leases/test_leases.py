@@ -12,7 +12,7 @@ import pytest
 from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.core.leases.leases import Leases
-from onelog.core.leases.queue import IN_PLACE, Handout, Policy, QueueLeases
+from onelog.core.leases.queue import IN_PLACE, Handout, QueueLeases, ReturnPolicy
 from onelog.errors import (
     InvalidLeaseTimeError,
     LeaseNotFoundError,
@@ -261,7 +261,7 @@ def test_an_ordered_queue_has_no_back(tmp_path: Path) -> None:
 def test_a_rejected_message_goes_where_its_policy_says(tmp_path: Path, crashes: bool) -> None:
     reader = reading(tmp_path)
     reader.world.topic("elsewhere", 1)
-    policy = Policy(7, rejected=lambda group, topic, message, _: NewMessage(
+    policy = ReturnPolicy(7, rejected=lambda group, topic, message, _: NewMessage(
         "elsewhere", 0, bytes(message.body) + b" of " + group.encode()
     ))  # fmt: skip
     reader.leases.policies[7] = policy
@@ -283,7 +283,7 @@ def test_a_rejected_message_goes_where_its_policy_says(tmp_path: Path, crashes: 
     assert len(reader.leases) == 1
 
 
-def start_with(reader: Reader, policy: Policy) -> None:
+def start_with(reader: Reader, policy: ReturnPolicy) -> None:
     """Start the world with another protocol's policy, too."""
     opens = Broker.open
 

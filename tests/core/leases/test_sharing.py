@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 
 from onelog.core.access import SELF
 from onelog.core.leases.queue import Outcome
-from onelog.core.leases.sharing import Terms
+from onelog.core.leases.sharing import ShareLimits
 from onelog.errors import GroupPermissionError, LeaseNotFoundError
 from onelog.message import NewMessage
 from tests.core.sharing import EARLIEST, GROUP, TOPIC, Sharer, put_batch, sharing
@@ -45,7 +45,7 @@ def test_members_have_different_messages_and_the_position_follows(world: World) 
 def test_a_group_begins_at_the_end_or_at_the_start(world: World) -> None:
     ann = sharing(world)
     put_batch(world, 3)
-    late = Sharer(world, "bob", Terms())
+    late = Sharer(world, "bob", ShareLimits())
     assert late.take() == {}
     put_batch(world, 2)
     assert late.take() == {3: 1, 4: 1}
@@ -235,9 +235,9 @@ class Machine(RuleBasedStateMachine):
         self.open |= dict.fromkeys(range(self.next, self.next + count), 0)
         self.next += count
 
-    @rule(who=st.integers(0, 1), count=st.integers(1, 8), whole=st.booleans())
-    def take(self, who: int, count: int, whole: bool) -> None:
-        taken = self.members[who].take(count, whole=whole)
+    @rule(number=st.integers(0, 1), count=st.integers(1, 8), whole=st.booleans())
+    def take(self, number: int, count: int, whole: bool) -> None:
+        taken = self.members[number].take(count, whole=whole)
         free = sorted(set(self.open) - set(self.out))
         assert list(taken) == free[: len(taken)], "the first that are to be had"
         assert len(taken) >= min(count, len(free))
@@ -246,7 +246,7 @@ class Machine(RuleBasedStateMachine):
         for offset, times in taken.items():
             self.open[offset] += 1
             assert times == self.open[offset]
-            self.out[offset] = self.members[who], due_ms
+            self.out[offset] = self.members[number], due_ms
 
     @precondition(lambda self: self.out)
     @rule(data=st.data(), outcome=st.sampled_from(Outcome))
@@ -267,10 +267,12 @@ class Machine(RuleBasedStateMachine):
         if self.open[offset] >= LIMIT:
             del self.open[offset]
 
-    @rule(who=st.integers(0, 1))
-    def leave(self, who: int) -> None:
-        self.members[who].leave()
-        for offset in [each for each, (member, _) in self.out.items() if member.name == _name(who)]:
+    @rule(number=st.integers(0, 1))
+    def leave(self, number: int) -> None:
+        self.members[number].leave()
+        for offset in [
+            each for each, (member, _) in self.out.items() if member.name == _name(number)
+        ]:
             del self.out[offset]
             self.open[offset] -= 1
 
@@ -310,8 +312,8 @@ class Machine(RuleBasedStateMachine):
             self.world.close()
 
 
-def _name(who: int) -> str:
-    return ("ann", "bob")[who]
+def _name(number: int) -> str:
+    return ("ann", "bob")[number]
 
 
 def test_share_groups_keep_to_the_model(tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from onelog.core.access import SELF
-from onelog.core.leases.sharing import Terms
+from onelog.core.leases.sharing import ShareLimits
 from onelog.core.transactions.in_place import Stamp
 from onelog.errors import StoreFailedError
 from onelog.message import NewMessage
 from tests.core.sharing import TOPIC, Sharer, put_batch, sharing
 from tests.core.world import World
 
-COMMITTED = Terms(committed=True, from_start=True)
+COMMITTED = ShareLimits(committed=True, from_start=True)
 
 
 class Payer:
@@ -154,7 +154,7 @@ def test_what_the_disk_cannot_read_stays_and_the_rest_goes_on(
     put_batch(world, 1)
     ann.take()
     ann.give_back(0, 1)
-    bad = world.store.place(TOPIC, 0, 0)
+    bad = world.store.entry_at(TOPIC, 0, 0)
     assert bad is not None
     read = world.store.read_record
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from onelog.core.cursors.looks import Lack
+from onelog.core.cursors.pending_reads import Missing
 from onelog.core.leases.supply import LeaseRequest
 from onelog.message import NewMessage
 from onelog.rocketmq.profile import NAMING
@@ -121,7 +121,7 @@ def test_a_slow_filter_takes_its_time_tick_by_tick_and_the_cursor_goes_on(tmp_pa
         reader.world.send(body=b"%d" % n, colour="red" if n == 7 else "blue")
     request = reader.request(predicate=slow(reader, "red"))
     for seen in (3, 6):
-        assert look(reader, request) == Lack(later=True)
+        assert look(reader, request) == Missing(later=True)
         reader.end_tick()
         assert reader.cursor() == seen
     assert look(reader, request).offsets == (7,)
@@ -142,7 +142,7 @@ def test_a_request_that_finds_the_time_of_filters_used_up_has_its_turn_later(
         reader.world.send(colour="blue")
     look(reader, reader.request(predicate=slow(reader)))
     reader.group = "others"
-    assert look(reader, reader.request(predicate=slow(reader))) == Lack(later=True)
+    assert look(reader, reader.request(predicate=slow(reader))) == Missing(later=True)
     assert len(reader.pop()) == 4
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onelog.clock import ManualClock
-from onelog.core.membership.classic import ClassicGroups, Joined, Joining, State, Synced, kept
+from onelog.core.membership.classic import ClassicGroups, GroupState, Joined, Joining, Synced, kept
 from onelog.errors import (
     FencedInstanceError,
     GroupFullError,
@@ -93,7 +93,7 @@ class Room:
         assert other.part == b"right"
         return leader, second.joined
 
-    def state(self) -> State:
+    def state(self) -> GroupState:
         return self.groups.groups["g"].state
 
 
@@ -107,9 +107,9 @@ def test_the_first_member_leads_and_shares_out(room: Room) -> None:
     assert joined == Joined(
         1, "consumer", "range", "app-1", "app-1", [("app-1", None, b"wants orders")]
     )
-    assert room.state() is State.COMPLETING
+    assert room.state() is GroupState.COMPLETING
     assert room.sync(joined, app_1=b"all").part == b"all"
-    assert room.state() is State.STABLE
+    assert room.state() is GroupState.STABLE
     assert room.settled == [("Stable", 1)]
 
 
@@ -129,7 +129,7 @@ def test_a_second_member_waits_until_the_first_has_joined_again(room: Room) -> N
 
 def test_followers_wait_for_what_the_leader_decides(room: Room) -> None:
     room.two()
-    assert room.state() is State.STABLE
+    assert room.state() is GroupState.STABLE
     assert room.settled == [("Stable", 1), ("Stable", 2)]
 
 
@@ -161,9 +161,9 @@ def test_whoever_does_not_join_again_in_time_is_out(room: Room) -> None:
 def test_a_follower_that_joins_again_unchanged_gets_the_generation_as_it_is(room: Room) -> None:
     leader, other = room.two()
     assert room.join(other.member_id).joined.generation == 2
-    assert room.state() is State.STABLE
+    assert room.state() is GroupState.STABLE
     assert not room.join(leader.member_id).values
-    assert room.state() is State.PREPARING
+    assert room.state() is GroupState.PREPARING
 
 
 def test_a_leader_that_never_shares_out_is_given_up(room: Room) -> None:
@@ -247,7 +247,7 @@ def test_leaving_gives_the_others_a_new_generation(room: Room) -> None:
     joined = room.join(other.member_id).joined
     assert (joined.generation, joined.leader) == (3, other.member_id)
     room.groups.leave("g", other.member_id, None)
-    assert room.state() is State.EMPTY
+    assert room.state() is GroupState.EMPTY
     room.groups.delete("g")
     assert not room.groups.groups
 
@@ -294,7 +294,7 @@ def test_a_static_member_that_wants_something_else_needs_a_new_generation(room: 
 def test_a_static_member_leaves_by_its_own_name(room: Room) -> None:
     room.join(instance_id="till-1")
     room.groups.leave("g", "", "till-1")
-    assert room.state() is State.EMPTY
+    assert room.state() is GroupState.EMPTY
 
 
 def test_offsets_of_an_empty_group_may_be_committed_by_anybody(room: Room) -> None:
@@ -316,4 +316,4 @@ def test_a_group_goes_on_after_a_restart(room: Room) -> None:
     again.groups.heartbeat("g", 2, leader.member_id, None)
     assert again.sync(other).part == b"right"
     again.timer.advance(10_200)
-    assert again.state() is State.EMPTY
+    assert again.state() is GroupState.EMPTY

@@ -8,7 +8,7 @@ from onelog.core.access import SELF
 from onelog.core.cursors.offset_notes import Note
 from onelog.core.membership.classic import Joined, Joining
 from onelog.core.membership.consumers import Beat
-from onelog.core.membership.coordinator import Member, Position, subscribed
+from onelog.core.membership.coordinator import CommittingMember, Position, subscribed
 from onelog.core.membership.members import Client, ConsumerData
 from onelog.errors import (
     GroupNotEmptyError,
@@ -28,20 +28,20 @@ def joining(group: str = GROUP) -> Joining:
     return Joining(group, "", None, "c", "h", 10_000, 10_000, "consumer", [("range", b"m")])
 
 
-def join(world: World, group: str = GROUP) -> Member:
+def join(world: World, group: str = GROUP) -> CommittingMember:
     """A member of a group that is stable."""
     found: list[Joined | None] = []
     coordinator = world.broker.coordinator
     coordinator.join(SELF, joining(group), lambda joined, error: found.append(joined))
     (joined,) = found
     assert joined is not None
-    member = Member(joined.member_id, joined.generation)
+    member = CommittingMember(joined.member_id, joined.generation)
     parts = [(joined.member_id, b"all")]
     coordinator.sync(SELF, group, member, None, None, parts, lambda synced, error: None)
     return member
 
 
-def commit(world: World, member: Member, offset: int, note: Note = Note()) -> None:  # noqa: B008
+def commit(world: World, member: CommittingMember, offset: int, note: Note = Note()) -> None:  # noqa: B008
     told: list[OnelogError | None] = []
     positions = {"orders": {0: Position(offset, note)}}
     world.broker.coordinator.commit(SELF, GROUP, member, positions, told.append)
@@ -101,16 +101,16 @@ def test_members_of_the_newer_kinds_are_found_again_after_a_crash(orders: World)
             assert member.assigned
             coordinator.beat_share(SELF, Beat("sharers", member.member_id, member.epoch))
         first = group.members["a"]
-        coordinator.check_member(SELF, GROUP, Member("a", first.epoch))
+        coordinator.check_member(SELF, GROUP, CommittingMember("a", first.epoch))
         coordinator.beat(SELF, Beat(GROUP, "a", first.epoch, owned=first.assigned))
         orders.restart()
 
 
 def test_who_is_no_member_commits_only_for_groups_without_members(orders: World) -> None:
-    commit(orders, Member(), 5)
+    commit(orders, CommittingMember(), 5)
     join(orders)
     with pytest.raises(UnknownMemberError):
-        orders.broker.coordinator.commit(SELF, GROUP, Member(), {}, lambda error: None)
+        orders.broker.coordinator.commit(SELF, GROUP, CommittingMember(), {}, lambda error: None)
 
 
 def test_who_is_moved_goes_there_and_older_commits_are_ignored(orders: World) -> None:
@@ -128,7 +128,7 @@ def test_who_is_moved_goes_there_and_older_commits_are_ignored(orders: World) ->
 
 def test_an_administrator_moves_a_group_that_was_moved(orders: World) -> None:
     orders.broker.offsets.reset(GROUP, "orders", {0: 2})
-    commit(orders, Member(), 4)
+    commit(orders, CommittingMember(), 4)
     assert position(orders).offset == 4
 
 
@@ -170,7 +170,7 @@ def test_a_group_with_members_is_not_deleted(orders: World) -> None:
 
 def test_positions_are_forgotten_one_by_one(orders: World) -> None:
     orders.broker.offsets.commit(GROUP, "orders", 1, 5)
-    commit(orders, Member(), 4)
+    commit(orders, CommittingMember(), 4)
     orders.broker.coordinator.forget_position(SELF, GROUP, "orders", 0)
     orders.crash()
     assert orders.broker.offsets.of(GROUP, "orders") == {1: 5}
@@ -202,7 +202,7 @@ def keep_for_a_week(world: World) -> None:
 
 def test_positions_of_a_group_without_members_are_forgotten_after_a_time(orders: World) -> None:
     keep_for_a_week(orders)
-    commit(orders, Member(), 7, Note(0, "n"))
+    commit(orders, CommittingMember(), 7, Note(0, "n"))
     orders.clock.advance(7 * DAY_MS - HOUR_MS)
     orders.advance(11_000)
     assert position(orders) == Position(7, Note(0, "n"))
@@ -241,7 +241,9 @@ def test_positions_of_rocketmq_groups_are_kept_also_if_kafka_uses_them(orders: W
     orders.broker.groups.require("before")
     positions = {"orders": {0: Position(7)}}
     for group in ("before", "later"):
-        orders.broker.coordinator.commit(SELF, group, Member(), positions, lambda error: None)
+        orders.broker.coordinator.commit(
+            SELF, group, CommittingMember(), positions, lambda error: None
+        )
     client = Client("c1", "c1")
     orders.broker.heartbeat(SELF, client, (ConsumerData("later"),), ())
     orders.advance(20_000)
@@ -255,14 +257,14 @@ def test_positions_of_rocketmq_groups_are_kept_also_if_kafka_uses_them(orders: W
 
 
 def test_after_a_long_absence_of_the_broker_consumers_may_come_back(orders: World) -> None:
-    commit(orders, Member(), 7)
+    commit(orders, CommittingMember(), 7)
     orders.close()
     orders.clock.advance(30 * DAY_MS)
     orders.start()
     keep_for_a_week(orders)
     orders.advance(60_000)
     assert position(orders).offset == 7
-    commit(orders, Member(), 8)
+    commit(orders, CommittingMember(), 8)
     orders.advance(1_200_000)
     assert position(orders).offset == 8
 
@@ -272,7 +274,7 @@ def test_many_groups_are_forgotten_some_at_a_time(orders: World) -> None:
     coordinator = orders.broker.coordinator
     for number in range(100):
         positions = {"orders": {0: Position(number)}}
-        coordinator.commit(SELF, f"g{number}", Member(), positions, lambda error: None)
+        coordinator.commit(SELF, f"g{number}", CommittingMember(), positions, lambda error: None)
     orders.clock.advance(8 * DAY_MS)
     assert not coordinator.expire(), "nothing was to be looked at yet"
     assert coordinator.expire()

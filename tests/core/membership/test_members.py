@@ -12,11 +12,11 @@ class Crowd:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.members = Members(self.clock)
-        self.told: list[tuple[str, list[str]]] = []
+        self.notified: list[tuple[str, list[str]]] = []
         self.members.on_group_change.append(self.note)
 
     def note(self, group: str, members: list[Member]) -> None:
-        self.told.append((group, [member.client.client_id for member in members]))
+        self.notified.append((group, [member.client.client_id for member in members]))
 
     def live(self) -> LiveGroup:
         found = self.members.group("g")
@@ -44,16 +44,16 @@ def test_a_new_member_is_told_to_all_and_a_known_one_to_none(crowd: Crowd) -> No
     assert crowd.beat("a") is True
     assert crowd.beat("b") is True
     assert crowd.beat("a") is False
-    assert crowd.told == [("g", ["a"]), ("g", ["a", "b"])]
+    assert crowd.notified == [("g", ["a"]), ("g", ["a", "b"])]
     assert crowd.live().client_ids() == ["a", "b"]
 
 
 def test_who_leaves_is_told_to_those_who_stay(crowd: Crowd) -> None:
     crowd.beat("a")
     crowd.beat("b")
-    crowd.told.clear()
+    crowd.notified.clear()
     crowd.members.consumer_left("channel of a", "g")
-    assert crowd.told == [("g", ["b"])]
+    assert crowd.notified == [("g", ["b"])]
     crowd.members.consumer_left("channel of b", "g")
     assert crowd.members.group("g") is None
     assert crowd.members.group("g") is None
@@ -65,10 +65,10 @@ def test_a_closed_channel_leaves_all_its_groups(crowd: Crowd) -> None:
         crowd.members.consumer_seen(client, ConsumerData(group))
     crowd.members.producer_seen(client, "p")
     crowd.beat("b")
-    crowd.told.clear()
+    crowd.notified.clear()
     crowd.members.channel_closed("c1")
     crowd.members.channel_closed("c1")
-    assert crowd.told == [("g", ["b"])]
+    assert crowd.notified == [("g", ["b"])]
     assert [group.name for group in crowd.members.live_groups()] == ["g"]
     assert crowd.members.producer_groups() == []
 
@@ -95,14 +95,14 @@ def test_silence_for_longer_than_the_expiry_drops_a_member(crowd: Crowd) -> None
     assert crowd.members.expire() == ["channel of a", "producer channel"]
     assert crowd.live().client_ids() == ["b"]
     assert crowd.members.producers("p") == []
-    assert crowd.told[-1] == ("g", ["b"])
+    assert crowd.notified[-1] == ("g", ["b"])
 
 
 def test_a_heartbeat_without_subscriptions_keeps_a_member_alive(crowd: Crowd) -> None:
     crowd.beat("a", "orders:x")
     crowd.clock.advance(100_000)
-    assert crowd.members.consumer_still_there(Client("a", "channel of a"), "g") is True
-    assert crowd.members.consumer_still_there(Client("b", "channel of b"), "g") is False
+    assert crowd.members.refresh_consumer(Client("a", "channel of a"), "g") is True
+    assert crowd.members.refresh_consumer(Client("b", "channel of b"), "g") is False
     crowd.clock.advance(100_000)
     assert crowd.members.expire() == []
     found = crowd.members.subscription("g", "orders")
@@ -112,10 +112,10 @@ def test_a_heartbeat_without_subscriptions_keeps_a_member_alive(crowd: Crowd) ->
 
 def test_topics_that_come_or_go_are_told(crowd: Crowd) -> None:
     crowd.beat("a", "orders:*")
-    crowd.told.clear()
+    crowd.notified.clear()
     assert crowd.beat("a", "orders:*", "bills:*", version=2) is True
     assert crowd.beat("a", "orders:*", version=3) is True
-    assert crowd.told == [("g", ["a"]), ("g", ["a"])]
+    assert crowd.notified == [("g", ["a"]), ("g", ["a"])]
     assert crowd.members.subscription("g", "bills") is None
 
 
@@ -130,13 +130,13 @@ def test_a_new_version_of_a_subscription_counts_but_is_no_change_of_the_group(cr
 def test_a_group_that_broadcasts_is_not_told_of_its_members(crowd: Crowd) -> None:
     assert crowd.beat("a", message_model="BROADCASTING") is True
     crowd.members.consumer_left("channel of a", "g")
-    assert crowd.told == []
+    assert crowd.notified == []
 
 
 def test_members_can_be_taken_in_silently(crowd: Crowd) -> None:
     crowd.members.consumer_seen(Client("a", 1), ConsumerData("g"), notify=False)
     crowd.members.consumer_left(1, "g", notify=False)
-    assert crowd.told == []
+    assert crowd.notified == []
 
 
 def test_members_that_differ_each_keep_their_own_subscription(crowd: Crowd) -> None:
@@ -153,7 +153,9 @@ def test_members_that_differ_each_keep_their_own_subscription(crowd: Crowd) -> N
         "channel of b": "y",
         "a stranger's": "y",
     }
-    assert len(crowd.told) == 2, "alternating heartbeats must not make the group rebalance for ever"
+    assert len(crowd.notified) == 2, (
+        "alternating heartbeats must not make the group rebalance for ever"
+    )
 
 
 def test_a_difference_is_logged_once_and_can_be_asked_for(
@@ -240,10 +242,10 @@ def test_a_channel_that_changes_its_client_id_is_one_member(
 def test_ten_thousand_members_cost_each_no_more_than_ten(crowd: Crowd) -> None:
     members = crowd.members
     for number in range(10_000):
-        client = Client(str(number), number, is_told=number % 1_000 == 0)
+        client = Client(str(number), number, is_notified=number % 1_000 == 0)
         wanted = subscribe("orders", "x" if number % 2 else "y")
         assert members.consumer_seen(client, ConsumerData("g", subscriptions=(wanted,)))
-    assert len(crowd.told[-1][1]) == 10, "only those who want to hear it"
+    assert len(crowd.notified[-1][1]) == 10, "only those who want to hear it"
     assert members.mismatches_total == 1
     assert len(crowd.live().mismatch) == 10_000
     crowd.clock.advance(120_001)
@@ -270,7 +272,7 @@ def test_a_queue_is_pulled_as_long_as_a_member_keeps_it(crowd: Crowd) -> None:
     assert members.pulled("g", "orders", 1, "channel of a") is False
     assert members.pulled("g", "orders", 2, "a stranger's") is False
     assert [members.is_pulled("g", "orders", each) for each in range(3)] == [True, True, False]
-    members.consumer_seen(Client("b", "leases", is_told=False), ConsumerData("g"))
+    members.consumer_seen(Client("b", "leases", is_notified=False), ConsumerData("g"))
     assert members.pulled("g", "orders", 0, "channel of a") is True, "it is to come again soon"
     crowd.clock.advance(29_999)
     assert members.is_pulled("g", "orders", 1)

@@ -9,7 +9,7 @@ from onelog.core.access import SELF
 from onelog.core.membership.assignors import Partition
 from onelog.core.membership.classic import Joined, Joining, Synced
 from onelog.core.membership.consumers import JOIN_EPOCH, LEAVE_EPOCH, Beat
-from onelog.core.membership.coordinator import Member, Position
+from onelog.core.membership.coordinator import CommittingMember, Position
 from onelog.core.membership.mixed import assigned_in, assignment, subscription
 from onelog.errors import (
     FencedInstanceError,
@@ -45,8 +45,8 @@ class Classic:
         self.must_join, self.is_waiting = True, False
 
     @property
-    def member(self) -> Member:
-        return Member(self.id, self.generation, self.instance_id)
+    def member(self) -> CommittingMember:
+        return CommittingMember(self.id, self.generation, self.instance_id)
 
     def step(self) -> None:
         """Join if that is due, else send a heartbeat."""
@@ -221,7 +221,7 @@ def test_a_static_member_comes_back_in_another_process(orders: World) -> None:
     with pytest.raises(FencedInstanceError):
         orders.broker.coordinator.heartbeat(SELF, GROUP, old.member)
     settle([newer, again])
-    orders.broker.coordinator.leave(SELF, GROUP, Member("", -1, "one"))
+    orders.broker.coordinator.leave(SELF, GROUP, CommittingMember("", -1, "one"))
     settle([newer])
 
 
@@ -238,9 +238,9 @@ def test_positions_are_committed_by_members_of_both_kinds(orders: World) -> None
     newer, classic = Newer(orders, "n"), Classic(orders, "c")
     settle([newer, classic])
     coordinator, positions = orders.broker.coordinator, {"orders": {0: Position(3)}}
-    for member in (classic.member, Member("n", newer.epoch)):
+    for member in (classic.member, CommittingMember("n", newer.epoch)):
         coordinator.commit(SELF, GROUP, member, positions, lambda error: None)
-    stale = Member(classic.id, classic.generation - 1)
+    stale = CommittingMember(classic.id, classic.generation - 1)
     with pytest.raises(IllegalGenerationError):
         coordinator.commit(SELF, GROUP, stale, positions, lambda error: None)
 

@@ -418,8 +418,8 @@ def test_a_replica_knows_the_same_exchanges(tmp_path: Path) -> None:
     routed.publish("", "kept", b"x")
     follower.receive(master.store)
     assert described(follower.broker.topology) == described(master.broker.topology)
-    assert follower.broker.keeping.needed_from() < follower.store.log_end
-    assert [pin.queue for pin in follower.broker.keeping.pins()] == ["kept"]
+    assert follower.broker.retention_holds.needed_from() < follower.store.log_end
+    assert [pin.queue for pin in follower.broker.retention_holds.holds()] == ["kept"]
     master.close()
     follower.promote()
     promoted = Routed(follower)
@@ -441,9 +441,9 @@ class Listed(Access):
         self.allowed = set(allowed)
         self.asked: list[tuple[str, str, str]] = []
 
-    def may(self, who: Principal, action: Action, resource: Resource) -> bool:
+    def may(self, principal: Principal, action: Action, resource: Resource) -> bool:
         self.asked.append((action, *resource))
-        return who == SELF or (action, *resource) in self.allowed
+        return principal == SELF or (action, *resource) in self.allowed
 
 
 def test_every_verb_is_asked_about(routed: Routed) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.core.durable.tables import Change
-from onelog.core.routing.exchanges import Exchange, Sought, matcher_of
+from onelog.core.routing.exchanges import Exchange, RoutingKeys, matcher_of
 from onelog.core.routing.topology import Topology
 from onelog.core.routing.walk import NO_HEADERS, route_of, walk
 from onelog.record.forms.amqp_fields import NO_PROPERTIES
@@ -80,7 +80,7 @@ def published(topology: Topology, name: str, key: str) -> set[str]:
     exchange = vhost.exchange(name)
     route = exchange.routes.get(key)
     if route is None:
-        sought = Sought((key,), NO_PROPERTIES, NO_HEADERS)
+        sought = RoutingKeys((key,), NO_PROPERTIES, NO_HEADERS)
         found = walk(vhost, exchange, sought, lambda topic: None)
         route = route_of(name, key, found.targets)
         assert found.by_key

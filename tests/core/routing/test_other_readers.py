@@ -115,14 +115,14 @@ def test_spark_reads_them_from_the_files(sales: Routed) -> None:
 
 def test_a_queue_is_the_same_after_its_entries_were_lost(sales: Routed) -> None:
     world = sales.world
-    before = [world.store.place("south", 0, offset) for offset in range(2)]
+    before = [world.store.entry_at("south", 0, offset) for offset in range(2)]
     world.close()
     (world.folder / "checkpoint").unlink()
     for path in (world.folder / "consumequeue").rglob("*"):
         if path.is_file():
             path.unlink()
     world.start()
-    assert [world.store.place("south", 0, offset) for offset in range(2)] == before
+    assert [world.store.entry_at("south", 0, offset) for offset in range(2)] == before
 
 
 # -- the other way round --------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from onelog.config import StoreConfig
 from onelog.core.access import SELF
 from onelog.core.routing import publishing
 from onelog.core.routing.publishing import DELAY_MS_MAX
-from onelog.core.routing.targets import Letter
+from onelog.core.routing.targets import DeadLetter
 from onelog.core.transactions.staged import Alongside
 from onelog.errors import (
     AccessRefusedError,
@@ -285,10 +285,10 @@ def test_letters_and_records_are_one_append(routed: Routed) -> None:
         routed.bind("dlx", name, "k")
     routed.world.topic("done", queues=1)
     letters = [
-        Letter("/", "dlx", ("k",), NO_PROPERTIES, b"one"),
-        Letter("/", "dlx", ("k",), NO_PROPERTIES, b"two", frozenset({"copy"})),
-        Letter("/", "gone", ("k",), NO_PROPERTIES, b"three"),
-        Letter("/", "dlx", ("x", "k"), NO_PROPERTIES, b"four"),
+        DeadLetter("/", "dlx", ("k",), NO_PROPERTIES, b"one"),
+        DeadLetter("/", "dlx", ("k",), NO_PROPERTIES, b"two", frozenset({"copy"})),
+        DeadLetter("/", "gone", ("k",), NO_PROPERTIES, b"three"),
+        DeadLetter("/", "dlx", ("x", "k"), NO_PROPERTIES, b"four"),
     ]
     counts = routed.routing.deliver(letters, [NewMessage("done", 0, b"source ended")])
     assert counts == [3, 2, 0, 3]
@@ -305,7 +305,7 @@ def test_letters_that_cannot_be_written_change_nothing(routed: Routed) -> None:
         routed.bind("amq.fanout", name)
     routed.world.store.refuse_writes(StoreFullError("disk is full"))
     with pytest.raises(StoreFullError):
-        routed.routing.deliver([Letter("/", "amq.fanout", ("k",), NO_PROPERTIES, b"one")], [])
+        routed.routing.deliver([DeadLetter("/", "amq.fanout", ("k",), NO_PROPERTIES, b"one")], [])
     assert memory.kept == []
 
 
@@ -436,7 +436,7 @@ def test_the_default_exchange_leads_to_topics_of_others_and_dead_letters_do_not(
     assert routed.publish("", "bills", b"two") == 1  # By the route that is remembered.
     assert routed.bodies("bills") == [b"one", b"two"]
     # A queue's owner need not be one who may write to topics.
-    letter = Letter("/", "", ("bills",), NO_PROPERTIES, b"dead")
+    letter = DeadLetter("/", "", ("bills",), NO_PROPERTIES, b"dead")
     assert routed.routing.deliver([letter], []) == [0]
     routed.world.broker.admin.delete_topic(SELF, "bills")
     assert routed.publish("", "bills") == 0

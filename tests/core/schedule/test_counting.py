@@ -39,7 +39,7 @@ def test_messages_are_counted_once_in_parts_and_everybody_who_asks_is_told(
 ) -> None:
     monkeypatch.setattr(timers, "COUNTED_TOGETHER", 4)
     worker = Worker()
-    monkeypatch.setattr(orders.broker.warming, "find", worker)
+    monkeypatch.setattr(orders.broker.cold_reads, "find", worker)
     count = orders.broker.timers.count_by_topic
     for number in range(10):
         orders.send("payments" if number % 5 == 0 else "orders", TIMER_DELAY_MS=str(1000 + number))

@@ -32,7 +32,7 @@ def test_due_times_are_read_many_at_a_time(tmp_path: Path, record_crc: bool) -> 
         assert len(store.log.segments) > 2
         batch = queue.read(100, 2_000)
         assert (batch.end, batch.unclear) == (2_100, [])
-        assert batch.last_at == queue.place_of(2_099)
+        assert batch.last_at == queue.log_offset_of(2_099)
         assert batch.plain.offsets.tolist() == list(range(100, 2_100))
         assert batch.plain.dues.tolist() == [NOW_MS + number for number in range(100, 2_100)]
         assert queue.read(2_400, 2_000).end == queue.end == 2_500
@@ -64,12 +64,12 @@ def test_messages_are_found_by_their_offset(tmp_path: Path) -> None:
         queue = TimerQueue(store)
         with pytest.raises(OffsetOutOfRangeError):
             queue.message(0)
-        assert queue.place_of(0) == -1
+        assert queue.log_offset_of(0) == -1
         store.append([timed(number, b"%d" % number) for number in range(3)])
         assert bytes(queue.message(1).body) == b"1"
-        assert store.message_at(queue.place_of(2)).topic == TIMER_TOPIC
+        assert store.message_at(queue.log_offset_of(2)).topic == TIMER_TOPIC
         for offset in (-1, 3):
-            assert queue.place_of(offset) == -1
+            assert queue.log_offset_of(offset) == -1
             with pytest.raises(OffsetOutOfRangeError):
                 queue.message(offset)
 
@@ -84,4 +84,4 @@ def test_what_is_far_from_the_end_of_the_log_may_be_cold(tmp_path: Path) -> None
         store.append([timed(10)])
         assert queue.cold_ranges([10], 10) == []
         ranges = queue.cold_ranges([3, 10, 4, 5, 99], 2)
-        assert [at for at, _ in ranges] == [queue.place_of(3), queue.place_of(4)]
+        assert [at for at, _ in ranges] == [queue.log_offset_of(3), queue.log_offset_of(4)]

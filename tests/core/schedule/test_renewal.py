@@ -140,7 +140,11 @@ def test_when_nothing_can_be_written_the_files_that_hold_what_waits_stay_and_oth
     for _ in range(3):
         retain(orders)
     holding = orders.store.log.segments[0]
-    assert holding.start <= orders.store.place_of(TIMER_TOPIC, 0, 0) < holding.start + holding.size
+    assert (
+        holding.start
+        <= orders.store.log_offset_of(TIMER_TOPIC, 0, 0)
+        < holding.start + holding.size
+    )
     assert holding.start > 0
     assert "renewing timed messages failed" in caplog.text
     orders.crash()

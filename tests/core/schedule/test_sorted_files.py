@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.core.schedule.progress import Progress
+from onelog.core.schedule.progress import DeliveryProgress
 from onelog.core.schedule.sorted_files import (
     Columns,
     SortedFile,
@@ -51,8 +51,8 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_run_may_be_empty(tmp_path: Path) -> None:
     file = load_sorted(write(tmp_path, []).path)
-    file.skip(Progress())
-    assert (len(file), file.live, file.is_done(Progress())) == (0, 0, True)
+    file.skip(DeliveryProgress())
+    assert (len(file), file.live, file.is_done(DeliveryProgress())) == (0, 0, True)
 
 
 def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
@@ -101,11 +101,11 @@ def test_files_are_listed_in_order_and_what_was_not_finished_goes(tmp_path: Path
 
 def test_the_cursor_skips_what_has_left(tmp_path: Path) -> None:
     file = write(tmp_path, [(1, 0), (2, 1), (2, 3), (5, 2)])
-    file.skip(Progress().after(2, 1, end=10))
+    file.skip(DeliveryProgress().after(2, 1, end=10))
     assert (file.cursor, file.live) == (2, 2)
-    assert not file.is_done(Progress().after(5, 1, end=10))
-    assert not file.is_done(Progress().after(5, 2, end=9))
-    done = Progress().after(5, 2, end=10)
+    assert not file.is_done(DeliveryProgress().after(5, 1, end=10))
+    assert not file.is_done(DeliveryProgress().after(5, 2, end=9))
+    done = DeliveryProgress().after(5, 2, end=10)
     assert file.is_done(done)
     file.skip(done)
     assert file.live == 0
@@ -113,7 +113,7 @@ def test_the_cursor_skips_what_has_left(tmp_path: Path) -> None:
 
 def test_the_cursor_stops_before_a_late_one(tmp_path: Path) -> None:
     file = write(tmp_path, [(1, 0), (2, 9), (3, 1), (5, 2)])
-    file.skip(Progress().after(3, 1, end=9))
+    file.skip(DeliveryProgress().after(3, 1, end=9))
     assert file.cursor == 1
 
 
@@ -124,7 +124,7 @@ def test_entries_are_found() -> None:
 
 
 def test_a_merge_drops_what_is_of_no_use_any_more() -> None:
-    progress = Progress().after(10, 3, end=100)
+    progress = DeliveryProgress().after(10, 3, end=100)
     merged = merge(
         [
             columns([(9, 1), (20, 5), (30, 6)]),  # 1 has left
@@ -138,19 +138,19 @@ def test_a_merge_drops_what_is_of_no_use_any_more() -> None:
 
 def test_a_cancellation_stays_as_long_as_its_message_is_pending() -> None:
     # Of many due at 10, those up to offset 3 have left: also what cancels 8, but not 8 itself.
-    progress = Progress().after(10, 3, end=100)
+    progress = DeliveryProgress().after(10, 3, end=100)
     assert entries_of(merge([columns([(10, ~8)])], progress)) == [(10, ~8)]
     assert entries_of(merge([columns([(10, ~3)])], progress)) == []
 
 
 def test_nothing_joins_to_nothing() -> None:
     assert entries_of(join([])) == []
-    assert entries_of(merge([], Progress())) == []
+    assert entries_of(merge([], DeliveryProgress())) == []
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(-9, 9)), max_size=8)))
 def test_a_merge_is_in_order_and_loses_no_message(parts: list[Entries]) -> None:
-    merged = entries_of(merge([columns(part) for part in parts], Progress()))
+    merged = entries_of(merge([columns(part) for part in parts], DeliveryProgress()))
     everything = [entry for part in parts for entry in part]
     cancelled = {~offset for _, offset in everything if offset < 0}
     assert merged == sorted(merged)

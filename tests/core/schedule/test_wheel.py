@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from onelog.core.schedule import wheel as timer_wheel
-from onelog.core.schedule.progress import Entry, Progress
+from onelog.core.schedule.progress import DeliveryProgress, Entry
 from onelog.core.schedule.sorted_files import Columns, SortedFile
 from onelog.core.schedule.wheel import TimerWheel
 from onelog.errors import StoreFullError
@@ -38,7 +38,7 @@ def no_barrier() -> Callable[[], None]:
 
 def made(folder: Path, offload: Callable[[Callable[[], None]], None] = run_now) -> TimerWheel:
     wheel = TimerWheel(folder, offload, no_barrier)
-    wheel.load(0, 0, Progress(), place_of)
+    wheel.load(0, 0, DeliveryProgress(), place_of)
     return wheel
 
 
@@ -198,7 +198,7 @@ def test_a_run_about_messages_that_are_not_there_is_not_used(tmp_path: Path, sma
     wheel.close()
     for end, place in ((15, place_of), (16, lambda offset: 7)):
         again = TimerWheel(tmp_path, run_now, no_barrier)
-        again.load(0, end, Progress(), place)
+        again.load(0, end, DeliveryProgress(), place)
         assert again.end == 0
         assert list(tmp_path.iterdir()) == []
         add(again, *range(16))

@@ -8,9 +8,9 @@ import pytest
 from onelog.core.access import SELF
 from onelog.core.cursors.offset_notes import Note
 from onelog.core.cursors.offsets import REMOTE_QUEUES
-from onelog.core.membership.coordinator import Member, Position
+from onelog.core.membership.coordinator import CommittingMember, Position
 from onelog.core.transactions.in_place import Stamp
-from onelog.core.transactions.transactional_ids import State
+from onelog.core.transactions.transactional_ids import TransactionState
 from onelog.errors import (
     InvalidProducerEpochError,
     OnelogError,
@@ -79,7 +79,7 @@ def test_a_branch_survives_a_crash_and_ends_once(shop: World, commit: bool) -> N
     send(shop, epoch=3)
     place = REMOTE_QUEUES + 4
     positions = {"orders": {1: Position(0, Note(0, "here")), place: Position(9, Note(1, "there"))}}
-    shop.broker.branches.commit_offsets(SELF, PRODUCER, 3, "readers", Member(), positions)
+    shop.broker.branches.commit_offsets(SELF, PRODUCER, 3, "readers", CommittingMember(), positions)
     shop.crash()
     assert len(shop.broker.branches) == 1
     assert stable(shop) == 0
@@ -122,8 +122,8 @@ def test_an_end_is_carried_out_when_all_others_know_it(shop: World) -> None:
     shop.crash()
     in_place = shop.broker.in_place
     (found,) = in_place.transactions(SELF)
-    assert (found.state, found.others) == (State.COMMITTING, frozenset({("orders", 5)}))
-    asked: list[State] = []
+    assert (found.state, found.others) == (TransactionState.COMMITTING, frozenset({("orders", 5)}))
+    asked: list[TransactionState] = []
 
     def tell(transaction: Any) -> bool:
         asked.append(transaction.state)
@@ -136,5 +136,5 @@ def test_an_end_is_carried_out_when_all_others_know_it(shop: World) -> None:
     in_place.end(SELF, name, producer_id, epoch, True, when_ended)
     assert told == [None]
     (found,) = in_place.transactions(SELF)
-    assert (found.state, found.others) == (State.COMMITTED, frozenset())
-    assert asked == [State.COMMITTING] * 3
+    assert (found.state, found.others) == (TransactionState.COMMITTED, frozenset())
+    assert asked == [TransactionState.COMMITTING] * 3

@@ -261,7 +261,7 @@ def test_a_transaction_is_put_away_before_its_segment_is_deleted(producers: Prod
     world.retain()
     assert world.store.min_offset(HALF_TOPIC, 0) == 1
     assert world.bodies(CHECKED_OUT_TOPIC) == [b"old"]
-    assert list(world.broker.transactions.places) == [young.queue_offset]
+    assert list(world.broker.transactions.log_offsets) == [young.queue_offset]
     producers.commit(young)
 
 

@@ -304,7 +304,7 @@ def test_a_commit_that_the_store_refuses_spoils_no_other(
         type(None),
     ]
     assert world.bodies("orders") == [b"good"]
-    assert list(world.broker.transactions.places) == [bad.queue_offset]
+    assert list(world.broker.transactions.log_offsets) == [bad.queue_offset]
 
 
 def test_a_message_that_waited_while_the_limit_on_bodies_was_lowered_is_committed(
@@ -475,7 +475,7 @@ class TransactionsModel(RuleBasedStateMachine):
         assert delivered == found["committed"]
         put_away = sorted(int(body) for body in self.world.bodies(CHECKED_OUT_TOPIC))
         assert put_away == found["put away"]
-        is_open = {*self.world.broker.transactions.places, *self.pending}
+        is_open = {*self.world.broker.transactions.log_offsets, *self.pending}
         assert is_open == set(found["open"])
 
     def teardown(self) -> None:

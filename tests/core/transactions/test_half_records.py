@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from onelog.core.transactions.half_records import (
     OFFSETS_PER_OPERATION_MAX,
-    asked_about,
+    check_of,
     checked_out,
     committed,
     ended_offsets,
@@ -43,7 +43,7 @@ def half(**properties: str) -> Message:
 
 def test_each_form_has_the_message_and_its_own_place() -> None:
     of = half(K="v")
-    forms = (committed(of, 2), asked_about(of, 2), checked_out(of, 2), resumed(of))
+    forms = (committed(of, 2), check_of(of, 2), checked_out(of, 2), resumed(of))
     places = [("orders", 3), ("orders", 3), (CHECKED_OUT_TOPIC, 0), (HALF_TOPIC, 0)]
     assert [(form.topic, form.queue_id) for form in forms] == places
     for form in forms:

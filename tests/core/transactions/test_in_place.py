@@ -8,8 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from onelog.core.transactions.in_place import (
     BATCHES_KEPT,
     SEQUENCES,
+    AcceptedBatch,
     QueueProducers,
-    Sent,
     Stamp,
 )
 from onelog.errors import (
@@ -21,7 +21,7 @@ from onelog.errors import (
 from onelog.store.outcomes import Aborted
 
 
-def put(queue: QueueProducers, stamp: Stamp, offset: int) -> Sent | None:
+def put(queue: QueueProducers, stamp: Stamp, offset: int) -> AcceptedBatch | None:
     """Take and store a batch."""
     sent = queue.take(stamp, offset, 1_000)
     if sent is not None:

@@ -33,7 +33,7 @@ def entries(producers: Producers) -> dict[str, Any]:
 
 
 def open_offsets(producers: Producers) -> list[int]:
-    return sorted(producers.world.broker.transactions.places)
+    return sorted(producers.world.broker.transactions.log_offsets)
 
 
 # -- restarts ------------------------------------------------------------------------------------

@@ -154,7 +154,7 @@ def test_a_session_that_ends_while_its_commit_waits_for_the_disk_leaves_nothing(
     session.begin()
     session.stage(*SEVERAL)
     waiting = []
-    with mock.patch.object(session.world.broker.warming, "is_ready") as is_ready:
+    with mock.patch.object(session.world.broker.cold_reads, "is_ready") as is_ready:
         is_ready.side_effect = lambda places, again: waiting.append(again)
         session.commit()
     with pytest.raises(InvalidRequestError, match="is being committed"):

@@ -8,9 +8,14 @@ import pytest
 
 from onelog.core.access import SELF
 from onelog.core.cursors.offset_notes import Note
-from onelog.core.membership.coordinator import Member, Position
+from onelog.core.membership.coordinator import CommittingMember, Position
 from onelog.core.transactions.in_place import Stamp
-from onelog.core.transactions.transactional_ids import EPOCH_MAX, IDLE_MAX_MS, Incarnation, State
+from onelog.core.transactions.transactional_ids import (
+    EPOCH_MAX,
+    IDLE_MAX_MS,
+    Incarnation,
+    TransactionState,
+)
 from onelog.errors import (
     InvalidProducerEpochError,
     OnelogError,
@@ -70,7 +75,9 @@ class Payer:
         in_place = self.world.broker.in_place
         in_place.add_group(SELF, ID, self.id, self.epoch, "readers")
         positions = {"orders": {0: Position(offset, Note(0, "note"))}}
-        in_place.commit_offsets(SELF, ID, self.id, self.epoch, "readers", Member(), positions)
+        in_place.commit_offsets(
+            SELF, ID, self.id, self.epoch, "readers", CommittingMember(), positions
+        )
 
     def end(self, commit: bool, *, renews: bool = False) -> Incarnation:
         """Who it is told to be from now on."""
@@ -105,7 +112,7 @@ def visible(world: World) -> list[int]:
     return counts
 
 
-def states(world: World) -> list[State]:
+def states(world: World) -> list[TransactionState]:
     return [each.state for each in world.broker.in_place.transactions(SELF)]
 
 
@@ -144,7 +151,7 @@ def test_a_crash_after_the_decision_changes_nothing_of_it(
     getattr(shop, how)()
     assert visible(shop) == ([1, 1, 1] if commit else [0, 0, 0])
     assert shop.broker.offsets.get("readers", "orders", 0) == (1 if commit else None)
-    assert states(shop) == [State.COMMITTED if commit else State.ABORTED]
+    assert states(shop) == [TransactionState.COMMITTED if commit else TransactionState.ABORTED]
 
 
 def test_a_crash_before_the_decision_leaves_it_open_until_its_time_is_up(shop: World) -> None:
@@ -152,9 +159,9 @@ def test_a_crash_before_the_decision_leaves_it_open_until_its_time_is_up(shop: W
     payer.send()
     shop.crash()
     assert visible(shop) == [0, 0, 0]
-    assert states(shop) == [State.ONGOING]
+    assert states(shop) == [TransactionState.ONGOING]
     shop.advance(61_000)
-    assert states(shop) == [State.ABORTED]
+    assert states(shop) == [TransactionState.ABORTED]
     assert visible(shop) == [0, 0, 0]
     shop.send()
     assert visible(shop)[0] == 1, "what is behind it can be read"
@@ -176,11 +183,11 @@ def test_an_end_that_the_disk_refuses_is_written_later(
         patch.setattr(shop.broker.writer, "write_now", refuse)
         with pytest.raises(TransactionEndingError):
             payer.end(commit=True)
-        assert states(shop) == [State.COMMITTING]
+        assert states(shop) == [TransactionState.COMMITTING]
         shop.advance(11_000)
-        assert states(shop) == [State.COMMITTING]
+        assert states(shop) == [TransactionState.COMMITTING]
     shop.advance(11_000)
-    assert states(shop) == [State.COMMITTED]
+    assert states(shop) == [TransactionState.COMMITTED]
     assert visible(shop) == [1, 1, 1]
     payer.end(commit=True)
     assert payer.told[-1] is None
@@ -209,7 +216,7 @@ def test_an_id_that_nobody_uses_is_forgotten(shop: World) -> None:
     Payer(shop)
     shop.clock.advance(IDLE_MAX_MS - 5_000)
     shop.broker.in_place.expire()
-    assert states(shop) == [State.EMPTY]
+    assert states(shop) == [TransactionState.EMPTY]
     shop.clock.advance(10_000)
     shop.broker.in_place.expire()
     assert states(shop) == []

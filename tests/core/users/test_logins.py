@@ -121,16 +121,16 @@ def sign(secret: str, content: bytes) -> str:
 
 
 def signed(
-    logins: Logins, name: str, given: str, content: bytes, who: str = "", port: int = 1234
+    logins: Logins, name: str, given: str, content: bytes, principal: str = "", port: int = 1234
 ) -> Principal | None:
     """Whom a signature is of, as it is said at once."""
-    place = Principal(who, "test", f"10.0.0.7:{port}")
+    place = Principal(principal, "test", f"10.0.0.7:{port}")
     return logins.signed(name, given, content, place, lambda _: None)
 
 
 def test_a_signature_is_of_who_has_the_secret(logins: Logins) -> None:
-    who = signed(logins, "ann", sign("secret", b"x"), b"x")
-    assert who == Principal("ann", *PLACE)
+    principal = signed(logins, "ann", sign("secret", b"x"), b"x")
+    assert principal == Principal("ann", *PLACE)
     for name, given in (
         ("ann", sign("guess", b"x")), ("ann", sign("secret", b"y")), ("ann", ""), ("ann", "\u017f"),
         ("eve", sign("", b"x")), ("eve", sign("nobody", b"x")),
@@ -158,7 +158,7 @@ def test_a_wrong_signature_is_answered_later_and_until_then_no_other_is_looked_a
     assert "try again later" in str(answers.pop())
     # Who signs rightly elsewhere, or has done so on this connection, does not wait for others.
     assert signed(logins, "ann", right, b"x", port=1235) is not None
-    assert signed(logins, "ann", right, b"x", who="ann") is not None
+    assert signed(logins, "ann", right, b"x", principal="ann") is not None
     world.advance(logins_module.SLOW_MS)
     assert "wrong access key or signature" in str(answers.pop())
     assert signed(logins, "ann", right, b"x") is not None
@@ -196,10 +196,10 @@ def scram(logins: Logins, mechanism: str, name: str, password: str) -> Principal
     signed = f"{bare},{first},{without}".encode()
     mask = hmac.digest(hashlib.new(digest, client_key).digest(), signed, digest)
     proof = base64.b64encode(bytes(a ^ b for a, b in zip(client_key, mask, strict=True)))
-    answer, who = exchange.final(f"{without},p={proof.decode()}".encode())
+    answer, principal = exchange.final(f"{without},p={proof.decode()}".encode())
     server_key = hmac.digest(salted, b"Server Key", digest)
     assert answer == b"v=" + base64.b64encode(hmac.digest(server_key, signed, digest))
-    return who
+    return principal
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])

@@ -106,10 +106,10 @@ def test_the_first_user_is_an_administrator(world: World) -> None:
     ],
 )
 def test_users_may_do_what_their_rules_say(
-    users: Users, who: Principal, action: Action, thing: tuple[Kind, str], may: bool
+    users: Users, principal: Principal, action: Action, thing: tuple[Kind, str], may: bool
 ) -> None:
     users.set_rules(SELF, "bob", (Rule(("publish",), "topic", "orders", "literal"),))
-    assert users.may(who, action, thing) is may
+    assert users.may(principal, action, thing) is may
 
 
 def test_a_change_is_seen_at_once(users: Users) -> None:

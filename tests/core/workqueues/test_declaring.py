@@ -78,7 +78,7 @@ def test_quorum_queues_are_durable_and_shared(yard: Yard) -> None:
             yard.queue(arguments=quorum, **wrong)
     with pytest.raises(PreconditionFailedError, match="server-named"):
         yard.queue("", arguments=quorum)
-    assert yard.queue(arguments=quorum).terms.delivery_limit == 20
+    assert yard.queue(arguments=quorum).limits.delivery_limit == 20
 
 
 def test_an_exclusive_queue_is_its_owners_and_goes_with_it(yard: Yard) -> None:
@@ -187,7 +187,7 @@ def test_durable_queues_are_there_after_a_restart(yard: Yard) -> None:
         assert [queue.name for queue in yard.works.queues(SELF)] == ["a", "c"]
         found = yard.find("a")
         assert found.arguments == arguments
-        assert found.terms.message_ttl_ms == 60_000
+        assert found.limits.message_ttl_ms == 60_000
         assert yard.find("c").auto_delete
 
 

@@ -8,7 +8,7 @@ import pytest
 from onelog.config import BrokerConfig
 from onelog.core.access import SELF
 from onelog.core.durable.writer import nobody
-from onelog.core.workqueues import log_shelf, workqueues
+from onelog.core.workqueues import log_ledger, workqueues
 from onelog.core.workqueues.consumers import Window
 from onelog.errors import AccessRefusedError, QueueNotFoundError, ResourceLockedError
 from onelog.record.forms.amqp_fields import encode_properties
@@ -147,7 +147,7 @@ def test_who_publishes_hears_at_once_that_there_is_little_memory(tmp_path: Path)
 
 
 def test_what_is_passed_on_is_what_may_be_had(yard: Yard) -> None:
-    """Not what has expired, and what is on its own shelf in its turn."""
+    """Not what has expired, and what is on its own ledger in its turn."""
     yard.queue("short", arguments={"x-message-ttl": 50})
     yard.queue("ranked", arguments={"x-max-priority": 2})
     takers = [yard.consume(name, no_ack=True) for name in ("short", "ranked")]
@@ -319,7 +319,7 @@ def test_a_consumer_that_pauses_gets_nothing_until_it_resumes(yard: Yard) -> Non
 def test_what_is_kept_at_hand_has_a_limit_for_all_queues_together(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_shelf, "HOT_BYTES_OF_ALL", 20_000)
+    monkeypatch.setattr(log_ledger, "HOT_BYTES_OF_ALL", 20_000)
     names = ["a", "b", "c"]
     takers = []
     for name in names:
@@ -328,9 +328,9 @@ def test_what_is_kept_at_hand_has_a_limit_for_all_queues_together(
         takers[-1].consumer.pause()
     for name in names:
         yard.put_all(*numbered(200), key=name)
-    shelves = [yard.find(name).shelves[0] for name in names]
-    assert [shelf.ready for shelf in shelves] == [200, 200, 200]
-    kept = [shelf.at_hand for shelf in shelves if isinstance(shelf, log_shelf.LogShelf)]
+    ledgers = [yard.find(name).ledgers[0] for name in names]
+    assert [ledger.ready for ledger in ledgers] == [200, 200, 200]
+    kept = [ledger.at_hand for ledger in ledgers if isinstance(ledger, log_ledger.LogLedger)]
     assert kept[0] == 200
     assert kept[1] == kept[2] < 100
     for taker in takers:

@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from onelog.core.access import SELF
-from onelog.core.workqueues.deliveries import PLACE, TIMES
+from onelog.core.workqueues.deliveries import POSITION, TIMES
 from tests.core.workqueues.yard import Taker, Yard, body_of
 
 NAMES = ("log", "memory", "quorum", "short", "levels")
@@ -120,8 +120,8 @@ class Machine(RuleBasedStateMachine):
             item = model.ready.pop(0)
             assert body_of(delivery) == item.body
             assert bool(delivery[TIMES]) == bool(item.times)
-            assert item.place in (-1, delivery[PLACE])
-            item.place = delivery[PLACE]
+            assert item.place in (-1, delivery[POSITION])
+            item.place = delivery[POSITION]
             model.out[item.place] = item
 
     def chosen(self, name: str, numbers: list[int]) -> list[Item]:
@@ -245,10 +245,10 @@ class Machine(RuleBasedStateMachine):
         self.yard.settle()
 
     def times_of(self, name: str, item: Item, seen: dict[bytes, int]) -> int:
-        shelves = self.yard.find(name).shelves
-        for shelf in shelves:
-            for offset, times in shelf.times.items():  # type: ignore[union-attr]
-                found = shelf._read(offset, 1, 1, True).found  # type: ignore[union-attr]
+        ledgers = self.yard.find(name).ledgers
+        for ledger in ledgers:
+            for offset, times in ledger.times.items():  # type: ignore[union-attr]
+                found = ledger._read(offset, 1, 1, True).found  # type: ignore[union-attr]
                 if found and body_of(found[0]) == item.body:
                     return max(1, times)
         return 0

@@ -33,10 +33,10 @@ def test_a_policy_counts_for_queues_that_are_there_and_for_those_to_come(yard: Y
 def test_arguments_stand_before_policies_but_the_lower_limit_counts(yard: Yard) -> None:
     queue = yard.queue(arguments={"x-max-length": 5, "x-overflow": "reject-publish"})
     put(yard, definition={"max-length": 9, "overflow": "drop-head", "message-ttl": 700})
-    assert (queue.terms.length_max, queue.terms.overflow) == (5, "reject-publish")
-    assert queue.terms.message_ttl_ms == 700
+    assert (queue.limits.length_max, queue.limits.overflow) == (5, "reject-publish")
+    assert queue.limits.message_ttl_ms == 700
     put(yard, "operator", definition={"message-ttl": 300, "max-length": 4})
-    assert (queue.terms.length_max, queue.terms.message_ttl_ms) == (4, 300)
+    assert (queue.limits.length_max, queue.limits.message_ttl_ms) == (4, 300)
     assert yard.works.policies.effective(queue)["max-length"] == 4
 
 
@@ -45,7 +45,7 @@ def test_of_several_policies_the_one_of_the_highest_priority_counts(yard: Yard) 
     put(yard, name="low", definition={"max-length": 1}, priority=1)
     put(yard, name="high", definition={"expires": 5_000}, priority=2)
     put(yard, name="foreign", definition={"max-length": 3}, priority=9, apply_to="quorum_queues")
-    assert (queue.terms.length_max, queue.terms.expires_ms) == (None, 5_000)
+    assert (queue.limits.length_max, queue.limits.expires_ms) == (None, 5_000)
 
 
 def test_messages_expire_by_a_policy_and_go_to_its_dead_letters(yard: Yard) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from onelog.core.access import SELF
-from onelog.core.workqueues.claims import claim, read_again
 from onelog.core.workqueues.deliveries import Delivery
+from onelog.core.workqueues.restore import claim, read_again
 from onelog.message import NewMessage
 from tests.core.workqueues.yard import Yard, body_of, numbered
 from tests.core.world import cut, entries_of
@@ -130,7 +130,7 @@ def test_the_snapshot_says_what_the_records_said(yard: Yard) -> None:
     yard.record()
     yard.broker.lease_tables.snapshot(wait=True)
     yard.crash()
-    assert entries_of(yard.works.shelves)["q@0"]["u"] == [[0, 1], [3, 7]]
+    assert entries_of(yard.works.ledgers)["q@0"]["u"] == [[0, 1], [3, 7]]
     assert yard.find().ready == 18
     assert yard.drain() == [b"0", *numbered(17, 3)]
 
@@ -169,9 +169,9 @@ def test_a_queue_that_only_grows_writes_down_its_bytes(yard: Yard) -> None:
     yard.record()
     before = yard.find().ready_bytes
     yard.crash()
-    shelf = yard.find().shelves[0]
+    ledger = yard.find().ledgers[0]
     assert yard.find().ready_bytes == before
-    assert shelf.record()["b"][0] == 1_500  # type: ignore[union-attr]
+    assert ledger.record()["b"][0] == 1_500  # type: ignore[union-attr]
 
 
 def test_a_loss_of_power_may_cut_the_queue_off(yard: Yard) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from onelog.core.access import SELF
 from onelog.core.workqueues.consumers import Consumer, Window
-from onelog.core.workqueues.deliveries import PLACE, TIMES, Delivery
+from onelog.core.workqueues.deliveries import POSITION, TIMES, Delivery
 from onelog.core.workqueues.queue import WorkQueue
 from onelog.core.workqueues.workqueues import WorkQueues
 from onelog.errors import OnelogError
@@ -62,7 +62,7 @@ class Taker:
 
     @property
     def places(self) -> list[int]:
-        return [each[PLACE] for each in self.got]
+        return [each[POSITION] for each in self.got]
 
     @property
     def redelivered(self) -> list[int]:

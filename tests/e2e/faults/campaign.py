@@ -68,9 +68,9 @@ class Total:
         """Of each kind that there was."""
         return {name: self.counts[name] for name in checker.VIOLATIONS if self.counts[name]}
 
-    def fail_over_s(self, percent: float, who: str = "any") -> float:
+    def fail_over_s(self, percent: float, scope: str = "any") -> float:
         """Over all campaigns."""
-        times = [each[4] for each in self.outages if each[3] == who and each[2] != "follower"]
+        times = [each[4] for each in self.outages if each[3] == scope and each[2] != "follower"]
         return checker.percentile(times, percent)
 
     def told(self) -> Iterator[str]:
@@ -78,9 +78,9 @@ class Total:
         yield f"{self.rounds} rounds; " + ", ".join(
             f"{name}: {count}" for name, count in sorted(self.counts.items())
         )
-        for who in sorted({each[3] for each in self.outages}):
-            times = ", ".join(f"p{p} {self.fail_over_s(p, who):.2f} s" for p in (50, 90, 99, 100))
-            yield f"fail-over of {who}: {times}"
+        for scope in sorted({each[3] for each in self.outages}):
+            times = ", ".join(f"p{p} {self.fail_over_s(p, scope):.2f} s" for p in (50, 90, 99, 100))
+            yield f"fail-over of {scope}: {times}"
         for kind in sorted({each[0] for each in self.outages}):
             own = [each[4] for each in self.outages if each[0] == kind and each[3] == "any"]
             worst = max(own)

@@ -75,7 +75,7 @@ class Outage:
     kind: str
     target: str
     hit: str
-    who: str
+    scope: str
     seconds: float
 
 
@@ -87,10 +87,10 @@ class Verdict:
     violations: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     outages: list[Outage] = field(default_factory=list)
 
-    def fail_over_s(self, percent: float = 99, who: str = "any") -> float:
+    def fail_over_s(self, percent: float = 99, scope: str = "any") -> float:
         """Of the faults that hit the master or everybody; 0 if there was none."""
         times = [
-            each.seconds for each in self.outages if each.who == who and each.hit != "follower"
+            each.seconds for each in self.outages if each.scope == scope and each.hit != "follower"
         ]
         return percentile(times, percent)
 
@@ -212,9 +212,9 @@ def _outages(clients: Sequence[Client]) -> list[Outage]:
             following = int(faults[number + 1]["begin"])
             until = min(until, following)
         begin = int(fault["begin"] if fault["alive"] else fault["end"])
-        for who, ends in acks.items():
+        for scope, ends in acks.items():
             seconds = longest_gap_ns(ends, begin, int(fault["end"]), until, following) / 1e9
-            found.append(Outage(fault["kind"], fault["target"], fault["hit"], who, seconds))
+            found.append(Outage(fault["kind"], fault["target"], fault["hit"], scope, seconds))
     return found
 
 
@@ -241,16 +241,16 @@ def report(verdict: Verdict, fail_over_s_max: float) -> Iterator[str]:
         found = verdict.violations.get(name, [])
         shown = "; ".join(found[:SHOWN_MAX]) + ("; ..." if len(found) > SHOWN_MAX else "")
         yield f"{name}: {len(found)}" + (f" ({shown})" if found else "")
-    for who in sorted({each.who for each in verdict.outages}):
+    for scope in sorted({each.scope for each in verdict.outages}):
         worst = max(
-            (each for each in verdict.outages if each.who == who and each.hit != "follower"),
+            (each for each in verdict.outages if each.scope == scope and each.hit != "follower"),
             key=lambda each: each.seconds,
             default=None,
         )
         if worst is not None:
             yield (
-                f"fail-over of {who}: p50 {verdict.fail_over_s(50, who):.2f} s, "
-                f"p99 {verdict.fail_over_s(99, who):.2f} s, "
+                f"fail-over of {scope}: p50 {verdict.fail_over_s(50, scope):.2f} s, "
+                f"p99 {verdict.fail_over_s(99, scope):.2f} s, "
                 f"longest {worst.seconds:.2f} s ({worst.kind} of {worst.target})"
             )
     yield "good" if verdict.is_good(fail_over_s_max) else "BAD"
@@ -261,7 +261,7 @@ def summary(verdict: Verdict) -> dict[str, object]:
     return {
         **verdict.counts,
         **{name: len(verdict.violations.get(name, [])) for name in VIOLATIONS},
-        "outages": [[e.kind, e.target, e.hit, e.who, e.seconds] for e in verdict.outages],
+        "outages": [[e.kind, e.target, e.hit, e.scope, e.seconds] for e in verdict.outages],
     }
 
 

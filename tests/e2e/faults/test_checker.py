@@ -175,7 +175,7 @@ def silent_for(tenths: range, *faults: Line) -> Histories:
 def outage(faults: list[Line], silent: range) -> float:
     """The time that was counted for the last fault."""
     verdict = judge(silent_for(silent, *faults).values())
-    return [each.seconds for each in verdict.outages if each.who == "any"][-1]
+    return [each.seconds for each in verdict.outages if each.scope == "any"][-1]
 
 
 def test_a_fail_over_lasts_until_the_first_acknowledged_send() -> None:
@@ -199,14 +199,14 @@ def test_an_outage_is_not_charged_to_the_fault_before_it() -> None:
     both = [fault(2.05, 3.05), fault(4.05, 5.05)]
     assert outage(both[:1], range(42, 62)) == pytest.approx(2.1)
     verdict = judge(silent_for(range(42, 62), *both).values())
-    times = [each.seconds for each in verdict.outages if each.who == "any"]
+    times = [each.seconds for each in verdict.outages if each.scope == "any"]
     assert times == [pytest.approx(0.1), pytest.approx(2.1)]
 
 
 def test_an_outage_that_begins_just_before_a_fault_is_charged_to_it() -> None:
     both = [fault(2.05, 3.05), fault(5.15, 6.15)]  # The last answer before comes at 5.
     verdict = judge(silent_for(range(51, 70), *both).values())
-    times = [each.seconds for each in verdict.outages if each.who == "any"]
+    times = [each.seconds for each in verdict.outages if each.scope == "any"]
     assert times == pytest.approx([0.15, 1.85])
 
 

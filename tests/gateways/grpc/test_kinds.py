@@ -194,7 +194,7 @@ async def test_lite_topics_that_nobody_writes_to_are_forgotten(tmp_path: Path) -
         await in_thread(send, topic, *(f"room-{each}" for each in range(30)))
         await in_thread(send, "kept", "room-0")
         broker.offsets.commit("g", lite.queue_name(topic, "room-0"), 0, 1)
-        now_ms, lifetimes_ms = server.house.clock.now_ms(), lite.lifetimes(broker)
+        now_ms, lifetimes_ms = server.context.clock.now_ms(), lite.lifetimes(broker)
         assert lifetimes_ms == {topic: 20 * 60_000}
         assert not lite.expired(broker, now_ms + 19 * 60_000, lifetimes_ms)
         found = lite.expired(broker, now_ms + 21 * 60_000, lifetimes_ms)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from onelog.clock import SystemClock
 from onelog.errors import LeaseNotFoundError, StoreBusyError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.grpc.renewal import Holder, Kept, Renewal
 
 
@@ -28,8 +28,8 @@ async def test_a_busy_disk_puts_a_renewal_off_and_a_lease_that_is_over_ends_it()
         renewal.keep(holder, [("receipt", kept._replace(handle=answer))], 40)
         return answer
 
-    house = SimpleNamespace(broker=SimpleNamespace(extend=extend), clock=SystemClock())
-    renewal = Renewal(cast(House, house))
+    context = SimpleNamespace(broker=SimpleNamespace(extend=extend), clock=SystemClock())
+    renewal = Renewal(cast(GatewayContext, context))
     kept = Kept("group", "topic", 0, 5, 7)
     holder: Holder = {}
     renewal.keep(holder, [("receipt", kept)], 40)

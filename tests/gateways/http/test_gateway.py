@@ -10,7 +10,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from onelog.errors import OnelogError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.http.problems import STATUSES, kind_of, status_of
 from onelog.net.connection import Connection
 from onelog.server import HTTP_ROUTES
@@ -33,13 +33,13 @@ class Echo:
     def connection_lost(self) -> None: ...
 
 
-def echo_routes(house: House) -> list[object]:
+def echo_routes(context: GatewayContext) -> list[object]:
     from starlette.responses import PlainTextResponse, StreamingResponse
     from starlette.routing import Route, WebSocketRoute
 
     async def echo(websocket: object) -> None:
         await websocket.accept(subprotocol="echo")  # type: ignore[attr-defined]
-        await house.serve_websocket(websocket, Echo)  # type: ignore[misc, arg-type]
+        await context.serve_websocket(websocket, Echo)  # type: ignore[misc, arg-type]
 
     async def large(request: object) -> StreamingResponse:
         async def parts() -> AsyncIterator[bytes]:

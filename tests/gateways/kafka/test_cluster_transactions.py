@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from onelog.core.access import SELF
-from onelog.core.transactions.transactional_ids import State
+from onelog.core.transactions.transactional_ids import TransactionState
 from onelog.gateways.kafka.cluster.view import slot_of
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
@@ -128,7 +128,7 @@ async def stable(cluster: KafkaCluster, placed: dict[int, int]) -> dict[int, lis
     return found
 
 
-def is_ended(cluster: KafkaCluster, node: int, name: str, state: State) -> bool:
+def is_ended(cluster: KafkaCluster, node: int, name: str, state: TransactionState) -> bool:
     broker = cluster[node].broker
     return any(
         each.name == name and each.state is state for each in broker.in_place.transactions(SELF)
@@ -137,7 +137,7 @@ def is_ended(cluster: KafkaCluster, node: int, name: str, state: State) -> bool:
 
 @pytest.mark.parametrize("who", ["a participant", "the coordinator"])
 async def test_an_end_that_was_decided_reaches_all_whoever_is_away_meanwhile(
-    tmp_path: Path, who: str
+    tmp_path: Path, login: str
 ) -> None:
     async with kafka_cluster(tmp_path) as cluster:
         await asyncio.to_thread(make_topic, cluster.bootstrap, "orders", 3)
@@ -154,14 +154,18 @@ async def test_an_end_that_was_decided_reaches_all_whoever_is_away_meanwhile(
             away = (node + 1) % 3
             await cluster.stop(away)
             client.tell(ApiKey.END_TXN, 1, {**producer, "committed": True})
-            await eventually(lambda: is_ended(cluster, node, "mine", State.COMMITTING), "decided")
-        if who == "the coordinator":
+            await eventually(
+                lambda: is_ended(cluster, node, "mine", TransactionState.COMMITTING), "decided"
+            )
+        if login == "the coordinator":
             await cluster.stop(node)
             await cluster.start(away)
             await cluster.start(node)
         else:
             await cluster.start(away)
-        await eventually(lambda: is_ended(cluster, node, "mine", State.COMMITTED), "ended")
+        await eventually(
+            lambda: is_ended(cluster, node, "mine", TransactionState.COMMITTED), "ended"
+        )
         seen = await stable(cluster, placed)
         assert {each: values[:1] for each, values in seen.items()} == {
             0: [b"0"], 1: [b"1"], 2: [b"2"],

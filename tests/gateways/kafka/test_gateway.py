@@ -80,7 +80,7 @@ def test_both_write_one_topic_and_both_read_the_same_order(onelog_kafka: Embedde
         for each in range(5):
             produce(mq.bootstrap_servers, "orders", [b"kafka-%d" % each])
             producer.send(Message("orders", b"sdk-%d" % each))
-    expected = [b"%b-%d" % (who, each) for each in range(5) for who in (b"kafka", b"sdk")]
+    expected = [b"%b-%d" % (client, each) for each in range(5) for client in (b"kafka", b"sdk")]
     assert [each.value() for each in kafka_messages(mq, "orders", 10)] == expected
     assert [bytes(each.body) for each in sdk_messages(mq, "orders", 10)] == expected
 

@@ -262,7 +262,7 @@ async def test_with_sync_flush_batches_are_answered_when_they_are_on_disk(tmp_pa
             answer = await client.hear(ApiKey.PRODUCE, 9)
             told = answer["responses"][0]["partition_responses"][0]
             assert (told["error_code"], told["base_offset"]) == (0, number)
-        last = server.broker.store.place("orders", 0, 19)
+        last = server.broker.store.entry_at("orders", 0, 19)
         assert last is not None
         assert server.broker.store.log.flushed >= last[0] + last[1]
 

@@ -64,8 +64,8 @@ def test_what_is_advertised_is_served_and_described() -> None:
 @pytest.mark.parametrize("version", range(5))
 async def test_a_client_is_told_what_is_served(tmp_path: Path, version: int) -> None:
     async with kafka(tmp_path) as server, raw(server) as client:
-        who = {"client_software_name": "raw", "client_software_version": "1.0"}
-        answer = await client.ask(ApiKey.API_VERSIONS, version, who if version > 2 else {})
+        software = {"client_software_name": "raw", "client_software_version": "1.0"}
+        answer = await client.ask(ApiKey.API_VERSIONS, version, software if version > 2 else {})
         assert answer["error_code"] == 0
         told = {each["api_key"]: each for each in answer["api_keys"]}
         assert told.keys() == {int(key) for key in VERSIONS}

@@ -55,7 +55,7 @@ async def test_clients_are_told_of_the_nodes_that_may_be_master_later(tmp_path: 
     async with kafka(tmp_path) as server, raw(server) as client:
         here = f"127.0.0.1:{server.config.kafka.port}"
         nodes = {2: "[::1]:9093", 0: here, 1: "192.0.2.7:9092"}
-        server.house.standing.kafka_nodes = lambda: nodes
+        server.context.replica_status.kafka_nodes = lambda: nodes
         await client.make_topic("orders", 1)
         told = await client.ask(ApiKey.METADATA, 9, {"topics": None})
         assert [(each["node_id"], each["host"], each["port"]) for each in told["brokers"]] == [
@@ -244,13 +244,13 @@ async def test_replicas_the_in_sync_set_and_epochs_of_a_set_are_told_as_they_are
         await client.make_topic("orders")
         for value in (b"a", b"b", b"c"):
             await client.produce("orders", batch_of(value))
-        second = server.broker.store.place("orders", 0, 1)
+        second = server.broker.store.entry_at("orders", 0, 1)
         assert second is not None
-        standing, port = server.house.standing, server.config.kafka.port
-        standing.epoch = 4
-        standing.epochs = lambda: [(1, 0), (4, second[0])]
-        standing.in_sync = lambda: (0, 2)
-        standing.kafka_nodes = lambda: {0: f"127.0.0.1:{port}", 1: "192.0.2.7:9092"}
+        replica_status, port = server.context.replica_status, server.config.kafka.port
+        replica_status.epoch = 4
+        replica_status.epochs = lambda: [(1, 0), (4, second[0])]
+        replica_status.in_sync = lambda: (0, 2)
+        replica_status.kafka_nodes = lambda: {0: f"127.0.0.1:{port}", 1: "192.0.2.7:9092"}
         told = await client.ask(ApiKey.METADATA, 9, {"topics": [{"name": "orders"}]})
         (partition,) = told["topics"][0]["partitions"]
         described = await client.ask(

@@ -307,16 +307,20 @@ async def test_positions_in_a_transaction_count_when_it_is_committed(
         await client.make_topic("orders")
         teller = Teller(client)
         await teller.begin()
-        who = {"transactional_id": ID, "producer_id": teller.id, "producer_epoch": teller.epoch}
+        identity = {
+            "transactional_id": ID,
+            "producer_id": teller.id,
+            "producer_epoch": teller.epoch,
+        }
         moved = {"partition_index": 0, "committed_offset": 7, "committed_metadata": "m"}
         wanted = {
-            **who, "group_id": "readers", "generation_id": -1, "member_id": "",
+            **identity, "group_id": "readers", "generation_id": -1, "member_id": "",
             "topics": [{"name": "orders", "partitions": [moved]}],
         }  # fmt: skip
         told = await client.ask(ApiKey.TXN_OFFSET_COMMIT, 3, wanted)
         code = told["topics"][0]["partitions"][0]["error_code"]
         assert code == ErrorCode.INVALID_TXN_STATE, "the group was not added"
-        told = await client.ask(ApiKey.ADD_OFFSETS_TO_TXN, 3, {**who, "group_id": "readers"})
+        told = await client.ask(ApiKey.ADD_OFFSETS_TO_TXN, 3, {**identity, "group_id": "readers"})
         assert told["error_code"] == 0
         told = await client.ask(ApiKey.TXN_OFFSET_COMMIT, 3, wanted)
         assert told["topics"][0]["partitions"][0]["error_code"] == 0

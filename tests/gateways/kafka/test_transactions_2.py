@@ -38,8 +38,8 @@ class NewTeller(Teller):
         data = []
         for partition, values in wanted.items():
             number = self.sequence.get(partition, 0)
-            who = self.id, self.epoch, number
-            batch = batch_of(*values, producer=who, attributes=TRANSACTIONAL)
+            identity = self.id, self.epoch, number
+            batch = batch_of(*values, producer=identity, attributes=TRANSACTIONAL)
             data.append({"index": partition, "records": batch})
         fields = {
             "transactional_id": self.name, "acks": -1, "timeout_ms": 1_000,

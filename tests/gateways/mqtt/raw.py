@@ -8,7 +8,14 @@ from typing import Any, Self
 from onelog.wire.mqtt import packets
 from onelog.wire.mqtt.codes import V5, V311, Packet
 from onelog.wire.mqtt.frame import PacketReader
-from onelog.wire.mqtt.packets import Answer, Connect, Publish, Subscribe, Subscription, Will
+from onelog.wire.mqtt.packets import (
+    Acknowledgement,
+    Connect,
+    Publish,
+    Subscribe,
+    SubscribeFilter,
+    Will,
+)
 from onelog.wire.mqtt.properties import Properties, property_list
 
 SECONDS = 20
@@ -46,7 +53,7 @@ class Raw:
         keep_alive_s: int = 0,
         will: Will | None = None,
         **options: Any,
-    ) -> Answer:
+    ) -> Acknowledgement:
         """CONNECT, and its answer; `properties` is an option."""
         self.send(
             packets.encode_connect(
@@ -61,7 +68,7 @@ class Raw:
         self, *filters: tuple[str, int], packet_id: int = 1, about: Properties | None = None
     ) -> bytes:
         """SUBSCRIBE, and the reasons of its answer."""
-        wanted = [Subscription(*each) for each in filters]
+        wanted = [SubscribeFilter(*each) for each in filters]
         self.send(packets.encode_subscribe(self.level, Subscribe(packet_id, wanted, about or {})))
         return self.expect(Packet.SUBACK).reasons
 
@@ -97,7 +104,7 @@ class Raw:
                 self._waiting.append((head, bytes(self._reader.data[at:end])))
         return self._waiting.pop(0)
 
-    def expect(self, kind: Packet) -> Answer:
+    def expect(self, kind: Packet) -> Acknowledgement:
         """The next packet, which is this one."""
         head, body = self.read()
         assert head >> 4 == kind, (Packet(head >> 4), body)
@@ -105,7 +112,7 @@ class Raw:
             return packets.read_reasons(body, head, 0, len(body), self.level)
         if kind == Packet.DISCONNECT:
             reason, about = packets.read_ending(body, head, 0, len(body), self.level)
-            return Answer(0, reason, about)
+            return Acknowledgement(0, reason, about)
         return packets.read_answer(body, head, 0, len(body), self.level)
 
     def message(self, seconds: float = SECONDS) -> Publish:

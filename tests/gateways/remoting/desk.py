@@ -11,7 +11,7 @@ from onelog.core.access import SELF
 from onelog.core.filters.tags import subscribe
 from onelog.core.membership.members import Client, ConsumerData
 from onelog.errors import OnelogError
-from onelog.gateways import Changed, House, MakeSession
+from onelog.gateways import Changed, GatewayContext, MakeSession
 from onelog.gateways.remoting.admin import broker as broker_admin
 from onelog.gateways.remoting.admin import client_relay
 from onelog.gateways.remoting.admin import groups as group_admin
@@ -136,12 +136,12 @@ async def open_desk(folder: Path) -> AsyncIterator[Desk]:
         world.store.retention.run(world.broker.topics.retention_ms(), manual=manual)
         then(None)
 
-    house = House(
+    context = GatewayContext(
         world.broker, world.clock, Loaded(config, {}), encode_host("127.0.0.1", 10911),
         run_at_once, run_at_once, Random(7), reconfigure, retain, not_here, Tls(TlsConfig()),
         Stalls(),
     )  # fmt: skip
-    gateway = Gateway(house, HANDLERS)
+    gateway = Gateway(context, HANDLERS)
 
     def make_session(connection: Connection) -> BrokerSession:
         sessions.append(BrokerSession(connection, gateway))

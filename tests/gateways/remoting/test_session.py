@@ -26,7 +26,7 @@ from onelog.net.listener import Listener
 from onelog.net.peer import Peer
 from onelog.server import BrokerServer
 from onelog.store.message_store import MessageStore
-from onelog.wire.remoting.administration import KINDS, Kind
+from onelog.wire.remoting.administration import KINDS, RequestKind
 from onelog.wire.remoting.clients import (
     ConsumerData,
     HeartbeatData,
@@ -113,7 +113,7 @@ async def far_peer(server: BrokerServer, host: str = "10.1.2.3") -> AsyncIterato
         await listener.close()
 
 
-ADMINISTRATION = [code for code in HANDLERS if KINDS[code] is Kind.ADMINISTRATION]
+ADMINISTRATION = [code for code in HANDLERS if KINDS[code] is RequestKind.ADMINISTRATION]
 TOPIC_FIELDS = {
     "topic": "orders", "defaultTopic": "TBW102", "readQueueNums": "2", "writeQueueNums": "2",
     "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
@@ -343,7 +343,7 @@ async def test_whatever_is_on_disk_only_is_read_by_a_worker_first(
 
 async def test_a_question_that_a_worker_cannot_answer_gets_its_error(tmp_path: Path) -> None:
     async with broker(tmp_path) as server, client(server) as one:
-        assert server.house.lookups == 0
+        assert server.context.lookups == 0
         answer = await one.ask(RequestCode.VIEW_MESSAGE_BY_ID, topic="orders", offset=10**6)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "no message is at log offset 1000000" in str(answer.remark)
@@ -351,11 +351,11 @@ async def test_a_question_that_a_worker_cannot_answer_gets_its_error(tmp_path: P
         with mock.patch.object(server.store, "message_at", side_effect=KeyError("a bug")):
             answer = await one.ask(RequestCode.VIEW_MESSAGE_BY_ID, topic="orders", offset=0)
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError")
-        assert server.house.lookups == 0
+        assert server.context.lookups == 0
 
 
 async def test_questions_to_the_disk_have_a_limit(tmp_path: Path) -> None:
     async with broker(tmp_path) as server, client(server) as one:
-        server.house.lookups = gateways.LOOKUPS_MAX
+        server.context.lookups = gateways.LOOKUPS_MAX
         answer = await one.ask(RequestCode.VIEW_MESSAGE_BY_ID, topic="orders", offset=0)
         assert answer.code == ResponseCode.SYSTEM_BUSY

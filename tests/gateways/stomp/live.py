@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import stomp
 from stomp.exception import NotConnectedException
 
-from onelog.wire.stomp.frame import Frame, FrameReader
+from onelog.wire.stomp.frame import Frame, StompFrameReader
 
 SECONDS = 10
 QUIET_SECONDS = 0.3
@@ -137,7 +137,7 @@ class Bare:
     def __init__(self, address: Address | None) -> None:
         assert address is not None
         self._socket = socket.create_connection(address, timeout=SECONDS)
-        self._reader = FrameReader(1 << 24)
+        self._reader = StompFrameReader(1 << 24)
         self._frames: list[Frame] = []
 
     def __enter__(self) -> "Bare":

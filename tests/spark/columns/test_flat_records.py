@@ -11,12 +11,12 @@ from onelog.record.compression import Compression, compress, unpacked_body
 from onelog.record.decode import decode_records
 from onelog.record.inner_batch import encode_batch, unwrapped
 from onelog.spark.columns.flat_records import flatten, needs_flattening
-from onelog.spark.columns.kafka_batches import Wanted
+from onelog.spark.columns.kafka_batches import WantedColumns
 from onelog.spark.columns.pieces import bodies
 from tests.record.forms.samples import kafka_batch, neutrals
 from tests.spark.record_samples import IPV6, QUICK, any_messages, encoded, records
 
-EVERYTHING = Wanted(names=True, any=True, keys=True, ids=True)
+EVERYTHING = WantedColumns(names=True, any=True, keys=True, ids=True)
 BATCH = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 
 

@@ -15,7 +15,7 @@ from deltalake.transaction import AddAction
 
 from onelog.errors import ConfigError, StoreError
 from onelog.spark.lake import tables as lake_tables
-from onelog.spark.lake.files import Place, check_names, table_name
+from onelog.spark.lake.files import QueueRun, check_names, table_name
 from onelog.spark.lake.tables import Form
 from tests.spark.lake_rows import rows, written
 
@@ -75,8 +75,8 @@ def add(folder: Path, form: Form, *batches: pa.RecordBatch) -> int:
     return lake_tables.commit(folder, form, written(folder, form, *batches))
 
 
-def places(*queues: int, made: int = 0) -> list[Place]:
-    return [Place("orders", "a", queue, made) for queue in queues]
+def places(*queues: int, made: int = 0) -> list[QueueRun]:
+    return [QueueRun("orders", "a", queue, made) for queue in queues]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -111,7 +111,7 @@ def test_a_topic_that_was_made_again_begins_with_offset_0(tmp_path: Path, form: 
     # Whatever somebody asks for, the table speaks of the incarnation that it saw last.
     for made in (100, 200, 300):
         found, seen = lake_tables.reached(tmp_path, form, "orders", places(0, made=made))
-        assert found == {Place("orders", "a", 0, 200): 3}
+        assert found == {QueueRun("orders", "a", 0, 200): 3}
         assert seen == {("orders", "a"): 200}
 
 
@@ -172,7 +172,7 @@ def lake_of_0_1(folder: Path, form: Form) -> None:
 def test_a_table_of_0_1_goes_on_where_it_ended(tmp_path: Path, form: Form) -> None:
     lake_of_0_1(tmp_path, form)
     assert lake_tables.reached(tmp_path, form, "orders", places(0, made=100))[0] == {
-        Place("orders", "a", 0, 100): 3
+        QueueRun("orders", "a", 0, 100): 3
     }
     assert add(tmp_path, form, rows(2, 3, made=100), rows(0, queue=1, made=100)) == 2
     assert add(tmp_path, form, rows(2, 3, made=100)) == 0

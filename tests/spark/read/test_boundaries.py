@@ -8,7 +8,7 @@ from onelog.spark.read.boundaries import (
     GROUP,
     LATEST,
     Boundary,
-    Kind,
+    BoundaryKind,
     parse_assignment,
     parse_boundary,
     parse_time,
@@ -26,8 +26,8 @@ def test_words_are_known_in_any_spelling() -> None:
     [("-2h", 7_200_000), ("-1d12h", 129_600_000), ("-90s", 90_000), ("-5ms", 5), ("-1m1s", 61_000)],
 )
 def test_a_span_counts_back_from_now(text: str, ms: int) -> None:
-    assert parse_boundary("startingOffsets", text) == Boundary(Kind.AGO, ms)
-    assert parse_time("startingTimestamp", text) == Boundary(Kind.AGO, ms)
+    assert parse_boundary("startingOffsets", text) == Boundary(BoundaryKind.AGO, ms)
+    assert parse_time("startingTimestamp", text) == Boundary(BoundaryKind.AGO, ms)
     assert parse_time("startingTimestamp", text).time_ms(1 << 40) == (1 << 40) - ms
     assert parse_time("startingTimestamp", text).time_ms(0) == 0
 
@@ -43,7 +43,7 @@ def test_a_span_counts_back_from_now(text: str, ms: int) -> None:
     ],
 )
 def test_a_time_without_a_zone_is_utc(text: str, ms: int) -> None:
-    assert parse_time("endingTimestamp", text) == Boundary(Kind.TIME, ms)
+    assert parse_time("endingTimestamp", text) == Boundary(BoundaryKind.TIME, ms)
 
 
 def test_now_is_a_time() -> None:

@@ -16,7 +16,7 @@ from onelog.spark.read.boundaries import (
     GROUP,
     LATEST,
     Boundary,
-    Kind,
+    BoundaryKind,
     parse_boundary,
 )
 from onelog.spark.read.offsets import (
@@ -106,8 +106,8 @@ def test_earliest_and_latest_are_the_ends_of_the_queues() -> None:
 
 def test_a_time_is_never_outside_of_a_queue() -> None:
     known = Known(times={A0: 3, A1: 7, B0: 99})
-    assert resolved(Boundary(Kind.TIME, 900), known) == {A0: 5, A1: 7, B0: 0}
-    assert resolved(Boundary(Kind.AGO, 100), known) == {A0: 5, A1: 7, B0: 0}
+    assert resolved(Boundary(BoundaryKind.TIME, 900), known) == {A0: 5, A1: 7, B0: 0}
+    assert resolved(Boundary(BoundaryKind.AGO, 100), known) == {A0: 5, A1: 7, B0: 0}
 
 
 def test_a_group_without_a_position_begins_with_the_earliest() -> None:

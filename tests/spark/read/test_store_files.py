@@ -15,7 +15,7 @@ from onelog.errors import DataLossError, StoreCorruptError
 from onelog.message import NewMessage, encode_properties
 from onelog.spark.columns.messages import RowFilters, spark_schema
 from onelog.spark.columns.tables import Table
-from onelog.spark.options import SplitBy, Subscription, read_options
+from onelog.spark.options import SplitBy, TopicSelection, read_options
 from onelog.spark.read import store_files
 from onelog.spark.read.batch import OnelogReader
 from onelog.spark.read.offsets import QueueRange
@@ -58,7 +58,7 @@ def test_only_committed_messages_of_transactions_are_rows(tmp_path: Path, seed: 
         bazaar.step()
         if number % 10 != 9:
             continue
-        snapshot = StoreOrigin(world.folder, Subscription(("orders",))).snapshot()
+        snapshot = StoreOrigin(world.folder, TopicSelection(("orders",))).snapshot()
         ranges = [QueueRange(queue, *extent) for queue, extent in snapshot.extents.items()]
         for by in WAYS:
             found = rows_from_files(

@@ -209,7 +209,7 @@ def test_the_gaps_of_a_compacted_topic_are_no_loss(start_cluster: StartCluster) 
     producer.produce("orders", None, b"key", partition=0)
     producer.produce("orders", b"other", b"other", partition=0)
     producer.flush(SECONDS)
-    remains = cluster.broker().broker.compaction.remains
+    remains = cluster.broker().broker.compaction.compacted
     deadline = time.monotonic() + SECONDS
     while (left := remains.get(("orders", 0))) is None or left.messages > 1:
         assert time.monotonic() < deadline, left

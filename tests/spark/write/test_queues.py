@@ -34,8 +34,8 @@ def test_what_decides_the_queue_is_the_queue_then_the_key_then_nothing() -> None
         broker=pa.array([None, None, None, "b", "b"]),
     )
     of_key = abs(java_hash("k")) % 4
-    assert choice.places(named).tolist() == [3, of_key, ANYWHERE, 3, ANYWHERE]
-    assert choice.places(rows(2)).tolist() == [ANYWHERE, ANYWHERE]
+    assert choice.queue_ids(named).tolist() == [3, of_key, ANYWHERE, 3, ANYWHERE]
+    assert choice.queue_ids(rows(2)).tolist() == [ANYWHERE, ANYWHERE]
 
 
 @QUICK
@@ -53,7 +53,7 @@ def test_one_key_stays_in_one_queue_which_is_the_one_that_producers_choose() -> 
     targets = SendTargets([SendTarget(each, Channel("a", None), template) for each in queues], 0)
     keys = [f"key-{number}" for number in range(200)]
     assert any(java_hash(key) < 0 for key in keys)
-    places = QueueChoice(queues, 0).places(rows(200, key=pa.array(keys)))
+    places = QueueChoice(queues, 0).queue_ids(rows(200, key=pa.array(keys)))
     assert [queues[place] for place in places] == [targets.of_key(key).queue for key in keys]
 
 
@@ -76,13 +76,13 @@ def test_rows_that_may_go_anywhere_take_turns_part_by_part() -> None:
 
 def test_named_queues_are_counted_through_all_brokers_or_within_one() -> None:
     choice = QueueChoice(QUEUES, 0)
-    assert choice.places(rows(1, queue=numbers(2))).tolist() == [2]
+    assert choice.queue_ids(rows(1, queue=numbers(2))).tolist() == [2]
     in_b = rows(2, queue=numbers(0, 1), broker=pa.array(["b", "a"]))
-    assert choice.places(in_b).tolist() == [2, 1]
+    assert choice.queue_ids(in_b).tolist() == [2, 1]
     for number, broker in ((4, None), (-1, None), (2, "b"), (0, "c")):
         wrong = rows(2, queue=numbers(0, number), broker=pa.array([None, broker], pa.string()))
         with pytest.raises(MessageError, match=f"wants queue .*{number}.* drop the column `queue`"):
-            choice.places(wrong)
+            choice.queue_ids(wrong)
 
 
 def test_parts_are_cut_by_size_and_keep_the_order_of_each_queue() -> None:

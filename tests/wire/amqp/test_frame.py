@@ -15,8 +15,8 @@ from onelog.wire.amqp.frame import (
     Event,
     EventReader,
     content_frames,
+    encoded_address,
     method_frame,
-    place_of,
 )
 from onelog.wire.amqp.methods import ENCODERS, NUMBERS
 
@@ -260,7 +260,7 @@ def test_deliveries_are_read_as_they_were_written(
     writer = DeliveryWriter(3, "tag", FRAME_MAX)
     out: list[bytes | bytearray | memoryview] = []
     for number, (exchange, key, body, redelivered) in enumerate(items):
-        place = place_of(exchange, key)
+        place = encoded_address(exchange, key)
         writer.put(out, number, redelivered, place, b"\x80\0\4text", body)
     number = NUMBERS["basic.deliver"]
     assert read([b"".join(out)]) == [
@@ -271,7 +271,7 @@ def test_deliveries_are_read_as_they_were_written(
 
 def test_a_delivery_like_the_two_before_it_has_the_same_bytes() -> None:
     writer = DeliveryWriter(3, "tag", FRAME_MAX)
-    place, properties = place_of("e", "k"), b"\x80\0\4text"
+    place, properties = encoded_address("e", "k"), b"\x80\0\4text"
     lead = place + b"\0\0\0\7" + properties
     for _ in range(2):
         writer.expect(lead, place, properties, len(lead) + 5)
@@ -283,4 +283,4 @@ def test_a_delivery_like_the_two_before_it_has_the_same_bytes() -> None:
 
 
 def test_a_key_that_is_too_long_for_amqp_is_cut() -> None:
-    assert place_of("", "ä" * 200) == b"\0\xfe" + ("ä" * 127).encode()
+    assert encoded_address("", "ä" * 200) == b"\0\xfe" + ("ä" * 127).encode()

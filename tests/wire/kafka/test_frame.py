@@ -10,7 +10,7 @@ from onelog.errors import WireError
 from onelog.wire.kafka import frame, schema
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.frame import (
-    FrameReader,
+    KafkaFrameReader,
     encode_answer,
     joined,
     read_fields,
@@ -30,7 +30,7 @@ def test_any_cut_of_the_bytes_gives_the_same_frames(
     frames: list[bytes], data: st.DataObject
 ) -> None:
     raw = framed(frames)
-    reader = FrameReader(LIMIT)
+    reader = KafkaFrameReader(LIMIT)
     found: list[bytes] = []
     at = 0
     while at < len(raw):
@@ -45,7 +45,7 @@ def test_any_cut_of_the_bytes_gives_the_same_frames(
 @given(frames=FRAMES, data=st.data())
 def test_large_frames_are_read_to_where_they_stay(frames: list[bytes], data: st.DataObject) -> None:
     raw = framed(frames)
-    reader = FrameReader(LIMIT)
+    reader = KafkaFrameReader(LIMIT)
     found: list[bytes] = []
     at = 0
     with mock.patch.object(frame, "_ROOM_BYTES_MIN", 20):
@@ -69,14 +69,14 @@ def test_large_frames_are_read_to_where_they_stay(frames: list[bytes], data: st.
 
 @given(frames=FRAMES)
 def test_reading_may_stop_after_any_frame_and_go_on(frames: list[bytes]) -> None:
-    reader = FrameReader(LIMIT)
+    reader = KafkaFrameReader(LIMIT)
     reader.feed(framed(frames))
     assert [bytes(next(reader.frames())) for _ in frames] == frames
 
 
 @pytest.mark.parametrize("size", [-1, 0, 9, LIMIT + 1, (1 << 31) - 1])
 def test_a_length_that_cannot_be_is_refused_before_its_bytes_come(size: int) -> None:
-    reader = FrameReader(LIMIT)
+    reader = KafkaFrameReader(LIMIT)
     reader.feed(size.to_bytes(4, "big", signed=True))
     with pytest.raises(WireError):
         list(reader.frames())

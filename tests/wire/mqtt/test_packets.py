@@ -12,7 +12,7 @@ from onelog.wire.mqtt import packets
 from onelog.wire.mqtt.codes import V5, V31, V311, Packet, PacketError, Reason
 from onelog.wire.mqtt.fields import encode_varint, read_varint
 from onelog.wire.mqtt.frame import PacketReader
-from onelog.wire.mqtt.packets import Connect, Publish, Subscribe, Subscription, Unsubscribe, Will
+from onelog.wire.mqtt.packets import Connect, Publish, Subscribe, SubscribeFilter, Unsubscribe, Will
 from onelog.wire.mqtt.properties import (
     _TABLE,
     WILL,
@@ -142,7 +142,7 @@ def test_subscribing_and_its_end_come_back(
     level: int, number: int, filters: list[tuple[str, int]], data: st.DataObject
 ) -> None:
     about = data.draw(properties_of(Packet.SUBSCRIBE, level))
-    wanted = Subscribe(number, [Subscription(*each) for each in filters], about)
+    wanted = Subscribe(number, [SubscribeFilter(*each) for each in filters], about)
     raw, _, at, end = read_one(packets.encode_subscribe(level, wanted))
     assert packets.read_subscribe(raw, at, end, level) == wanted
     about = data.draw(properties_of(Packet.UNSUBSCRIBE, level))

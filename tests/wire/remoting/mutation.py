@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from onelog.wire.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Serialize
-from onelog.wire.remoting.frame import FrameReader
+from onelog.wire.remoting.frame import RemotingFrameReader
 from tests.wire.remoting.commands import encode_command
 
 NASTY = (
@@ -31,7 +31,7 @@ BODY_BYTES_MAX = 200_000
 
 def commands(frames: Sequence[bytes]) -> list[Command]:
     """The commands in these frames, which are whole."""
-    reader = FrameReader()
+    reader = RemotingFrameReader()
     reader.feed(b"".join(frames))
     return list(reader.commands())
 

@@ -2,7 +2,13 @@
 
 from onelog.gateways.remoting.gateway import HANDLERS as BROKER_HANDLERS
 from onelog.nameserver.session import HANDLERS as NAMESERVER_HANDLERS
-from onelog.wire.remoting.administration import _KINDS, KINDS, Kind, from_afar, refusal
+from onelog.wire.remoting.administration import (
+    _KINDS,
+    KINDS,
+    RequestKind,
+    is_remote_request,
+    refusal,
+)
 from onelog.wire.remoting.codes import RequestCode
 
 
@@ -20,12 +26,12 @@ def test_what_deletes_or_changes_by_its_name_is_administration() -> None:
         if any(word in code.name for word in words) and not code.name.startswith(asks)
     ]
     assert len(suspect) > 15
-    assert [code for code in suspect if KINDS[code] is not Kind.ADMINISTRATION] == []
+    assert [code for code in suspect if KINDS[code] is not RequestKind.ADMINISTRATION] == []
 
 
 def test_what_is_not_in_the_table_counts_as_administration() -> None:
     handlers = {RequestCode.SEND_MESSAGE: "send", RequestCode.UPDATE_BROKER_CONFIG: "x", 9_999: "y"}
-    assert from_afar(handlers, "no") == {
+    assert is_remote_request(handlers, "no") == {
         RequestCode.SEND_MESSAGE: "send",
         RequestCode.UPDATE_BROKER_CONFIG: "no",
         9_999: "no",

@@ -17,14 +17,14 @@ from onelog.wire.remoting.clients import (
     SubscriptionData,
 )
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.frame import FrameReader
+from onelog.wire.remoting.frame import RemotingFrameReader
 from tests.wire.remoting import captured
 
 QUEUE = MessageQueue(broker_name="b", queue_id=1, topic="t")
 
 
 def read(stream: bytes) -> Command:
-    reader = FrameReader()
+    reader = RemotingFrameReader()
     reader.feed(stream)
     (command,) = reader.commands()
     return command

@@ -12,7 +12,7 @@ from onelog.wire.remoting.frame import (
     BODY_COPY_MAX,
     FRAME_BYTES_MAX,
     REQUEST_HEADER_BYTES_MAX,
-    FrameReader,
+    RemotingFrameReader,
     encode_request,
     encode_response,
 )
@@ -39,7 +39,7 @@ def encode(*them: Command) -> bytes:
 
 
 def read(*pieces: bytes) -> list[Command]:
-    reader = FrameReader()
+    reader = RemotingFrameReader()
     found = []
     for piece in pieces:
         reader.feed(piece)
@@ -71,7 +71,7 @@ def test_one_byte_at_a_time_gives_the_same_commands() -> None:
 
 def test_reading_can_stop_after_any_command_and_go_on_later() -> None:
     stream = encode(Command(1), Command(2, body=b"x" * 5000), Command(3), Command(4))
-    reader = FrameReader()
+    reader = RemotingFrameReader()
     reader.feed(stream[:-3])
     first = next(reader.commands())
     second = next(reader.commands())
@@ -86,7 +86,7 @@ def test_nothing_is_kept_but_what_belongs_to_the_next_command() -> None:
     for rest in (b"", frame[:3], frame[:100]):
         received = frame * 50 + rest
         references = sys.getrefcount(received)
-        reader = FrameReader()
+        reader = RemotingFrameReader()
         reader.feed(received)
         assert len(list(reader.commands())) == 50
         assert sys.getrefcount(received) == references
@@ -96,7 +96,7 @@ def test_nothing_is_kept_but_what_belongs_to_the_next_command() -> None:
 
 
 def test_commands_before_garbage_are_handed_out_first() -> None:
-    reader = FrameReader()
+    reader = RemotingFrameReader()
     reader.feed(encode(Command(1), Command(2)) + b"\x7f\xff\xff\xff")
     found = reader.commands()
     assert [next(found).code, next(found).code] == [1, 2]
@@ -118,7 +118,7 @@ def test_commands_before_garbage_are_handed_out_first() -> None:
     ],
 )
 def test_what_is_no_frame_is_refused_as_soon_as_it_can_be_known(stream: bytes, reason: str) -> None:
-    reader = FrameReader()
+    reader = RemotingFrameReader()
     reader.feed(stream)
     with pytest.raises(WireError, match=reason):
         list(reader.commands())
@@ -127,7 +127,7 @@ def test_what_is_no_frame_is_refused_as_soon_as_it_can_be_known(stream: bytes, r
 def test_the_largest_frame_passes_and_its_body_is_not_copied() -> None:
     size = FRAME_BYTES_MAX - 4 - len(b"{}")
     frame = struct.pack(">iI", FRAME_BYTES_MAX, 2) + b"{}" + bytes(size)
-    reader = FrameReader()
+    reader = RemotingFrameReader()
     reader.feed(frame)
     (command,) = reader.commands()
     assert isinstance(command.body, memoryview)
@@ -138,7 +138,7 @@ def test_the_largest_frame_passes_and_its_body_is_not_copied() -> None:
 def test_a_view_of_a_body_outlives_further_reading() -> None:
     body = bytes(range(256)) * 32
     stream = encode(Command(1, body=body), Command(2, body=body))
-    reader = FrameReader()
+    reader = RemotingFrameReader()
     kept = []
     for at in range(0, len(stream), 1000):
         reader.feed(stream[at : at + 1000])
@@ -149,7 +149,7 @@ def test_a_view_of_a_body_outlives_further_reading() -> None:
 
 @given(st.binary(max_size=200))
 def test_garbage_raises_wire_error_and_nothing_else(stream: bytes) -> None:
-    reader = FrameReader()
+    reader = RemotingFrameReader()
     reader.feed(stream)
     try:
         list(reader.commands())
@@ -164,7 +164,7 @@ def test_a_mutated_frame_raises_wire_error_and_nothing_else(
     mutated = bytearray(frame)
     for _ in range(data.draw(st.integers(1, 4))):
         mutated[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
-    reader = FrameReader()
+    reader = RemotingFrameReader()
     reader.feed(bytes(mutated))
     try:
         list(reader.commands())
@@ -219,7 +219,7 @@ def test_an_answer_may_have_long_texts() -> None:
 
 
 def test_who_is_only_asked_reads_no_huge_headers() -> None:
-    reader = FrameReader(header_bytes_max=REQUEST_HEADER_BYTES_MAX)
+    reader = RemotingFrameReader(header_bytes_max=REQUEST_HEADER_BYTES_MAX)
     noted = Command(310, ext={"note": "n" * (1 << 20)})
     reader.feed(encode(noted))
     assert list(reader.commands()) == [noted]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from onelog.errors import WireError
 from onelog.wire.remoting import registration
-from onelog.wire.remoting.frame import FrameReader
+from onelog.wire.remoting.frame import RemotingFrameReader
 from onelog.wire.remoting.registration import (
     DataVersion,
     RegisterBrokerBody,
@@ -161,7 +161,7 @@ def test_garbage_raises_wire_error_and_nothing_else(
 
 
 def test_what_a_real_broker_registers_is_read_and_written_the_same() -> None:
-    reader = FrameReader()
+    reader = RemotingFrameReader()
     reader.feed(captured.REGISTER_JSON_550)
     (command,) = reader.commands()
     body = decode_registration(command.body, False, command.version)

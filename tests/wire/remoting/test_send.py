@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from onelog.errors import InvalidRequestError
 from onelog.record.inner_batch import encode_batch, split_batch
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.frame import FrameReader, encode_response
+from onelog.wire.remoting.frame import RemotingFrameReader, encode_response
 from onelog.wire.remoting.send import (
     _SHORT_NAMES,
     SendHeader,
@@ -43,7 +43,7 @@ HEADER = SendHeader(
 
 
 def read(stream: bytes) -> Command:
-    reader = FrameReader()
+    reader = RemotingFrameReader()
     reader.feed(stream)
     (command,) = reader.commands()
     return command

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import FLAG_ONEWAY, INT32_MAX, INT32_MIN, Command
-from onelog.wire.remoting.frame import FrameReader, encode_request
+from onelog.wire.remoting.frame import RemotingFrameReader, encode_request
 from onelog.wire.remoting.send import SendTemplate, decode_send_header
 
 texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=30)
@@ -17,7 +17,7 @@ def template(group: str = "group", topic: str = "orders", broker: str = "broker-
 
 
 def read(data: bytes) -> Command:
-    reader = FrameReader()
+    reader = RemotingFrameReader()
     reader.feed(data)
     (command,) = reader.commands()
     assert reader.unread_bytes == 0

@@ -13,8 +13,8 @@ from onelog.wire.replication.epoch_ha import (
     FollowerReader,
     Greeting,
     History,
+    LogChunk,
     MasterReader,
-    Piece,
     Report,
     encode_greeting,
     encode_header,
@@ -69,7 +69,7 @@ def test_any_cut_gives_the_same_words_of_a_master(
     assert first == History(end, 9, history)
     at = 1_000
     for piece in rest:
-        assert isinstance(piece, Piece)
+        assert isinstance(piece, LogChunk)
         assert (piece.offset, piece.epoch, piece.epoch_start) == (at, 9, 500)
         log += piece.data
         at += len(piece.data)
@@ -78,7 +78,7 @@ def test_any_cut_gives_the_same_words_of_a_master(
     assert beats == parts.count(b"")
 
 
-def _kept(each: History | Piece) -> History | Piece:
+def _kept(each: History | LogChunk) -> History | LogChunk:
     return each if isinstance(each, History) else each._replace(data=memoryview(bytes(each.data)))
 
 

@@ -10,7 +10,7 @@ from onelog.wire.stomp.frame import (
     HEAD_BYTES_MAX,
     HEADERS_MAX,
     Frame,
-    FrameReader,
+    StompFrameReader,
     encode_frame,
 )
 
@@ -46,7 +46,7 @@ def encoded(frames: list[Frame], version: str, between: bytes = b"") -> bytes:
 
 
 def read(raw: bytes, version: str = "1.2") -> list[Frame]:
-    reader = FrameReader(LIMIT)
+    reader = StompFrameReader(LIMIT)
     reader.version = version
     reader.feed(raw)
     return list(reader.frames())
@@ -57,7 +57,7 @@ def read(raw: bytes, version: str = "1.2") -> list[Frame]:
 def test_any_cut_of_the_bytes_gives_the_same_frames(version: str, data: st.DataObject) -> None:
     frames = data.draw(frames_of(version))
     raw = encoded(frames, version, data.draw(st.sampled_from([b"", b"\n", b"\r\n", b"\n\n\n"])))
-    reader = FrameReader(LIMIT)
+    reader = StompFrameReader(LIMIT)
     reader.version = version
     found: list[Frame] = []
     at = 0
@@ -75,7 +75,7 @@ def test_any_cut_of_the_bytes_gives_the_same_frames(version: str, data: st.DataO
 
 @given(frames=frames_of("1.2"))
 def test_byte_by_byte(frames: list[Frame]) -> None:
-    reader = FrameReader(LIMIT)
+    reader = StompFrameReader(LIMIT)
     reader.version = "1.2"
     found: list[Frame] = []
     for each in encoded(frames, "1.2"):
@@ -86,7 +86,7 @@ def test_byte_by_byte(frames: list[Frame]) -> None:
 
 @given(frames=frames_of("1.2"))
 def test_reading_may_stop_after_any_frame_and_go_on(frames: list[Frame]) -> None:
-    reader = FrameReader(LIMIT)
+    reader = StompFrameReader(LIMIT)
     reader.version = "1.2"
     reader.feed(encoded(frames, "1.2"))
     assert [next(reader.frames()) for _ in frames] == frames
@@ -174,7 +174,7 @@ def test_no_value_can_add_a_header_or_end_a_frame(version: str) -> None:
 
 
 def test_heart_beats_are_no_frames() -> None:
-    reader = FrameReader(LIMIT)
+    reader = StompFrameReader(LIMIT)
     for _ in range(10_000):
         reader.feed(b"\n")
         assert not list(reader.frames())
@@ -182,7 +182,7 @@ def test_heart_beats_are_no_frames() -> None:
 
 
 def test_a_body_without_a_length_may_come_in_many_pieces() -> None:
-    reader = FrameReader(1 << 20)
+    reader = StompFrameReader(1 << 20)
     reader.feed(b"SEND\n\n")
     for _ in range(10_000):
         reader.feed(b"x" * 100)

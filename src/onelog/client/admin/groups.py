@@ -196,9 +196,9 @@ class Groups:
 
     async def _tables(self) -> Gathered[str, dict[str, SubscriptionGroupConfig]]:
         code, kind = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupTable
-        told = await self._nodes.fetch_all(await self._clusters.sources(), code, kind, {})
-        tables = {name: each.subscription_group_table for name, each in told.answers.items()}
-        return Gathered(tables, told.failures)
+        fetched = await self._nodes.fetch_all(await self._clusters.sources(), code, kind, {})
+        tables = {name: each.subscription_group_table for name, each in fetched.answers.items()}
+        return Gathered(tables, fetched.failures)
 
     async def summaries(self, *, with_system: bool = False) -> tuple[GroupSummary, ...]:
         """A line about every group."""
@@ -236,7 +236,7 @@ class Groups:
             first.message_model or "",
             first.consume_from_where or "",
             {topic: data.sub_string for topic, data in sorted(first.subscription_table.items())},
-            differences_told(answers),
+            differences_of(answers),
         )
 
     async def _connections(self, address: Address, group: str) -> ConsumerConnection:
@@ -308,9 +308,9 @@ class Groups:
             return [], None
 
         names = [member.client_id for member in members.members]
-        told = dict(zip(names, await at_once(ask, members.members), strict=True))
-        owners = {queue: name for name, (queues, _) in told.items() for queue in queues}
-        return owners, differences({name: filters for name, (_, filters) in told.items()})
+        fetched = dict(zip(names, await at_once(ask, members.members), strict=True))
+        owners = {queue: name for name, (queues, _) in fetched.items() for queue in queues}
+        return owners, differences({name: filters for name, (_, filters) in fetched.items()})
 
     # Changes.
 
@@ -471,7 +471,7 @@ def filter_text(expression: str, kind: str | None) -> str:
     return f"{_SQL}: {expression}" if kind == _SQL else expression
 
 
-def differences_told(answers: Iterable[ConsumerConnection]) -> dict[str, Filters]:
+def differences_of(answers: Iterable[ConsumerConnection]) -> dict[str, Filters]:
     """The filters of each member, by client id, if brokers say that they differ; else nothing."""
     return {
         client_id: {
@@ -485,9 +485,9 @@ def differences_told(answers: Iterable[ConsumerConnection]) -> dict[str, Filters
 
 def differences(filters: Mapping[str, Filters | None]) -> dict[str, Filters]:
     """The filters of the members that told theirs, if they differ; else nothing."""
-    told = {client_id: each for client_id, each in filters.items() if each is not None}
-    first = next(iter(told.values()), {})
-    return told if any(each != first for each in told.values()) else {}
+    fetched = {client_id: each for client_id, each in filters.items() if each is not None}
+    first = next(iter(fetched.values()), {})
+    return fetched if any(each != first for each in fetched.values()) else {}
 
 
 def read_running_info(
@@ -500,16 +500,16 @@ def read_running_info(
         raise WireError("a client's running info is no object")
     table = info.get("mqTable") or {}
     queues = [key for key in table if isinstance(key, MessageQueue)]
-    told = info.get("subscriptionSet")
-    return queues, _filters(told) if isinstance(told, list) else None
+    fetched = info.get("subscriptionSet")
+    return queues, _filters(fetched) if isinstance(fetched, list) else None
 
 
-def _filters(told: list[Any]) -> Filters:
+def _filters(fetched: list[Any]) -> Filters:
     found = {
         str(each.get("topic", "")): filter_text(
             str(each.get("subString", "")), each.get("expressionType")
         )
-        for each in told
+        for each in fetched
         if isinstance(each, dict)
     }
     return dict(sorted(found.items()))

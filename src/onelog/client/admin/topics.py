@@ -160,9 +160,9 @@ class Topics:
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, TopicList
         )
         code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
-        told = await self._nodes.fetch_all(await self._clusters.sources(), code, TopicList, {})
+        fetched = await self._nodes.fetch_all(await self._clusters.sources(), code, TopicList, {})
         return frozenset(known.topic_list).union(
-            *(each.topic_list for each in told.answers.values())
+            *(each.topic_list for each in fetched.answers.values())
         )
 
     async def route(self, topic: str) -> Route:

@@ -261,28 +261,28 @@ class Nodes:
         """The answer of the first name server that gives one, and which it was."""
         reasons: list[str] = []
         rest = list(self._nameservers)
-        asked: dict[asyncio.Task[Command], Address] = {}
+        waiting: dict[asyncio.Task[Command], Address] = {}
         try:
-            while rest or asked:
+            while rest or waiting:
                 if rest:
                     address = rest.pop(0)
                     task = asyncio.ensure_future(self._ask(address, code, ext, b""))
-                    asked[task] = address
+                    waiting[task] = address
                 patience = NEXT_SECONDS if rest else None
-                await asyncio.wait(asked, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-                for task in [each for each in asked if each.done()]:
-                    address = asked.pop(task)
+                await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                for task in [each for each in waiting if each.done()]:
+                    address = waiting.pop(task)
                     try:
                         answer = task.result()
                     except (PeerClosedError, PeerTimeoutError) as error:
                         reasons.append(str(error))
                     else:
-                        return address, self._told(address, code, answer)
+                        return address, self._checked(address, code, answer)
         finally:
-            await end_all(asked)
+            await end_all(waiting)
         raise NameserversUnreachableError("no name server answers: " + "; ".join(reasons))
 
-    def _told(self, address: Address, code: RequestCode, answer: Command) -> Command:
+    def _checked(self, address: Address, code: RequestCode, answer: Command) -> Command:
         self._nameservers.remove(address)
         self._nameservers.insert(0, address)
         if answer.code != ResponseCode.SUCCESS:

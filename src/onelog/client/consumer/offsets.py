@@ -34,21 +34,21 @@ async def ask_broker_of(
 ) -> dict[str, str]:
     """What the broker of a queue answers to a question about the queue."""
     route = await instance.routes.get(queue.topic)
-    asked = {**_queue_fields(queue), **(ext or {})}
-    return (await instance.ask_reader(route, queue.broker, code, asked)).ext
+    request_fields = {**_queue_fields(queue), **(ext or {})}
+    return (await instance.ask_reader(route, queue.broker, code, request_fields)).ext
 
 
 def _queue_fields(queue: Queue) -> dict[str, str]:
     return {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker}
 
 
-async def offset_at(instance: Instance, queue: Queue, place: datetime | RequestCode) -> int:
+async def offset_at(instance: Instance, queue: Queue, target: datetime | RequestCode) -> int:
     """The offset of the first message of a time or later, or what a request gives."""
     ext: dict[str, str] = {}
-    if isinstance(place, datetime):
-        ext["timestamp"] = str(round(place.timestamp() * 1000))
-        place = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-    return fields.number(await ask_broker_of(instance, queue, place, ext), "offset")
+    if isinstance(target, datetime):
+        ext["timestamp"] = str(round(target.timestamp() * 1000))
+        target = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+    return fields.number(await ask_broker_of(instance, queue, target, ext), "offset")
 
 
 def queue_of(body: MessageQueue) -> Queue:

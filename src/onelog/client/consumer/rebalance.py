@@ -110,8 +110,8 @@ async def first_offset(member: Membership, offsets: ConsumerOffsets, queue: Queu
     start = member.settings.start
     if start == "first" or queue.topic.startswith(RETRY_PREFIX):
         return 0
-    place = start if isinstance(start, datetime) else RequestCode.GET_MAX_OFFSET
-    return await offset_at(member.instance, queue, place)
+    target = start if isinstance(start, datetime) else RequestCode.GET_MAX_OFFSET
+    return await offset_at(member.instance, queue, target)
 
 
 class Obstacles:

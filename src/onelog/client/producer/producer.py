@@ -181,7 +181,7 @@ class AsyncProducer:
         if context is None:
             await self.delivery.deliver_oneway(parcel)
             return
-        with self._told_after(context):
+        with self._reported_after(context):
             await self.delivery.deliver_oneway(parcel)
 
     async def send_batch(
@@ -401,7 +401,7 @@ class AsyncProducer:
             await delivery.pending.room(parcel.timeout_ms)
         if context is None:
             return await delivery.deliver(parcel)
-        with self._told_after(context) as tried:
+        with self._reported_after(context) as tried:
             context.receipt = await delivery.deliver(parcel, tried=tried)
         return context.receipt
 
@@ -420,7 +420,7 @@ class AsyncProducer:
         return parcel, context
 
     @contextlib.contextmanager
-    def _told_after(self, context: SendContext) -> Iterator[list[Channel]]:
+    def _reported_after(self, context: SendContext) -> Iterator[list[Channel]]:
         """Tell the hooks how a send ended; gives the list for the brokers that are tried."""
         tried: list[Channel] = []
         try:

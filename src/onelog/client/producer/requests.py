@@ -100,8 +100,10 @@ class Requests:
         timeout: timedelta | float | None,
     ) -> Receipt:
         """Answer a request with the message that is made for a topic; see `Producer.reply`."""
-        asked = request.all_properties
-        missing = [name for name in (CLUSTER, CORRELATION_ID, REPLY_TO) if name not in asked]
+        request_properties = request.all_properties
+        missing = [
+            name for name in (CLUSTER, CORRELATION_ID, REPLY_TO) if name not in request_properties
+        ]
         if missing:
             raise MessageError(
                 f"message {request.message_id} of topic {request.topic!r} is no request that can "
@@ -109,12 +111,12 @@ class Requests:
             )
         extra = {
             MESSAGE_TYPE: REPLY,
-            CORRELATION_ID: asked[CORRELATION_ID],
-            REPLY_TO: asked[REPLY_TO],
+            CORRELATION_ID: request_properties[CORRELATION_ID],
+            REPLY_TO: request_properties[REPLY_TO],
         }
-        if TTL in asked:
-            extra[TTL] = asked[TTL]
-        topic = f"{asked[CLUSTER]}{REPLY_SUFFIX}"
+        if TTL in request_properties:
+            extra[TTL] = request_properties[TTL]
+        topic = f"{request_properties[CLUSTER]}{REPLY_SUFFIX}"
         queues = await self._producer.queues(topic)
         try:
             return await self._producer.dispatch(
@@ -126,7 +128,7 @@ class Requests:
             )
         except (RequestRefusedError, SendFailedError) as error:
             raise ReplyFailedError(
-                f"the reply to client {asked[REPLY_TO]} did not arrive: {error}"
+                f"the reply to client {request_properties[REPLY_TO]} did not arrive: {error}"
             ) from None
 
     async def _be_present(self) -> None:

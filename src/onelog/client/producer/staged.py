@@ -125,13 +125,15 @@ class PreparedBatches:
         return decider
 
     def _found(self, known: Mapping[str, "_Known | OnelogError"]) -> str | None:
-        told = [each for each in known.values() if isinstance(each, _Known) and each.is_something]
-        named = [each for each in told if each.decider]
+        written = [
+            each for each in known.values() if isinstance(each, _Known) and each.is_something
+        ]
+        named = [each for each in written if each.decider]
         if named:
             # Normally they all name the same. A user who named another one, because the first was
             # lost, did that later.
             return max(named, key=lambda each: each.batch).decider
-        if told:
+        if written:
             raise BrokerNotFoundError(
                 f"another broker decides for query {self._query!r} than those that the name "
                 f"servers know now ({', '.join(sorted(known))}): {_ADVICE}"
@@ -181,18 +183,20 @@ class PreparedBatches:
 
     def _of(self, decider: str, known: Mapping[str, "_Known | OnelogError"]) -> _Known:
         """What the decider knows; raises if it cannot be asked, or knows less than others."""
-        who = f"broker {decider!r} decides for query {self._query!r}"
+        decided_by = f"broker {decider!r} decides for query {self._query!r}"
         answer = known.get(decider)
         if answer is None:
-            raise BrokerNotFoundError(f"{who}, and the name servers do not know it now: {_ADVICE}")
+            raise BrokerNotFoundError(
+                f"{decided_by}, and the name servers do not know it now: {_ADVICE}"
+            )
         if isinstance(answer, OnelogError):
-            raise type(answer)(f"{who}, and cannot be reached: {answer}: {_ADVICE}")
+            raise type(answer)(f"{decided_by}, and cannot be reached: {answer}: {_ADVICE}")
         for name, other in sorted(known.items()):
             if isinstance(other, _Known) and other.batch > answer.batch:
                 raise InvalidRequestError(
-                    f"{who}, but {name!r} has batch {other.batch}, of which {decider!r} knows "
-                    f"nothing: it lost its store, or is the wrong one. Bring its store back; or, "
-                    f"if that is lost, have {name!r} decide (Spark's option decidingBroker)"
+                    f"{decided_by}, but {name!r} has batch {other.batch}, of which {decider!r} "
+                    f"knows nothing: it lost its store, or is the wrong one. Bring its store back; "
+                    f"or, if that is lost, have {name!r} decide (Spark's option decidingBroker)"
                 )
         return answer
 

@@ -104,7 +104,7 @@ class Transactions:
         self._producer = producer
         self._group = producer.instance.wrap(producer.group)
         self._checker = producer.options.get("checker")
-        self._asked: set[tuple[Peer, int]] = set()
+        self._pending_checks: set[tuple[Peer, int]] = set()
         self._free = asyncio.Semaphore(CHECKS_AT_ONCE)
         if self._checker is not None:
             producer.instance.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self._check
@@ -178,8 +178,8 @@ class Transactions:
             log.warning("%s asked about a transaction of group %s", peer.connection, group)
             return
         question = (peer, half_offset)
-        if question not in self._asked and len(self._asked) < CHECKS_WAITING_MAX:
-            self._asked.add(question)
+        if question not in self._pending_checks and len(self._pending_checks) < CHECKS_WAITING_MAX:
+            self._pending_checks.add(question)
             self._producer.instance.spawn(self._answer(peer, command, message, half_offset))
 
     async def _answer(
@@ -194,7 +194,7 @@ class Transactions:
         except Exception:
             log.exception("the checker failed for message %s", message.message_id)
         finally:
-            self._asked.discard((peer, half_offset))
+            self._pending_checks.discard((peer, half_offset))
         ext = self._end_fields(
             message, state, peer.connection.remote_address,
             topic=command.ext.get("topic") or self._producer.instance.wrap(message.topic),

@@ -56,7 +56,7 @@ def consume(
     Ctrl-C ends it. With `--json` each line is an object, which `onelog produce --as json` reads.
     """
     from onelog.commands.consume.reading import (
-        Plan,
+        ConsumePlan,
         Printer,
         begin_time,
         read_queues,
@@ -68,7 +68,7 @@ def consume(
     if orderly and group is None:
         raise InvalidRequestError("--orderly is for members of a group: name one with --group")
     start = begin_time(since, from_beginning, session.utc)
-    plan = Plan(topic, tag, sql, follow, start, from_beginning)
+    plan = ConsumePlan(topic, tag, sql, follow, start, from_beginning)
     printer = Printer(session, key=key, count=count, rate=rate, bodies=bodies)
     session.is_following = follow
     if group is None:

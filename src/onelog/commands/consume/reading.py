@@ -105,10 +105,10 @@ def document(message: ReceivedMessage) -> dict[str, Any]:
 
 def line(message: ReceivedMessage, utc: bool) -> str:
     """A message on one line, for people."""
-    place = f"{message.broker}/{message.queue.queue_id}@{message.offset}"
+    address = f"{message.broker}/{message.queue.queue_id}@{message.offset}"
     tags = f" [{show_text(message.tags)}]" if message.tags else ""
     keys = f" {{{show_text(' '.join(message.keys))}}}" if message.keys else ""
-    return f"{show_time(message.store_ms, utc=utc)} {place}{tags}{keys} {_shown_body(message)}"
+    return f"{show_time(message.store_ms, utc=utc)} {address}{tags}{keys} {_shown_body(message)}"
 
 
 def _shown_body(message: ReceivedMessage) -> str:
@@ -123,7 +123,7 @@ def _shown_body(message: ReceivedMessage) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConsumePlan:
     """What to consume, and from where on."""
 
     topic: str
@@ -150,7 +150,7 @@ def begin_time(since: str | None, from_beginning: bool, utc: bool) -> datetime |
     )
 
 
-def read_queues(session: ClientSession, plan: Plan, printer: Printer) -> None:
+def read_queues(session: ClientSession, plan: ConsumePlan, printer: Printer) -> None:
     """Print what all queues of a topic hold, or what comes to them."""
     with PullConsumer(TOOLS_GROUP, **session.options, auto_commit=False) as consumer:
         consumer.assign(consumer.queues(plan.topic), plan.tags, sql=plan.sql)
@@ -199,7 +199,7 @@ def _print_some(consumer: PullConsumer, printer: Printer, ends: dict[tuple[str, 
     return len(messages)
 
 
-def share_topic(session: ClientSession, plan: Plan, printer: Printer, group: str) -> None:
+def share_topic(session: ClientSession, plan: ConsumePlan, printer: Printer, group: str) -> None:
     """Print this member's share of the messages."""
     with PullConsumer(
         group, **session.options, start=plan.first_start, auto_commit=False
@@ -228,7 +228,7 @@ def share_topic(session: ClientSession, plan: Plan, printer: Printer, group: str
         consumer.commit()
 
 
-def share_orderly(session: ClientSession, plan: Plan, printer: Printer, group: str) -> None:
+def share_orderly(session: ClientSession, plan: ConsumePlan, printer: Printer, group: str) -> None:
     """The same with the queues locked, so that no other member has messages of them meanwhile."""
     with PullConsumer(TOOLS_GROUP, **session.options) as asking:
         asking.queues(plan.topic)  # An error if there is no such topic.
@@ -268,7 +268,7 @@ def share_orderly(session: ClientSession, plan: Plan, printer: Printer, group: s
 class _Ending:
     """Tells when a member has got everything."""
 
-    def __init__(self, plan: Plan, group: str) -> None:
+    def __init__(self, plan: ConsumePlan, group: str) -> None:
         self._follow = plan.follow
         self._topic = plan.topic
         self._group = group

@@ -94,9 +94,9 @@ def show_messages(messages: Sequence[Found], utc: bool) -> Shown:
 def line(found: Found, utc: bool) -> str:
     """A message on one line."""
     message = found.message
-    place = f"{found.broker}/{message.queue_id}@{message.queue_offset}"
+    address = f"{found.broker}/{message.queue_id}@{message.queue_offset}"
     tags = f" [{show_text(message.tags)}]" if message.tags else ""
-    return f"{show_time(message.store_ms, utc=utc)} {place}{tags} {short_body(message)}"
+    return f"{show_time(message.store_ms, utc=utc)} {address}{tags} {short_body(message)}"
 
 
 def show_message(found: Found, consumption: Sequence[Consumption] | None, utc: bool) -> Shown:

@@ -65,9 +65,9 @@ def produce(
     Empty lines are left out. Without `--keep-going` the first message that cannot be sent is the
     last; those that are on their way by then may still arrive.
     """
-    from onelog.commands.produce.sending import Plan, Template, input_bytes, items, send
+    from onelog.commands.produce.sending import ProducePlan, Template, input_bytes, items, send
 
     template = Template.of(topic, tag, key, properties, delay, deliver_at, order_key, session.utc)
     source = items(template, form, files or [], body)
-    plan = Plan(group, count, rate, keep_going, receipts, input_bytes(files or []))
+    plan = ProducePlan(group, count, rate, keep_going, receipts, input_bytes(files or []))
     send(session, source, plan)

@@ -44,7 +44,7 @@ class Item(NamedTuple):
 
     message: Message
     order_key: str | None
-    place: str
+    source: str
     """Where it stood: for complaints."""
     size: int
     """Bytes of input that it took."""
@@ -53,11 +53,11 @@ class Item(NamedTuple):
 class Unusable(NamedTuple):
     """Input that is no message."""
 
-    place: str
+    source: str
     reason: str
 
 
-class _Line(msgspec.Struct, forbid_unknown_fields=True):
+class _JsonLine(msgspec.Struct, forbid_unknown_fields=True):
     """A JSON line. The fields from `id` on are what `onelog consume` says about a message."""
 
     body: msgspec.Raw
@@ -81,7 +81,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     attempt: object = None
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_line = msgspec.json.Decoder(_JsonLine).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Template:
         message = Message(self._topic_of(given), _body(given), **merged)
         return message, given.order_key or self.order_key
 
-    def _topic_of(self, given: _Line) -> str:
+    def _topic_of(self, given: _JsonLine) -> str:
         if self.topic != TOPIC_OF_LINES:
             return self.topic
         if not given.topic:
@@ -195,18 +195,18 @@ def _opened(path: Path, name: str) -> Iterator[BinaryIO]:
         raise InvalidRequestError(f"{name}: {error.strerror}") from None
 
 
-def _item(template: Template, form: Form, data: bytes, place: str) -> Item | Unusable:
+def _item(template: Template, form: Form, data: bytes, source: str) -> Item | Unusable:
     try:
         if form == "json":
             message, order_key = template.of_json(data)
-            return Item(message, order_key, place, len(data))
+            return Item(message, order_key, source, len(data))
         body = data.rstrip(b"\r\n") if form == "lines" else data
-        return Item(template.plain(body), template.order_key, place, len(data))
+        return Item(template.plain(body), template.order_key, source, len(data))
     except OnelogError as error:
-        return Unusable(place, str(error))
+        return Unusable(source, str(error))
 
 
-def _body(given: _Line) -> bytes:
+def _body(given: _JsonLine) -> bytes:
     raw = bytes(given.body)
     if not raw.startswith(b'"'):
         return raw
@@ -245,7 +245,7 @@ def _moment(given: int | str | None, utc: bool) -> datetime | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProducePlan:
     """How to send."""
 
     group: str
@@ -281,7 +281,7 @@ class _Sent:
                 if isinstance(result, Receipt):
                     self._stored(item, result)
                 else:
-                    self.fail(item.place, result)
+                    self.fail(item.source, result)
             except OSError as error:
                 self.trouble = error
             finally:
@@ -296,10 +296,10 @@ class _Sent:
         if self._receipts:
             self._session.show_line(_document(receipt), _line(receipt))
 
-    def fail(self, place: str, error: BaseException | str) -> None:
+    def fail(self, source: str, error: BaseException | str) -> None:
         self.failed += 1
         self._session.exit_code = EXIT_FAILED
-        complain(f"{place}: {error}")
+        complain(f"{source}: {error}")
 
     def wait(self) -> None:
         """Until nothing is on its way."""
@@ -309,7 +309,7 @@ class _Sent:
             raise self.trouble
 
 
-def send(session: ClientSession, source: Iterable[Item | Unusable], plan: Plan) -> None:
+def send(session: ClientSession, source: Iterable[Item | Unusable], plan: ProducePlan) -> None:
     """Send everything, and say what was sent."""
     sent = _Sent(session, plan.receipts)
     began = time.monotonic()
@@ -329,7 +329,7 @@ def send(session: ClientSession, source: Iterable[Item | Unusable], plan: Plan) 
 def _send_all(
     producer: Producer,
     source: Iterable[Item | Unusable],
-    plan: Plan,
+    plan: ProducePlan,
     sent: _Sent,
     progress: Callable[..., None],
 ) -> None:
@@ -340,7 +340,7 @@ def _send_all(
     shown = 0.0
     for number, item in enumerate(source, 1):
         if isinstance(item, Unusable):
-            sent.fail(item.place, item.reason)
+            sent.fail(item.source, item.reason)
         else:
             pace.wait()
             future = _send_one(producer, item, sent, in_order)
@@ -375,7 +375,7 @@ def _send_one(
     return future
 
 
-def _summarize(session: ClientSession, plan: Plan, sent: _Sent, seconds: float) -> None:
+def _summarize(session: ClientSession, plan: ProducePlan, sent: _Sent, seconds: float) -> None:
     rate = show_count(round(sent.count / seconds)) if seconds else "-"
     failed = f", {show_count(sent.failed)} could not be sent" if sent.failed else ""
     text = (
@@ -414,5 +414,5 @@ def _document(receipt: Receipt) -> dict[str, Any]:
 def _line(receipt: Receipt) -> str:
     queue = receipt.queue
     status = "" if receipt.status.value == "ok" else f" ({receipt.status.value})"
-    place = f"{queue.topic} {queue.broker}/{queue.queue_id}@{receipt.offset}"
-    return f"{receipt.message_id} {place}{status}"
+    source = f"{queue.topic} {queue.broker}/{queue.queue_id}@{receipt.offset}"
+    return f"{receipt.message_id} {source}{status}"

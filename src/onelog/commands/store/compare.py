@@ -32,7 +32,7 @@ def _show(found: Comparison, out: Console) -> None:
         out.print(f"{folder}: log {start} .. {end}", soft_wrap=True)
     if found.differs_at is not None:
         out.print(f"they differ from log offset {found.differs_at} on:", style="red")
-        out.print(f"  {found.first_place}\n  {found.second_place}", soft_wrap=True)
+        out.print(f"  {found.first_record}\n  {found.second_record}", soft_wrap=True)
     elif found.end > found.start:
         size = f"{found.end - found.start:,} bytes, {found.start} .. {found.end}"
         out.print(

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from onelog.commands.store.pins import pins_in
+from onelog.commands.store.retention_holds import holds_in
 from onelog.commands.terminal import console, show_bytes, show_count, show_text, table
 from onelog.commands.times import show_time
 from onelog.errors import StoreError
@@ -71,7 +71,7 @@ def find_facts(folder: Path, index_slots: int | None, index_entries: int | None)
         "segments": _segment_facts(reader, newest_ms),
         "queues": queues,
         # Declared queues whose messages are not all done: for them old log is kept.
-        "log_held_by": [pin._asdict() for pin in pins_in(reader)],
+        "log_held_by": [hold._asdict() for hold in holds_in(reader)],
         "index_files": index,
         "index_files_unreadable": len(index_files(folder)) if not index else 0,
         "checkpoint": {
@@ -167,10 +167,10 @@ def _show(facts: Document, out: Console) -> None:
             style="red",
             soft_wrap=True,
         )
-    for pin in facts["log_held_by"]:
+    for hold in facts["log_held_by"]:
         out.print(
-            f"  queue {show_text(pin['queue'])} of vhost {show_text(pin['vhost'])} keeps the log "
-            f"from {pin['log_offset']} on: {show_count(pin['messages'])} messages are not done",
+            f"  queue {show_text(hold['queue'])} of vhost {show_text(hold['vhost'])} keeps the log "
+            f"from {hold['log_offset']} on: {show_count(hold['messages'])} messages are not done",
             soft_wrap=True,
         )
     _show_tables(facts, out)

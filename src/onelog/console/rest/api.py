@@ -9,9 +9,9 @@ from starlette.routing import BaseRoute, Route
 from onelog.console.rest import (
     audit,
     brokers,
-    fates,
     groups,
     lake,
+    message_history,
     replicas,
     routing,
     topics,
@@ -19,7 +19,7 @@ from onelog.console.rest import (
 )
 from onelog.console.rest.openapi import document
 from onelog.console.rest.operations import Operation, routes_of
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.http.requests import answer
 
 OPERATIONS: Sequence[Operation] = [
@@ -28,18 +28,18 @@ OPERATIONS: Sequence[Operation] = [
     *replicas.OPERATIONS,
     *topics.OPERATIONS,
     *groups.OPERATIONS,
-    *fates.OPERATIONS,
+    *message_history.OPERATIONS,
     *lake.OPERATIONS,
     *routing.OPERATIONS,
     *users.OPERATIONS,
 ]
 
 
-def routes(house: House) -> list[BaseRoute]:
+def routes(context: GatewayContext) -> list[BaseRoute]:
     """What REST has."""
     described = document(OPERATIONS)
 
     async def openapi(request: Request) -> Response:
         return answer(described)
 
-    return [Route("/v1/openapi.json", openapi), *routes_of(house, OPERATIONS)]
+    return [Route("/v1/openapi.json", openapi), *routes_of(context, OPERATIONS)]

@@ -18,9 +18,9 @@ class AuditQuery(Struct, forbid_unknown_fields=True):
 
 async def list_audit(ask: Ask) -> Listing[Entry]:
     """The last ones, newest first."""
-    broker, query = ask.house.broker, ask.query
-    find = lambda: broker.users.audited(ask.who, query.limit, query.user)  # noqa: E731 - for a worker
-    found = await looked_up(ask.house, find)
+    broker, query = ask.context.broker, ask.query
+    find = lambda: broker.users.audited(ask.principal, query.limit, query.user)  # noqa: E731 - for a worker
+    found = await looked_up(ask.context, find)
     return Listing(found, len(found))
 
 

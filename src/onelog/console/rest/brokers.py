@@ -13,7 +13,7 @@ from onelog.console.rest.operations import (
     Limit,
     Listing,
     Operation,
-    Turns,
+    Pace,
     check,
     knows_names,
 )
@@ -163,7 +163,7 @@ class Cluster(Struct):
 
 
 def _followers(ask: Ask) -> list[Follower]:
-    followers = ask.house.standing.followers() if knows_names(ask) else []
+    followers = ask.context.replica_status.followers() if knows_names(ask) else []
     return [
         Follower(each.node_id, each.address, each.behind_bytes, each.behind_ms, each.in_sync)
         for each in followers
@@ -172,7 +172,7 @@ def _followers(ask: Ask) -> list[Follower]:
 
 def _counts(ask: Ask) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for section, _ in ask.house.connections():
+    for section, _ in ask.context.connections():
         name = _NAMES.get(section, section)
         counts[name] = counts.get(name, 0) + 1
     return counts
@@ -180,7 +180,7 @@ def _counts(ask: Ask) -> dict[str, int]:
 
 def _ports(ask: Ask) -> dict[str, int]:
     """Where each protocol is."""
-    sections = {each: getattr(ask.house.loaded.config, each, None) for each in _LISTENING}
+    sections = {each: getattr(ask.context.loaded.config, each, None) for each in _LISTENING}
     ports = {each: getattr(section, "port", 0) for each, section in sections.items()}
     return {_NAMES.get(section, section): port for section, port in ports.items() if port}
 
@@ -211,23 +211,23 @@ def _log(log: LogState) -> Log:
 
 async def get_overview(ask: Ask) -> Overview:
     """How the broker runs."""
-    house, who = ask.house, ask.who
-    broker, admin = house.broker, house.broker.admin
-    state, log = admin.state(who), admin.log_state(who)
+    context, principal = ask.context, ask.principal
+    broker, admin = context.broker, context.broker.admin
+    state, log = admin.state(principal), admin.log_state(principal)
     process = process_state()
     return Overview(
         name=broker.config.name,
         cluster=broker.config.cluster,
         version=__version__,
         address=f"{broker.config.client_host}:{broker.config.port}",
-        role="slave" if house.standing.broker_id else "master",
+        role="slave" if context.replica_status.broker_id else "master",
         started_ms=state.started_ms,
-        now_ms=house.clock.now_ms(),
-        refusal=admin.refusal(who) or None,
-        user=who.name,
+        now_ms=context.clock.now_ms(),
+        refusal=admin.refusal(principal) or None,
+        user=principal.name,
         may_change=may_administer(ask.request),
-        topics=len(admin.topics(who)[1]),
-        groups=len(admin.groups(who)[1]),
+        topics=len(admin.topics(principal)[1]),
+        groups=len(admin.groups(principal)[1]),
         put_total=state.totals.put_count,
         put_bytes_total=state.totals.put_bytes,
         put_failed_total=state.totals.put_failed,
@@ -236,7 +236,7 @@ async def get_overview(ask: Ask) -> Overview:
             [round(each, 2) for each in state.rates["put"]],
             [round(each, 2) for each in state.rates["transferred"]],
         ),
-        latencies=_latencies(admin.measures(who)) if knows_names(ask) else {},
+        latencies=_latencies(admin.measures(principal)) if knows_names(ask) else {},
         log=_log(log),
         timed=state.timed_count,
         delayed=sum(end - done for done, end in state.delayed.values()),
@@ -245,8 +245,8 @@ async def get_overview(ask: Ask) -> Overview:
         memory_bytes=process.memory_bytes,
         processor_seconds=process.processor_seconds,
         open_files=process.open_files,
-        stalls=house.stalls.count,
-        stalled_ms=house.stalls.total_ms,
+        stalls=context.stalls.count,
+        stalled_ms=context.stalls.total_ms,
         followers=_followers(ask),
         mismatched_groups=state.mismatched_groups if knows_names(ask) else [],
         set_aside=state.set_aside if knows_names(ask) else [],
@@ -260,16 +260,16 @@ def _id(connection: Connection) -> str:
     return f"{connection.remote_address}-{connection.local[1]}"
 
 
-async def _known(ask: Ask, turns: Turns) -> dict[str, tuple[str, str, set[str]]]:
+async def _known(ask: Ask, pace: Pace) -> dict[str, tuple[str, str, set[str]]]:
     """Clients by their addresses: what they call themselves, and the groups that they are in."""
-    broker = ask.house.broker
+    broker = ask.context.broker
     found: dict[str, tuple[str, str, set[str]]] = {}
-    _, groups = broker.admin.groups(ask.who)
-    members = dict(broker.admin.producers(ask.who))
+    _, groups = broker.admin.groups(ask.principal)
+    members = dict(broker.admin.producers(ask.principal))
     for number, group in enumerate(groups):
         if number % 200 == 0:
-            await turns.give()
-        live = broker.live_group(ask.who, group.name)
+            await pace.give()
+        live = broker.live_group(ask.principal, group.name)
         if live is not None:
             members[group.name] = [*members.get(group.name, ()), *live.members.values()]
     for name, those in members.items():
@@ -284,11 +284,11 @@ async def list_connections(ask: Ask) -> Listing[Client]:
     """Who is connected, by any protocol."""
     query: ConnectionQuery = ask.query
     check(ask, "describe", "names")
-    turns = Turns()
-    known = await _known(ask, turns)
+    pace = Pace()
+    known = await _known(ask, pace)
     found = []
-    for section, connection in list(ask.house.connections()):
-        await turns.give()
+    for section, connection in list(ask.context.connections()):
+        await pace.give()
         protocol = _NAMES.get(section, section)
         client_id, language, groups = known.get(connection.remote_address, (None, None, set()))
         if query.protocol not in ("", protocol):
@@ -312,7 +312,7 @@ async def list_connections(ask: Ask) -> Listing[Client]:
 async def close_connection(ask: Ask) -> Done:
     """Close one; its client may come again."""
     check(ask, "alter", "names")
-    for _, connection in ask.house.connections():
+    for _, connection in ask.context.connections():
         if _id(connection) == ask.path["id"]:
             connection.close()
             return Done()
@@ -325,7 +325,7 @@ async def close_connection(ask: Ask) -> Done:
 async def get_config(ask: Ask) -> Listing[Value]:
     """All settings."""
     check(ask, "describe", "names")
-    loaded = ask.house.loaded
+    loaded = ask.context.loaded
     items = [
         Value(
             each.key,
@@ -354,10 +354,10 @@ async def change_config(ask: Ask) -> Listing[Value]:
         key: str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in changes.items()
     }
-    (error,) = await called(lambda done: ask.house.reconfigure(texts, done))
+    (error,) = await called(lambda done: ask.context.reconfigure(texts, done))
     if error is not None:
         raise error
-    ask.house.broker.audit.note(ask.who, "alter", f"settings {[*changes]}", "done")
+    ask.context.broker.audit.note(ask.principal, "alter", f"settings {[*changes]}", "done")
     return await get_config(ask)
 
 
@@ -368,7 +368,7 @@ async def get_cluster(ask: Ask) -> Cluster:
     """Brokers, as the name servers know them, and replicas of this one."""
     from onelog.console.rest.cluster_admin import admin_of
 
-    broker, standing = ask.house.broker, ask.house.standing
+    broker, replica_status = ask.context.broker, ask.context.replica_status
     brokers: list[Broker] = []
     trouble = None
     try:
@@ -382,10 +382,10 @@ async def get_cluster(ask: Ask) -> Cluster:
         nameservers=[f"{host}:{port}" for host, port in broker.config.nameserver_addresses],
         brokers=brokers,
         trouble=trouble,
-        broker_id=standing.broker_id or 0,
-        epoch=standing.epoch,
-        ha_address=standing.ha_address if knows_names(ask) else "",
-        replicated=standing.replicated,
+        broker_id=replica_status.broker_id or 0,
+        epoch=replica_status.epoch,
+        ha_address=replica_status.ha_address if knows_names(ask) else "",
+        replicated=replica_status.replicated,
         followers=_followers(ask),
     )
 

@@ -9,7 +9,7 @@ from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.credentials import Credentials
 from onelog.console.rest.operations import Ask
 from onelog.errors import NameserversUnreachableError, NotPermittedError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 
 TIMEOUT_MS = 5_000
 CLIENTS_MAX = 20
@@ -20,13 +20,13 @@ _Key = tuple[tuple[tuple[str, int], ...], Credentials | None]
 def admin_of(ask: Ask) -> AsyncAdmin:
     """The client; `NameserversUnreachableError` if the broker knows no name server."""
     state = ask.request.app.state
-    addresses = ask.house.broker.config.nameserver_addresses
+    addresses = ask.context.broker.config.nameserver_addresses
     if not addresses:
         raise NameserversUnreachableError(
             "this asks all brokers of the cluster, and the broker knows no name server: set "
             "broker.nameservers"
         )
-    credentials = _credentials(ask) if ask.who.name else None
+    credentials = _credentials(ask) if ask.principal.name else None
     key: _Key = (addresses, credentials)
     known: dict[_Key, AsyncAdmin] | None = getattr(state, "cluster_admins", None)
     if known is None:
@@ -41,25 +41,25 @@ def admin_of(ask: Ask) -> AsyncAdmin:
     if key not in known:
         if len(known) >= CLIENTS_MAX:
             known.clear()  # Its connections close when they have been idle for a while.
-        known[key] = _connect(ask.house, addresses, credentials)
+        known[key] = _connect(ask.context, addresses, credentials)
     return known[key]
 
 
 def _credentials(ask: Ask) -> Credentials:
-    secret = ask.house.broker.logins.signing_secret(ask.who)
+    secret = ask.context.broker.logins.signing_secret(ask.principal)
     if not secret:
         raise NotPermittedError(
-            f"this asks all brokers of the cluster in the name of {ask.who.name}, who cannot sign: "
+            f"all brokers would be asked in the name of {ask.principal.name}, who cannot sign: "
             "onelog user update --signing"
         )
-    return Credentials(ask.who.name, secret)
+    return Credentials(ask.principal.name, secret)
 
 
 def _connect(
-    house: House, addresses: tuple[tuple[str, int], ...], credentials: Credentials | None
+    context: GatewayContext, addresses: tuple[tuple[str, int], ...], credentials: Credentials | None
 ) -> AsyncAdmin:
     texts = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in addresses]
-    tls = house.loaded.config.tls.mode == "enforcing"
+    tls = context.loaded.config.tls.mode == "enforcing"
     return AsyncAdmin.connect(
         ";".join(texts), timeout_ms=TIMEOUT_MS, tls=tls, credentials=credentials
     )

@@ -13,8 +13,8 @@ from onelog.console.rest.operations import (
     Listing,
     Name,
     Operation,
+    Pace,
     Time,
-    Turns,
     check,
     knows_names,
     paged,
@@ -151,60 +151,60 @@ class Moves(Struct):
     queues: list[Move]
 
 
-async def _names(ask: Ask, turns: Turns, wanted: str = "") -> dict[str, tuple[str, str]]:
+async def _names(ask: Ask, pace: Pace, wanted: str = "") -> dict[str, tuple[str, str]]:
     """Groups with this in their names, and for those of Kafka's clients their kind and state."""
-    broker = ask.house.broker
-    _, configs = broker.admin.groups(ask.who)
+    broker = ask.context.broker
+    _, configs = broker.admin.groups(ask.principal)
     found = {each.name: ("rocketmq", "") for each in configs if wanted in each.name.lower()}
-    await turns.give()
-    for number, each in enumerate(broker.coordinator.listed(ask.who)):
+    await pace.give()
+    for number, each in enumerate(broker.coordinator.listed(ask.principal)):
         # Whoever has positions is listed, as an empty group; that alone makes it none of Kafka's.
         if wanted in each.name.lower() and (
             each.name not in found or _is_coordinated(ask, each.name)
         ):
             found[each.name] = (each.kind, each.state)
         if number % GROUPS_TOGETHER == 0:
-            await turns.give()
+            await pace.give()
     return found
 
 
 def _is_coordinated(ask: Ask, name: str) -> bool:
-    coordinator = ask.house.broker.coordinator
+    coordinator = ask.context.broker.coordinator
     kinds = (coordinator.classic_group, coordinator.consumer_group, coordinator.share_group)
-    return any(find(ask.who, name) is not None for find in kinds)
+    return any(find(ask.principal, name) is not None for find in kinds)
 
 
-async def _lags(ask: Ask, turns: Turns) -> dict[str, tuple[int, list[str]]]:
+async def _lags(ask: Ask, pace: Pace) -> dict[str, tuple[int, list[str]]]:
     """How far each group is behind, and in which topics; from the tables, without the disk."""
-    broker = ask.house.broker
+    broker = ask.context.broker
     found: dict[str, tuple[int, list[str]]] = {}
     if not knows_names(ask):
         return found
-    _, positions = broker.admin.positions(ask.who)
+    _, positions = broker.admin.positions(ask.principal)
     for number, ((group, topic), queues) in enumerate(positions.items()):
         if number % GROUPS_TOGETHER == 0:
-            await turns.give()
-        if broker.find_topic(ask.who, topic) is None:
+            await pace.give()
+        if broker.find_topic(ask.principal, topic) is None:
             continue
         lag, topics = found.get(group, (0, []))
         for queue, position in queues.items():
-            lag += max(0, broker.max_offset(ask.who, topic, queue) - position)
+            lag += max(0, broker.max_offset(ask.principal, topic, queue) - position)
         found[group] = (lag, [*topics, topic])
     return found
 
 
 def _lag_of(ask: Ask, name: str) -> tuple[int, list[str]]:
     """The same for one group, of which they may know."""
-    queues = ask.house.broker.admin.consume_stats(ask.who, name).queues
+    queues = ask.context.broker.admin.consume_stats(ask.principal, name).queues
     return sum(max(0, each.lag) for each in queues), sorted({each.topic for each in queues})
 
 
 async def list_groups(ask: Ask) -> Listing[Group]:
     """Groups by name, or by lag."""
     query: GroupQuery = ask.query
-    turns = Turns()
-    known = await _names(ask, turns, query.q.lower())
-    lags = await _lags(ask, turns)
+    pace = Pace()
+    known = await _names(ask, pace, query.q.lower())
+    lags = await _lags(ask, pace)
     names = sorted(known)
     following = None
     if query.sort == "lag":
@@ -221,14 +221,14 @@ async def list_groups(ask: Ask) -> Listing[Group]:
         state = state or ("Stable" if members else "Empty")
         items.append(Group(name, kind, state, len(members), sorted(shown), lag))
         if number % 10 == 0:
-            await turns.give()
+            await pace.give()
     return Listing(items, len(names), following)
 
 
 def _members(ask: Ask, name: str) -> list[Member]:
-    broker = ask.house.broker
+    broker = ask.context.broker
     found = []
-    live = broker.live_group(ask.who, name)
+    live = broker.live_group(ask.principal, name)
     if live is not None:
         found = [
             Member(
@@ -237,14 +237,14 @@ def _members(ask: Ask, name: str) -> list[Member]:
             )
             for each in live.members.values()
         ]  # fmt: skip
-    classic = broker.coordinator.classic_group(ask.who, name)
+    classic = broker.coordinator.classic_group(ask.principal, name)
     if classic is not None:
         found += [
             Member(each.client_id, each.client_host, None, []) for each in classic.members.values()
         ]
     for group in (
-        broker.coordinator.consumer_group(ask.who, name),
-        broker.coordinator.share_group(ask.who, name),
+        broker.coordinator.consumer_group(ask.principal, name),
+        broker.coordinator.share_group(ask.principal, name),
     ):
         if group is not None:
             found += [
@@ -257,20 +257,20 @@ def _members(ask: Ask, name: str) -> list[Member]:
 async def _require(ask: Ask) -> tuple[str, str, str]:
     """The group that is meant, its kind and its state."""
     name = ask.path["group"]
-    coordinator = ask.house.broker.coordinator
+    coordinator = ask.context.broker.coordinator
     if _is_coordinated(ask, name):
         for kind, find in (
             ("classic", coordinator.classic_group),
             ("consumer", coordinator.consumer_group),
             ("share", coordinator.share_group),
         ):
-            found = find(ask.who, name)
+            found = find(ask.principal, name)
             if found is not None:
                 state = found.state
                 return name, kind, state if isinstance(state, str) else str(state.value)
-    if ask.house.broker.find_group(ask.who, name) is not None:
+    if ask.context.broker.find_group(ask.principal, name) is not None:
         return name, "rocketmq", ""
-    if coordinator.has_positions(ask.who, name):
+    if coordinator.has_positions(ask.principal, name):
         return name, "classic", "Empty"
     raise GroupNotFoundError(f"group {name} does not exist")
 
@@ -278,11 +278,11 @@ async def _require(ask: Ask) -> tuple[str, str, str]:
 async def get_group(ask: Ask) -> GroupDescription:
     """Settings, members and progress of a group."""
     name, kind, state = await _require(ask)
-    broker = ask.house.broker
+    broker = ask.context.broker
     members = _members(ask, name)
-    live = broker.live_group(ask.who, name)
+    live = broker.live_group(ask.principal, name)
     stats = await looked_up(
-        ask.house, lambda: broker.admin.consume_stats(ask.who, name)
+        ask.context, lambda: broker.admin.consume_stats(ask.principal, name)
     )  # Times are read from the disk.
     queues = [
         Progress(
@@ -291,7 +291,7 @@ async def get_group(ask: Ask) -> GroupDescription:
         )
         for each in stats.queues
     ]  # fmt: skip
-    config = broker.find_group(ask.who, name)
+    config = broker.find_group(ask.principal, name)
     return GroupDescription(
         name=name,
         protocol=kind,
@@ -323,10 +323,10 @@ def _changed(config: GroupConfig, settings: GroupSettings) -> GroupConfig:
 async def create_group(ask: Ask) -> GroupDescription:
     """A new group."""
     body: NewGroup = ask.body
-    broker = ask.house.broker
-    if broker.find_group(ask.who, body.name) is not None:
+    broker = ask.context.broker
+    if broker.find_group(ask.principal, body.name) is not None:
         raise GroupExistsError(f"group {body.name} exists")
-    broker.admin.update_group(ask.who, _changed(GroupConfig(body.name), body))
+    broker.admin.update_group(ask.principal, _changed(GroupConfig(body.name), body))
     ask.path["group"] = body.name
     return await get_group(ask)
 
@@ -334,20 +334,20 @@ async def create_group(ask: Ask) -> GroupDescription:
 async def update_group(ask: Ask) -> GroupDescription:
     """Other settings."""
     name, _, _ = await _require(ask)
-    broker = ask.house.broker
-    config = broker.find_group(ask.who, name) or GroupConfig(name)
-    broker.admin.update_group(ask.who, _changed(config, ask.body))
+    broker = ask.context.broker
+    config = broker.find_group(ask.principal, name) or GroupConfig(name)
+    broker.admin.update_group(ask.principal, _changed(config, ask.body))
     return await get_group(ask)
 
 
 async def delete_group(ask: Ask) -> Done:
     """A group, its positions and its settings."""
     name, kind, _ = await _require(ask)
-    broker = ask.house.broker
+    broker = ask.context.broker
     if kind != "rocketmq":
-        broker.coordinator.delete(ask.who, name)
-    if broker.find_group(ask.who, name) is not None:
-        broker.admin.delete_group(ask.who, name, clean_offsets=True)
+        broker.coordinator.delete(ask.principal, name)
+    if broker.find_group(ask.principal, name) is not None:
+        broker.admin.delete_group(ask.principal, name, clean_offsets=True)
     return Done()
 
 
@@ -357,28 +357,30 @@ async def reset_group(ask: Ask) -> Moves:
     body: Reset = ask.body
     if (body.to is None) == (body.to_ms is None):
         raise InvalidRequestError("say where to: either to or to_ms")
-    broker = ask.house.broker
-    config = broker.topic(ask.who, body.topic)
+    broker = ask.context.broker
+    config = broker.topic(ask.principal, body.topic)
     time_ms = body.to_ms or 0
     if body.to == "latest":
         time_ms = TO_THE_END
     queues = range(config.read_queues)
 
     def find() -> dict[int, int]:
-        places = broker.admin.offsets_at(ask.who, config.name, queues, time_ms)
+        starts = broker.admin.offsets_at(ask.principal, config.name, queues, time_ms)
         return {
-            queue: max(place, broker.min_offset(ask.who, config.name, queue))
-            for queue, place in places.items()
+            queue: max(position, broker.min_offset(ask.principal, config.name, queue))
+            for queue, position in starts.items()
         }
 
-    places = await looked_up(ask.house, find)
-    stats = broker.admin.consume_stats(ask.who, name, topics=[config.name])
+    starts = await looked_up(ask.context, find)
+    stats = broker.admin.consume_stats(ask.principal, name, topics=[config.name])
     before = {each.queue_id: each.consumer_offset for each in stats.queues}
-    moves = [Move(queue, before.get(queue, 0), place) for queue, place in sorted(places.items())]
+    moves = [
+        Move(queue, before.get(queue, 0), position) for queue, position in sorted(starts.items())
+    ]
     if not body.dry_run:
-        if broker.find_group(ask.who, name) is None:
-            broker.admin.update_group(ask.who, GroupConfig(name))
-        broker.admin.reset_offsets(ask.who, name, config.name, time_ms, places=places)
+        if broker.find_group(ask.principal, name) is None:
+            broker.admin.update_group(ask.principal, GroupConfig(name))
+        broker.admin.reset_offsets(ask.principal, name, config.name, time_ms, starts=starts)
     return Moves(
         name,
         config.name,

@@ -69,9 +69,9 @@ class Lake(Struct):
 async def get_lake(ask: Ask) -> Lake:
     """Lake tables, the queries that write them, and what Spark reads."""
     check(ask, "describe", "names")
-    folder = ask.house.loaded.config.http.lake
-    broker = ask.house.broker
-    measures, now_ms = broker.admin.measures(ask.who), ask.house.clock.now_ms()
+    folder = ask.context.loaded.config.http.lake
+    broker = ask.context.broker
+    measures, now_ms = broker.admin.measures(ask.principal), ask.context.clock.now_ms()
     keys = measures.group_get.keys()
     topics = sorted({key[0] for key in keys if isinstance(key, tuple) and key[1] == TOOLS_GROUP})
     reads = [
@@ -84,7 +84,7 @@ async def get_lake(ask: Ask) -> Lake:
     if not folder:
         return Lake("", None, [], [], reads)
     tables, trouble = await _tables(ask, folder)
-    found = await looked_up(ask.house, lambda: _queries(Path(folder)))
+    found = await looked_up(ask.context, lambda: _queries(Path(folder)))
     queries = [_measured(ask, query, ends) for query, ends in found]
     return Lake(folder, trouble, tables, queries, reads)
 
@@ -105,9 +105,9 @@ async def _listed(folder: str) -> tuple[list[LakeTable], str | None]:
     process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
     try:
         async with asyncio.timeout(LIST_SECONDS_MAX):
-            told, complaint = await process.communicate()
+            output, complaint = await process.communicate()
         if process.returncode == 0:
-            return msgspec.json.decode(told, type=list[LakeTable]), None
+            return msgspec.json.decode(output, type=list[LakeTable]), None
         return [], complaint.decode("utf-8", "replace").strip()[-500:] or "no tables are told of"
     except (TimeoutError, msgspec.DecodeError):
         return [], f"the tables of {folder} could not be listed"
@@ -150,14 +150,14 @@ def _ends(path: Path) -> Ends:
 
 
 def _measured(ask: Ask, query: LakeQuery, ends: Ends) -> LakeQuery:
-    broker = ask.house.broker
+    broker = ask.context.broker
     for topic, queues in ends.items():
-        if broker.find_topic(ask.who, topic) is None:
+        if broker.find_topic(ask.principal, topic) is None:
             continue
         for name, offset in queues.items():
             owner, _, queue = name.rpartition(":")
             if owner == broker.config.name and queue.isdecimal():
-                query.lag += max(0, broker.max_offset(ask.who, topic, int(queue)) - offset)
+                query.lag += max(0, broker.max_offset(ask.principal, topic, int(queue)) - offset)
     return query
 
 

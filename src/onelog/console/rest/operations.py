@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from onelog.core.access import Action, Kind, Principal
 from onelog.errors import InvalidRequestError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.http.problems import problem
 from onelog.gateways.http.requests import (
     answer,
@@ -63,8 +63,8 @@ class Listing(Struct, Generic[T]):
 class Ask:
     """A request, as operations see it."""
 
-    house: House
-    who: Principal
+    context: GatewayContext
+    principal: Principal
     path: dict[str, str]
     query: Any
     body: Any
@@ -102,27 +102,27 @@ class Operation:
         return self.method != "GET"
 
 
-def routes_of(house: House, operations: Sequence[Operation]) -> list[Route]:
+def routes_of(context: GatewayContext, operations: Sequence[Operation]) -> list[Route]:
     """A route for each path, with all its methods."""
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
     return [
-        Route(path, _endpoint(house, methods), methods=list(methods))
+        Route(path, _endpoint(context, methods), methods=list(methods))
         for path, methods in by_path.items()
     ]
 
 
 def _endpoint(
-    house: House, methods: dict[str, Operation]
+    context: GatewayContext, methods: dict[str, Operation]
 ) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
         operation = methods[method]
-        who = require_admin(request) if operation.changes else principal_of(request)
+        principal = require_admin(request) if operation.changes else principal_of(request)
         query = _query_of(request, operation.query)
         body = None if operation.body is None else await json_of(request, operation.body)
-        ask = Ask(house, who, path_of(request), query, body, request)
+        ask = Ask(context, principal, path_of(request), query, body, request)
         wanted = request.headers.get("if-match")
         if wanted is not None and operation.changes and "GET" in methods:
             nothing = msgspec.convert({}, methods["GET"].query)
@@ -142,7 +142,7 @@ def _endpoint(
 
 
 def _but(ask: Ask, query: Any) -> Ask:
-    return Ask(ask.house, ask.who, ask.path, query, None, ask.request)
+    return Ask(ask.context, ask.principal, ask.path, query, None, ask.request)
 
 
 def _etag(made: Response) -> str:
@@ -161,16 +161,16 @@ def _query_of(request: Request, kind: type[Struct]) -> Struct:
 
 def check(ask: Ask, action: Action, name: str, kind: Kind = "broker") -> None:
     """`NotPermittedError` if they may not; for what no verb of the core looks after."""
-    ask.house.broker.access.check(ask.who, action, (kind, name))
+    ask.context.broker.access.check(ask.principal, action, (kind, name))
 
 
 def knows_names(ask: Ask) -> bool:
     """Whether they may know of everything that the broker has."""
-    access = ask.house.broker.access
-    return access.is_open or access.may(ask.who, "describe", ("broker", "names"))
+    access = ask.context.broker.access
+    return access.is_open or access.may(ask.principal, "describe", ("broker", "names"))
 
 
-class Turns:
+class Pace:
     """Lets others go on every now and then, in work that looks at very many things."""
 
     def __init__(self, seconds: float = 0.004) -> None:

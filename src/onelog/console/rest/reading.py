@@ -11,7 +11,7 @@ from typing import Protocol
 
 from onelog.console.rest.operations import Ask
 from onelog.core.cursors.fetch import Cursor, Limits
-from onelog.core.cursors.forms import place_in
+from onelog.core.cursors.forms import offset_in
 from onelog.core.filters.tags import Subscription, subscribe
 from onelog.errors import (
     FilterDisabledError,
@@ -84,18 +84,18 @@ async def browse(ask: Ask, topic: str, query: Query) -> Found:
 
 def _subscription(ask: Ask, topic: str, query: Query) -> Subscription | None:
     if query.sql:
-        if not ask.house.broker.config.property_filter:
+        if not ask.context.broker.config.property_filter:
             raise FilterDisabledError("SQL-92 filters are off: set broker.property_filter = true")
         return subscribe(topic, query.sql, "SQL92")
     return subscribe(topic, query.tag) if query.tag else None
 
 
 async def _forth(ask: Ask, topic: str, query: Query, wanted: Wanted | None) -> Found:
-    broker, queue = ask.house.broker, query.queue
+    broker, queue = ask.context.broker, query.queue
     assert queue is not None
     assert query.offset is not None
-    end = broker.max_offset(ask.who, topic, queue)
-    at = max(query.offset, broker.min_offset(ask.who, topic, queue))
+    end = broker.max_offset(ask.principal, topic, queue)
+    at = max(query.offset, broker.min_offset(ask.principal, topic, queue))
     found: list[Message] = []
     began, first = time.monotonic(), at
     while at < end and len(found) < query.limit:
@@ -113,7 +113,7 @@ async def _forth(ask: Ask, topic: str, query: Query, wanted: Wanted | None) -> F
 
 
 async def _back(ask: Ask, topic: str, query: Query, wanted: Wanted | None) -> Found:
-    config = ask.house.broker.topic(ask.who, topic)
+    config = ask.context.broker.topic(ask.principal, topic)
     queues = range(config.queues) if query.queue is None else [query.queue]
     found: list[Message] = []
     looked_at = 0
@@ -149,9 +149,9 @@ async def _queue_back(
     window = min(WINDOW, query.limit if wanted is None else WINDOW)
     while at > begin:
         start = max(begin, at - window)
-        messages, place = [], start
-        while place < at:
-            some, place = await _read(ask, topic, queue, place, at - place)
+        messages, offset = [], start
+        while offset < at:
+            some, offset = await _read(ask, topic, queue, offset, at - offset)
             messages += [message for message in some if message.queue_offset < at]
         at = start
         matching = [each for each in messages if wanted is None or wanted.wants(each.properties)]
@@ -169,20 +169,23 @@ async def _queue_back(
 
 async def _stretch(ask: Ask, topic: str, queue: int, query: Query) -> tuple[int, int]:
     """From where to where the times are that are asked for."""
-    broker, who = ask.house.broker, ask.who
-    begin, end = broker.min_offset(who, topic, queue), broker.max_offset(who, topic, queue)
+    broker, principal = ask.context.broker, ask.principal
+    begin, end = (
+        broker.min_offset(principal, topic, queue),
+        broker.max_offset(principal, topic, queue),
+    )
     if query.from_ms is None and query.to_ms is None:
         return begin, end
 
     def find() -> tuple[int, int]:
         first, last = begin, end
         if query.from_ms is not None:
-            first = max(begin, broker.offset_by_time(who, topic, queue, query.from_ms))
+            first = max(begin, broker.offset_by_time(principal, topic, queue, query.from_ms))
         if query.to_ms is not None:
-            last = min(end, broker.offset_by_time(who, topic, queue, query.to_ms))
+            last = min(end, broker.offset_by_time(principal, topic, queue, query.to_ms))
         return first, last
 
-    return await looked_up(ask.house, find)
+    return await looked_up(ask.context, find)
 
 
 async def _read(
@@ -192,35 +195,35 @@ async def _read(
     cursor = Cursor(None, topic, queue, offset)
     limits = Limits(count, BYTES_MAX, BYTES_MAX, 1, True)
     _, results = await called(
-        lambda done: ask.house.broker.fetch(ask.who, [cursor], limits, 0, done)
+        lambda done: ask.context.broker.fetch(ask.principal, [cursor], limits, 0, done)
     )
     result = results[0]
     if isinstance(result, OnelogError):
         raise result
     messages = [
-        _placed(topic, queue, message)
+        _with_address(topic, queue, message)
         for view in result.slices
         for message in decode_messages(view)
     ]
     return messages, max(result.next_offset, offset + 1)
 
 
-def _placed(topic: str, queue: int, message: Message) -> Message:
+def _with_address(topic: str, queue: int, message: Message) -> Message:
     """The message as one of the queue that it was read from, which may not be its own."""
     message = message._replace(body=memoryview(bytes(message.body)))
     if message.topic == topic:
         return message
-    offset = QueueOffset(place_in(topic, queue, message))
+    offset = QueueOffset(offset_in(topic, queue, message))
     return message._replace(topic=topic, queue_id=queue, queue_offset=offset)
 
 
 async def by_key(ask: Ask, topic: str, query: Query) -> list[Message]:
     """Messages with a key or unique key, newest first."""
-    key, broker = query.key, ask.house.broker
+    key, broker = query.key, ask.context.broker
 
     def find() -> list[Message]:
         records = broker.find_by_key(
-            ask.who, topic, key, query.from_ms or 0, query.to_ms or TIME_MAX, query.limit
+            ask.principal, topic, key, query.from_ms or 0, query.to_ms or TIME_MAX, query.limit
         )
         return [
             message
@@ -235,7 +238,7 @@ async def by_key(ask: Ask, topic: str, query: Query) -> list[Message]:
             )
         ]
 
-    found = await looked_up(ask.house, find)
+    found = await looked_up(ask.context, find)
     found.sort(key=lambda message: (-message.store_ms, -message.log_offset))
     return found
 
@@ -247,11 +250,11 @@ async def by_id(
 
     A record may be in several topics: it is shown as one of the topic that is named, if it is.
     """
-    broker = ask.house.broker
+    broker = ask.context.broker
 
     def find() -> tuple[Message, Message]:
         try:
-            record = broker.message_by_id(ask.who, message_id)
+            record = broker.message_by_id(ask.principal, message_id)
         except (ValueError, OffsetOutOfRangeError):
             raise MessageNotFoundError(f"no message has the id {message_id!r:.80}") from None
         for each in targets(record) if topic not in ("", record.topic) else ():
@@ -267,4 +270,4 @@ async def by_id(
         except WireError:
             return record, record
 
-    return await looked_up(ask.house, find)
+    return await looked_up(ask.context, find)

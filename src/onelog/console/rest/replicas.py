@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from onelog.console.rest.operations import Ask, Listing, Operation, check
 from onelog.errors import InvalidRequestError, RequestTimeoutError
 from onelog.replication.administration import ReplicaSet, find_sets, status_of
-from onelog.replication.registry import State
+from onelog.replication.registry import ReplicaSetState
 
 JOIN_SECONDS_MAX = 50.0
 Node = Annotated[int, Meta(ge=0, le=1_000_000, description="Which node of the set: its id.")]
@@ -70,7 +70,7 @@ class SetState(Struct):
 
 
 def _etcd(ask: Ask) -> str:
-    endpoints = ask.house.loaded.config.replication.etcd
+    endpoints = ask.context.loaded.config.replication.etcd
     if not endpoints:
         raise InvalidRequestError("this broker has no replicas that etcd looks after")
     return endpoints
@@ -80,7 +80,7 @@ def _etcd(ask: Ask) -> str:
 async def _set(ask: Ask) -> AsyncIterator[ReplicaSet]:
     """The set that this broker is in."""
     check(ask, "alter", "names")
-    config = ask.house.broker.config
+    config = ask.context.broker.config
     replicas = ReplicaSet(_etcd(ask), config.cluster, config.name)
     try:
         yield replicas
@@ -88,14 +88,14 @@ async def _set(ask: Ask) -> AsyncIterator[ReplicaSet]:
         await replicas.close()
 
 
-def _state(state: State) -> SetState:
+def _state(state: ReplicaSetState) -> SetState:
     return SetState(state.epoch, state.master, state.replicas, list(state.in_sync))
 
 
 async def list_replicas(ask: Ask) -> Listing[ReplicaNode]:
     """Nodes of all sets that this broker's etcd knows; none, if it has no etcd."""
     check(ask, "describe", "names")
-    if not ask.house.loaded.config.replication.etcd:
+    if not ask.context.loaded.config.replication.etcd:
         return Listing([], 0)
     items = []
     for which, view in sorted((await find_sets(_etcd(ask))).items()):

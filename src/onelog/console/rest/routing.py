@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from onelog.console.rest.operations import Ask, Done, Limit, Listing, Name, Operation, paged
 from onelog.core.routing import arguments as argument_values
-from onelog.core.routing.exchanges import Exchange, Sought, matcher_of
+from onelog.core.routing.exchanges import Exchange, RoutingKeys, matcher_of
 from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import InvalidRequestError, QueueNotFoundError
 from onelog.record.forms.amqp_fields import NO_PROPERTIES
@@ -142,7 +142,7 @@ def _plain(arguments: Any) -> dict[str, Any]:
 async def list_exchanges(ask: Ask) -> Listing[ExchangeSettings]:
     """Exchanges of a vhost."""
     query: VhostQuery = ask.query
-    found = ask.house.broker.routing.exchanges(ask.who, query.vhost)
+    found = ask.context.broker.routing.exchanges(ask.principal, query.vhost)
     known = {each.name: each for each in found if query.q.lower() in each.name.lower()}
     page, following = paged(sorted(known), query.limit, query.after)
     return Listing([_exchange(known[name]) for name in page], len(known), following)
@@ -158,8 +158,8 @@ def _exchange(each: Exchange) -> ExchangeSettings:
 async def declare_exchange(ask: Ask) -> ExchangeSettings:
     """An exchange with these settings."""
     body: NewExchange = ask.body
-    made = ask.house.broker.routing.declare_exchange(
-        ask.who, body.vhost, body.name, body.kind, durable=body.durable,
+    made = ask.context.broker.routing.declare_exchange(
+        ask.principal, body.vhost, body.name, body.kind, durable=body.durable,
         auto_delete=body.auto_delete, internal=body.internal, arguments=body.arguments,
     )  # fmt: skip
     return _exchange(made)
@@ -167,16 +167,16 @@ async def declare_exchange(ask: Ask) -> ExchangeSettings:
 
 async def delete_exchange(ask: Ask) -> Done:
     """With its bindings."""
-    routing = ask.house.broker.routing
-    routing.exchange(ask.who, ask.query.vhost, ask.path["name"])
-    routing.delete_exchange(ask.who, ask.query.vhost, ask.path["name"])
+    routing = ask.context.broker.routing
+    routing.exchange(ask.principal, ask.query.vhost, ask.path["name"])
+    routing.delete_exchange(ask.principal, ask.query.vhost, ask.path["name"])
     return Done()
 
 
 async def list_work_queues(ask: Ask) -> Listing[WorkQueueState]:
     """Queues of a vhost."""
     query: VhostQuery = ask.query
-    found = ask.house.broker.workqueues.queues(ask.who, query.vhost)
+    found = ask.context.broker.workqueues.queues(ask.principal, query.vhost)
     known = {each.name: each for each in found if query.q.lower() in each.name.lower()}
     page, following = paged(sorted(known), query.limit, query.after)
     return Listing([_queue(known[name]) for name in page], len(known), following)
@@ -193,8 +193,8 @@ def _queue(each: WorkQueue) -> WorkQueueState:
 async def declare_queue(ask: Ask) -> WorkQueueState:
     """A queue with these settings."""
     body: NewQueue = ask.body
-    made = ask.house.broker.workqueues.declare(
-        ask.who, body.vhost, body.name, durable=body.durable, auto_delete=body.auto_delete,
+    made = ask.context.broker.workqueues.declare(
+        ask.principal, body.vhost, body.name, durable=body.durable, auto_delete=body.auto_delete,
         arguments=body.arguments,
     )  # fmt: skip
     return _queue(made)
@@ -202,27 +202,29 @@ async def declare_queue(ask: Ask) -> WorkQueueState:
 
 def _require(ask: Ask) -> str:
     name, vhost = ask.path["name"], ask.query.vhost
-    if name not in {each.name for each in ask.house.broker.workqueues.queues(ask.who, vhost)}:
+    if name not in {
+        each.name for each in ask.context.broker.workqueues.queues(ask.principal, vhost)
+    }:
         raise QueueNotFoundError(f"no queue {name!r:.80} in vhost {vhost!r:.80}")
     return name
 
 
 async def delete_queue(ask: Ask) -> Done:
     """With its messages."""
-    ask.house.broker.workqueues.delete(ask.who, ask.query.vhost, _require(ask))
+    ask.context.broker.workqueues.delete(ask.principal, ask.query.vhost, _require(ask))
     return Done()
 
 
 async def purge_queue(ask: Ask) -> Done:
     """Drop what waits in a queue."""
-    ask.house.broker.workqueues.purge(ask.who, ask.query.vhost, _require(ask))
+    ask.context.broker.workqueues.purge(ask.principal, ask.query.vhost, _require(ask))
     return Done()
 
 
 async def list_bindings(ask: Ask) -> Listing[BindingSettings]:
     """Bindings of a vhost, or from one exchange."""
     query: BindingQuery = ask.query
-    found = ask.house.broker.routing.bindings(ask.who, query.vhost, query.source)
+    found = ask.context.broker.routing.bindings(ask.principal, query.vhost, query.source)
     items = [
         BindingSettings(each.source, each.kind, each.destination, each.key, _plain(each.arguments))
         for each in found
@@ -233,45 +235,55 @@ async def list_bindings(ask: Ask) -> Listing[BindingSettings]:
 async def bind(ask: Ask) -> Done:
     """Lead messages from an exchange to a queue, an exchange or a topic; or no more."""
     body: NewBinding = ask.body
-    routing = ask.house.broker.routing
+    routing = ask.context.broker.routing
     act = routing.unbind if body.remove else routing.bind
-    act(ask.who, body.vhost, body.source, body.kind, body.destination, body.key, body.arguments)
+    act(
+        ask.principal,
+        body.vhost,
+        body.source,
+        body.kind,
+        body.destination,
+        body.key,
+        body.arguments,
+    )
     return Done()
 
 
 async def simulate_route(ask: Ask) -> RouteResult:
     """Where would a message go, and why? Nothing is published."""
     query: RouteQuery = ask.query
-    routing = ask.house.broker.routing
+    routing = ask.context.broker.routing
     headers: dict[str, Any] = {}
     for part in filter(None, query.headers.split(",")):
         name, equals, value = part.partition("=")
         if not equals:
             raise InvalidRequestError("headers are written as name=value, between commas")
         headers[name.strip()] = int(value) if value.strip().lstrip("-").isdigit() else value.strip()
-    targets = routing.route(ask.who, query.vhost, query.exchange, query.key, headers)
+    targets = routing.route(ask.principal, query.vhost, query.exchange, query.key, headers)
     hops: list[Hop] = []
-    sought = Sought((query.key,), NO_PROPERTIES, lambda: headers)
-    await _explain(ask, routing.exchange(ask.who, query.vhost, query.exchange), sought, hops, set())
+    looked_up = RoutingKeys((query.key,), NO_PROPERTIES, lambda: headers)
+    await _explain(
+        ask, routing.exchange(ask.principal, query.vhost, query.exchange), looked_up, hops, set()
+    )
     return RouteResult(sorted(each.name for each in targets), hops)
 
 
 async def _explain(
-    ask: Ask, exchange: Exchange, sought: Sought, hops: list[Hop], seen: set[str]
+    ask: Ask, exchange: Exchange, looked_up: RoutingKeys, hops: list[Hop], seen: set[str]
 ) -> None:
     if exchange.name in seen:
         return
     seen.add(exchange.name)
-    routing = ask.house.broker.routing
+    routing = ask.context.broker.routing
     if not exchange.name:
         why = "the default exchange leads to the queue that the key names"
-        hops.append(Hop("", "queue", sought.keys[0], why))
+        hops.append(Hop("", "queue", looked_up.keys[0], why))
         return
     is_matched = False
     for number, binding in enumerate(list(exchange.bindings.values())[:EXPLAINED_MAX], 1):
         alone = matcher_of(exchange.kind, exchange.arguments, Random(0))
         alone.add(binding)
-        if any(True for _ in alone.match(sought)):
+        if any(True for _ in alone.match(looked_up)):
             is_matched = True
             wanted = f"key {binding.key!r}" if binding.key else "any key"
             if binding.arguments:
@@ -279,15 +291,15 @@ async def _explain(
             why = f"{exchange.kind} exchange, binding with {wanted}"
             hops.append(Hop(exchange.name, binding.kind, binding.destination, why))
             if binding.kind == "exchange":
-                following = routing.exchange(ask.who, exchange.vhost, binding.destination)
-                await _explain(ask, following, sought, hops, seen)
+                following = routing.exchange(ask.principal, exchange.vhost, binding.destination)
+                await _explain(ask, following, looked_up, hops, seen)
         if number % 100 == 0:
             await asyncio.sleep(0)
     if not is_matched and exchange.alternate is not None:
         why = "no binding wants it: this is the alternate exchange"
         hops.append(Hop(exchange.name, "exchange", exchange.alternate, why))
-        following = routing.exchange(ask.who, exchange.vhost, exchange.alternate)
-        await _explain(ask, following, sought, hops, seen)
+        following = routing.exchange(ask.principal, exchange.vhost, exchange.alternate)
+        await _explain(ask, following, looked_up, hops, seen)
 
 
 OPERATIONS = [

@@ -25,8 +25,8 @@ from onelog.console.rest.operations import (
     Listing,
     Name,
     Operation,
+    Pace,
     Time,
-    Turns,
     check,
     paged,
 )
@@ -168,11 +168,11 @@ def kind_of(ask: Ask, name: str) -> Kind:
         return "retry"
     if name.startswith(DEAD_LETTER_PREFIX):
         return "dead"
-    return "system" if ask.house.broker.admin.is_system_topic(name) else "normal"
+    return "system" if ask.context.broker.admin.is_system_topic(name) else "normal"
 
 
 def _topic(ask: Ask, config: TopicConfig) -> Topic:
-    stats = ask.house.broker.admin.topic_stats(ask.who, config.name)
+    stats = ask.context.broker.admin.topic_stats(ask.principal, config.name)
     return Topic(
         name=config.name,
         kind=kind_of(ask, config.name),
@@ -189,28 +189,28 @@ def _topic(ask: Ask, config: TopicConfig) -> Topic:
 async def list_topics(ask: Ask) -> Listing[Topic]:
     """Topics by name."""
     query: TopicQuery = ask.query
-    _, topics = ask.house.broker.admin.topics(ask.who)
+    _, topics = ask.context.broker.admin.topics(ask.principal)
     known = {each.name: each for each in topics}
-    turns = Turns()
+    pace = Pace()
     names = []
     for number, name in enumerate(known):
         if query.q.lower() in name.lower() and query.kind in (None, kind_of(ask, name)):
             names.append(name)
         if number % 200 == 0:
-            await turns.give()
+            await pace.give()
     names.sort()
     page, following = paged(names, query.limit, query.after)
     items = []
     for number, name in enumerate(page, 1):
         items.append(_topic(ask, known[name]))
         if number % 5 == 0:
-            await turns.give()
+            await pace.give()
     return Listing(items, len(names), following)
 
 
 async def get_topic(ask: Ask) -> Topic:
     """One topic."""
-    return _topic(ask, ask.house.broker.topic(ask.who, ask.path["topic"]))
+    return _topic(ask, ask.context.broker.topic(ask.principal, ask.path["topic"]))
 
 
 def _changed(config: TopicConfig, settings: TopicSettings) -> TopicConfig:
@@ -230,34 +230,34 @@ def _changed(config: TopicConfig, settings: TopicSettings) -> TopicConfig:
 async def create_topic(ask: Ask) -> Topic:
     """A new topic."""
     body: NewTopic = ask.body
-    broker = ask.house.broker
-    if broker.find_topic(ask.who, body.name) is not None:
+    broker = ask.context.broker
+    if broker.find_topic(ask.principal, body.name) is not None:
         raise TopicExistsError(f"topic {body.name} exists")
     queues = broker.config.default_topic_queues
-    config = TopicConfig(body.name, queues, queues, created_ms=ask.house.clock.now_ms())
-    broker.admin.create_topic(ask.who, _changed(config, body))
-    return _topic(ask, broker.topic(ask.who, body.name))
+    config = TopicConfig(body.name, queues, queues, created_ms=ask.context.clock.now_ms())
+    broker.admin.create_topic(ask.principal, _changed(config, body))
+    return _topic(ask, broker.topic(ask.principal, body.name))
 
 
 async def update_topic(ask: Ask) -> Topic:
     """Other settings."""
-    broker = ask.house.broker
-    config = broker.topic(ask.who, ask.path["topic"])
-    broker.admin.create_topic(ask.who, _changed(config, ask.body))
-    return _topic(ask, broker.topic(ask.who, config.name))
+    broker = ask.context.broker
+    config = broker.topic(ask.principal, ask.path["topic"])
+    broker.admin.create_topic(ask.principal, _changed(config, ask.body))
+    return _topic(ask, broker.topic(ask.principal, config.name))
 
 
 async def delete_topic(ask: Ask) -> Done:
     """Without a way back."""
-    broker = ask.house.broker
-    config = broker.topic(ask.who, ask.path["topic"])
-    broker.admin.delete_topic(ask.who, config.name)
+    broker = ask.context.broker
+    config = broker.topic(ask.principal, ask.path["topic"])
+    broker.admin.delete_topic(ask.principal, config.name)
     return Done()
 
 
 async def list_queues(ask: Ask) -> Listing[Queue]:
     """The queues of a topic."""
-    stats = ask.house.broker.admin.topic_stats(ask.who, ask.path["topic"])
+    stats = ask.context.broker.admin.topic_stats(ask.principal, ask.path["topic"])
     items = [
         Queue(each.queue_id, each.min_offset, each.max_offset, each.last_ms or None)
         for each in stats.queues
@@ -267,9 +267,9 @@ async def list_queues(ask: Ask) -> Listing[Queue]:
 
 async def list_topic_groups(ask: Ask) -> Listing[str]:
     """Who consumes a topic."""
-    broker = ask.house.broker
-    name = broker.topic(ask.who, ask.path["topic"]).name
-    groups = broker.admin.groups_of_topic(ask.who, name)
+    broker = ask.context.broker
+    name = broker.topic(ask.principal, ask.path["topic"]).name
+    groups = broker.admin.groups_of_topic(ask.principal, name)
     return Listing(groups, len(groups))
 
 
@@ -303,7 +303,7 @@ async def get_route(ask: Ask) -> Listing[RoutedQueues]:
 async def list_messages(ask: Ask) -> Messages:
     """Messages of a topic, by place, time, key or filter."""
     query: MessageQuery = ask.query
-    topic = ask.house.broker.topic(ask.who, ask.path["topic"]).name
+    topic = ask.context.broker.topic(ask.principal, ask.path["topic"]).name
     if query.key:
         found = await by_key(ask, topic, query)
         if found:
@@ -317,10 +317,10 @@ async def list_messages(ask: Ask) -> Messages:
 
 async def purge_topic(ask: Ask) -> Done:
     """Delete all messages that a topic has now."""
-    broker = ask.house.broker
-    config = broker.topic(ask.who, ask.path["topic"])
+    broker = ask.context.broker
+    config = broker.topic(ask.principal, ask.path["topic"])
     for queue_id in range(config.queues):
-        broker.delete_before(ask.who, config.name, queue_id, -1)
+        broker.delete_before(ask.principal, config.name, queue_id, -1)
         await asyncio.sleep(0)
     return Done()
 
@@ -328,11 +328,11 @@ async def purge_topic(ask: Ask) -> Done:
 async def send_message(ask: Ask) -> Sent:
     """Send one message."""
     body: OutgoingMessage = ask.body
-    broker = ask.house.broker
-    config = broker.topic(ask.who, ask.path["topic"])
+    broker = ask.context.broker
+    config = broker.topic(ask.principal, ask.path["topic"])
     queue = body.queue
     if queue is None:
-        queue = ask.house.random.randrange(max(1, config.write_queues))
+        queue = ask.context.random.randrange(max(1, config.write_queues))
     unique = uuid.uuid4().hex.upper()
     properties = {**traced_by(ask.request), **body.properties, UNIQUE_KEY: unique}
     if body.tags:
@@ -345,12 +345,12 @@ async def send_message(ask: Ask) -> Sent:
     host, port = ask.request.client or ("127.0.0.1", 0)
     message = NewMessage(
         config.name, queue, _bytes(body), encode_properties(properties),
-        born_ms=ask.house.clock.now_ms(), born_host=encode_host(host, port),
-        store_host=ask.house.store_host,
+        born_ms=ask.context.clock.now_ms(), born_host=encode_host(host, port),
+        store_host=ask.context.store_host,
     )  # fmt: skip
     intent = None if body.deliver_at_ms is None else Intent(body.deliver_at_ms)
     _, where, error = await called(
-        lambda done: broker.publish(ask.who, message, done, None, intent)
+        lambda done: broker.publish(ask.principal, message, done, None, intent)
     )
     if error is not None:
         raise error
@@ -358,7 +358,7 @@ async def send_message(ask: Ask) -> Sent:
     if waits or where is None:
         return Sent(None, unique, config.name, queue, None)
     # Computed, not looked up: who may send need not be allowed to read.
-    ident = message_id(ask.house.store_host, where.log_offset)
+    ident = message_id(ask.context.store_host, where.log_offset)
     return Sent(ident, unique, config.name, queue, where.queue_offset)
 
 
@@ -371,7 +371,7 @@ def _bytes(body: OutgoingMessage) -> bytes:
         raise InvalidRequestError("the body is no base64") from None
 
 
-class PlaceQuery(Struct, forbid_unknown_fields=True):
+class OffsetQuery(Struct, forbid_unknown_fields=True):
     """Which message of several that are stored together, and in which of its topics."""
 
     offset: Annotated[Count, Meta(description="Its queue offset; else the first.")] | None = None
@@ -380,7 +380,7 @@ class PlaceQuery(Struct, forbid_unknown_fields=True):
 
 async def get_message(ask: Ask) -> WholeMessage:
     """One message, by its id; messages that came as a batch have the same."""
-    query: PlaceQuery = ask.query
+    query: OffsetQuery = ask.query
     record, message = await by_id(ask, ask.path["id"], query.offset, query.topic)
     shown = document(message, LONG_BYTES)
     schema = _schema(ask, message.topic)
@@ -398,19 +398,21 @@ class SchemaOfTopic(Struct):
 
 async def get_schema(ask: Ask) -> SchemaOfTopic:
     """Its schema, if it has one."""
-    return SchemaOfTopic(_schema(ask, ask.house.broker.topic(ask.who, ask.path["topic"]).name))
+    return SchemaOfTopic(
+        _schema(ask, ask.context.broker.topic(ask.principal, ask.path["topic"]).name)
+    )
 
 
 def _schema(ask: Ask, topic: str) -> BodySchema | None:
-    text = ask.house.broker.schemas.get(topic)
+    text = ask.context.broker.schemas.get(topic)
     return None if text is None else msgspec.json.decode(text, type=BodySchema)
 
 
 async def put_schema(ask: Ask) -> SchemaOfTopic:
     """Say what its bodies are, or with null that this is not known any more."""
     body: SchemaOfTopic = ask.body
-    broker = ask.house.broker
-    name = broker.topic(ask.who, ask.path["topic"]).name
+    broker = ask.context.broker
+    name = broker.topic(ask.principal, ask.path["topic"]).name
     check(ask, "alter", name, "topic")
     text = None if body.schema is None else msgspec.json.encode(body.schema).decode()
     if text and len(broker.schemas.all()) >= SCHEMAS_MAX and broker.schemas.get(name) is None:
@@ -460,7 +462,7 @@ OPERATIONS = [
         "DELETE", "/v1/topics/{topic}/messages", "Delete all messages of a topic", purge_topic,
         Done,
     ),
-    Operation("GET", "/v1/messages/{id}", "Show a message", get_message, WholeMessage, PlaceQuery),
+    Operation("GET", "/v1/messages/{id}", "Show a message", get_message, WholeMessage, OffsetQuery),
     Operation(
         "GET", "/v1/topics/{topic}/schema", "Show what the bodies of a topic are", get_schema,
         SchemaOfTopic,

@@ -119,7 +119,7 @@ def _user(user: User) -> UserDocument:
 
 
 def _role(ask: Ask, role: Role) -> RoleDocument:
-    users = ask.house.broker.users.users.known.values()
+    users = ask.context.broker.users.users.known.values()
     holders = sum(role.name in each.roles for each in users)
     return RoleDocument(role.name, _permissions(role.rules), holders)
 
@@ -127,7 +127,7 @@ def _role(ask: Ask, role: Role) -> RoleDocument:
 async def list_users(ask: Ask) -> Listing[UserDocument]:
     """Users by name."""
     query: NameQuery = ask.query
-    users = {each.name: each for each in ask.house.broker.users.all_users(ask.who)}
+    users = {each.name: each for each in ask.context.broker.users.all_users(ask.principal)}
     names = [each for each in users if query.q.lower() in each.lower()]
     page, following = paged(names, query.limit, query.after)
     return Listing([_user(users[each]) for each in page], len(names), following)
@@ -135,66 +135,66 @@ async def list_users(ask: Ask) -> Listing[UserDocument]:
 
 async def get_user(ask: Ask) -> UserDocument:
     """One user."""
-    return _user(ask.house.broker.users.user(ask.who, ask.path["name"]))
+    return _user(ask.context.broker.users.user(ask.principal, ask.path["name"]))
 
 
 async def create_user(ask: Ask) -> UserDocument:
     """The first one must have the role admin: from then on everybody logs in."""
     body: NewUser = ask.body
-    users = ask.house.broker.users
-    users.check(ask.who, "alter", ("broker", "users"))
+    users = ask.context.broker.users
+    users.check(ask.principal, "alter", ("broker", "users"))
     rules = _rules(body.permissions or [])
     proofs = await _proofs(ask, body)
     assert proofs is not None
-    users.create_user(ask.who, body.name, proofs, tuple(dict.fromkeys(body.roles or ())))
+    users.create_user(ask.principal, body.name, proofs, tuple(dict.fromkeys(body.roles or ())))
     if rules:
-        users.set_rules(ask.who, body.name, rules)
+        users.set_rules(ask.principal, body.name, rules)
     if body.enabled is False:
-        users.change_user(ask.who, body.name, disabled=True)
+        users.change_user(ask.principal, body.name, disabled=True)
     return _user(users.users.known[body.name])
 
 
 async def update_user(ask: Ask) -> UserDocument:
     """Another password, other roles or permissions; or let it in no more."""
     body: UserSettings = ask.body
-    users, name = ask.house.broker.users, ask.path["name"]
-    users.check(ask.who, "alter", ("broker", "users"))
-    users.user(ask.who, name)
+    users, name = ask.context.broker.users, ask.path["name"]
+    users.check(ask.principal, "alter", ("broker", "users"))
+    users.user(ask.principal, name)
     rules = None if body.permissions is None else _rules(body.permissions)
     proofs = await _proofs(ask, body)
     if proofs is not None or body.roles is not None or body.enabled is not None:
         roles = None if body.roles is None else tuple(dict.fromkeys(body.roles))
         disabled = None if body.enabled is None else not body.enabled
-        users.change_user(ask.who, name, proofs=proofs, roles=roles, disabled=disabled)
+        users.change_user(ask.principal, name, proofs=proofs, roles=roles, disabled=disabled)
     if rules is not None:
-        users.set_rules(ask.who, name, rules)
-    return _user(users.user(ask.who, name))
+        users.set_rules(ask.principal, name, rules)
+    return _user(users.user(ask.principal, name))
 
 
 async def _proofs(ask: Ask, body: UserSettings) -> Proofs | None:
     password = body.password
     if password is None:
         return None
-    return await looked_up(ask.house, lambda: prove(password, signing=body.signing))
+    return await looked_up(ask.context, lambda: prove(password, signing=body.signing))
 
 
 async def delete_user(ask: Ask) -> Done:
     """With the last one, nobody has to log in any more."""
-    ask.house.broker.users.delete_user(ask.who, ask.path["name"])
+    ask.context.broker.users.delete_user(ask.principal, ask.path["name"])
     return Done()
 
 
 async def list_roles(ask: Ask) -> Listing[RoleDocument]:
     """Roles by name, with the one that always exists."""
     query: NameQuery = ask.query
-    roles = {each.name: each for each in ask.house.broker.users.all_roles(ask.who)}
+    roles = {each.name: each for each in ask.context.broker.users.all_roles(ask.principal)}
     names = [each for each in roles if query.q.lower() in each.lower()]
     page, following = paged(names, query.limit, query.after)
     return Listing([_role(ask, roles[each]) for each in page], len(names), following)
 
 
 def _found(ask: Ask, name: str) -> Role:
-    for each in ask.house.broker.users.all_roles(ask.who):
+    for each in ask.context.broker.users.all_roles(ask.principal):
         if each.name == name:
             return each
     raise RoleNotFoundError(f"there is no role {name!r:.80}")
@@ -208,10 +208,10 @@ async def get_role(ask: Ask) -> RoleDocument:
 async def create_role(ask: Ask) -> RoleDocument:
     """A new role."""
     body: NewRole = ask.body
-    users = ask.house.broker.users
-    if any(each.name == body.name for each in users.all_roles(ask.who)):
+    users = ask.context.broker.users
+    if any(each.name == body.name for each in users.all_roles(ask.principal)):
         raise InvalidRequestError(f"there is a role {body.name!r} already")
-    users.put_role(ask.who, Role(body.name, _rules(body.permissions)))
+    users.put_role(ask.principal, Role(body.name, _rules(body.permissions)))
     return _role(ask, _found(ask, body.name))
 
 
@@ -219,13 +219,13 @@ async def update_role(ask: Ask) -> RoleDocument:
     """Other permissions, instead of those that it has."""
     body: RoleSettings = ask.body
     name = _found(ask, ask.path["name"]).name
-    ask.house.broker.users.put_role(ask.who, Role(name, _rules(body.permissions)))
+    ask.context.broker.users.put_role(ask.principal, Role(name, _rules(body.permissions)))
     return _role(ask, _found(ask, name))
 
 
 async def delete_role(ask: Ask) -> Done:
     """Users who have it have it no more."""
-    ask.house.broker.users.delete_role(ask.who, ask.path["name"])
+    ask.context.broker.users.delete_role(ask.principal, ask.path["name"])
     return Done()
 
 

@@ -55,7 +55,7 @@ class Placement:
         return msgspec.json.decode(text, type=Placement)
 
 
-class Placed:
+class TopicPlacement:
     """A placement as one broker looks things up in it."""
 
     __slots__ = ("nodes", "partitions", "placement", "queues")

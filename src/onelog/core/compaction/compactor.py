@@ -1,8 +1,8 @@
 """Compaction: of a queue whose topic wants that, the last message of each key stays, for ever.
 
-    table     "compacted": {topic@queue id: `Remains`, as a list}
+    table     "compacted": {topic@queue id: `CompactedSegment`, as a list}
 
-A job looks for queues of which enough is new, and goes over one at a time (`passes`): a worker
+A job looks for queues of which enough is new, and goes over one at a time (`runs`): a worker
 reads, the loop writes, a little at a time. In the end one record in the table says that the new
 remains count; what the log had before is not looked at any more, and goes with its segments. When
 segments are about to go that hold remains, or messages of a compacted queue that no pass has come
@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from onelog.clock import Clock
 from onelog.core.catalog.topics import TopicConfig, Topics
-from onelog.core.compaction.policy import Policy, policy_of
-from onelog.core.compaction.remains import Cleaned, Place, Remains
+from onelog.core.compaction.compacted import Cleaned, CompactedSegment, QueueKey
+from onelog.core.compaction.policy import CompactionPolicy, policy_of
+from onelog.core.cursors.cold_reads import ColdReads
 from onelog.core.cursors.forms import MarkedTopics
 from onelog.core.cursors.starts import QueueStarts
-from onelog.core.cursors.warming import Warming
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.tables import Change, Tables, in_parts
 from onelog.core.durable.writer import Writer
@@ -41,7 +41,7 @@ from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.message_store import MessageStore
 
 if TYPE_CHECKING:
-    from onelog.core.compaction.passes import Pass, Plan
+    from onelog.core.compaction.run import CompactionPlan, CompactionRun
 
 log = logging.getLogger(__name__)
 
@@ -67,19 +67,19 @@ class Compaction:
         writer: Writer,
         clock: Clock,
         schedule: Schedule,
-        warming: Warming,
+        cold_reads: ColdReads,
     ) -> None:
         self._tables, self._store, self._topics, self._marked = tables, store, topics, marked
         self._starts, self._producers, self._writer = starts, producers, writer
-        self._clock, self._schedule, self._warming = clock, schedule, warming
+        self._clock, self._schedule, self._cold_reads = clock, schedule, cold_reads
         self.keys_max = KEYS_MAX
-        self.remains: dict[Place, Remains] = {}
+        self.compacted: dict[QueueKey, CompactedSegment] = {}
         """What is left of queues; those who read look here."""
-        self._policies: dict[str, Policy] = {}
-        self._to_look_at: list[Place] = []
-        self._urgent: dict[Place, int] = {}
+        self._policies: dict[str, CompactionPolicy] = {}
+        self._to_look_at: list[QueueKey] = []
+        self._urgent: dict[QueueKey, int] = {}
         """Queues with something before a log offset that is about to go."""
-        self._needed: dict[Place, int] = {}
+        self._needed: dict[QueueKey, int] = {}
         """What `_needed_from` has found out."""
         self._is_busy = self._is_closed = False
         self._job = Job("compacting queues")
@@ -90,33 +90,35 @@ class Compaction:
     def apply(self, key: str, value: Any) -> None:
         """Make one change."""
         topic, queue_id = split_key(key)
-        place = topic, int(queue_id)
-        self._needed.pop(place, None)
+        queue_key = topic, int(queue_id)
+        self._needed.pop(queue_key, None)
         if value is None:
-            self.remains.pop(place, None)
-            self._store.carried.pop(place, None)
+            self.compacted.pop(queue_key, None)
+            self._store.carried.pop(queue_key, None)
             return
         *numbers, cleaned = value
-        found = Remains._make([*numbers, tuple(Cleaned(*each) for each in cleaned)])
-        self.remains[place] = found
-        start = max(found.start, self._starts.of(*place))
-        self._store.carried[place] = (start, found.end)
+        found = CompactedSegment._make([*numbers, tuple(Cleaned(*each) for each in cleaned)])
+        self.compacted[queue_key] = found
+        start = max(found.start, self._starts.of(*queue_key))
+        self._store.carried[queue_key] = (start, found.end)
 
     def parts(self) -> Iterator[dict[str, Any]]:
         """Everything that is left."""
-        for part in in_parts(self.remains):
-            yield {_key(place): list(each) for place, each in part}
+        for part in in_parts(self.compacted):
+            yield {_key(queue_key): list(each) for queue_key, each in part}
 
     def open(self) -> None:
         """See which topics are compacted, and that what is left of their queues is there."""
         self.learn_topics()
-        for place, each in list(self.remains.items()):
+        for queue_key, each in list(self.compacted.items()):
             has_all = each.last <= self._store.max_offset(COMPACTED_TOPIC, each.queue_id)
-            if not self._topics.is_there(place[0]) or not has_all:
-                log.warning("what was left of queue %d of topic %s is gone", place[1], place[0])
-                self._forget(place)
+            if not self._topics.is_there(queue_key[0]) or not has_all:
+                log.warning(
+                    "what was left of queue %d of topic %s is gone", queue_key[1], queue_key[0]
+                )
+                self._forget(queue_key)
                 continue
-            queue = self._store.queue_table.get(*place)
+            queue = self._store.queue_table.get(*queue_key)
             if queue.end < each.end:
                 # Its files were made anew, from a log that has nothing of it any more.
                 queue.pad_to(each.end)
@@ -130,17 +132,17 @@ class Compaction:
         """A pass that is under way ends here, and counts for nothing."""
         self._is_closed = True
 
-    def _forget(self, *places: Place) -> None:
-        self._tables.write([(self.name, _key(place), None) for place in places])
+    def _forget(self, *places: QueueKey) -> None:
+        self._tables.write([(self.name, _key(queue_key), None) for queue_key in places])
 
     def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
         policy = None
         if config is not None:
             policy = policy_of(config, self._store.config.retention_ms)
         else:
-            self._forget(*[place for place in self.remains if place[0] == name])
-        for place in [each for each in self._needed if each[0] == name]:
-            del self._needed[place]
+            self._forget(*[queue_key for queue_key in self.compacted if queue_key[0] == name])
+        for queue_key in [each for each in self._needed if each[0] == name]:
+            del self._needed[queue_key]
         if policy is None:
             self._policies.pop(name, None)
         else:
@@ -148,10 +150,13 @@ class Compaction:
 
     # -- which queues --------------------------------------------------------------------------
 
-    def _queues(self) -> list[Place]:
+    def _queues(self) -> list[QueueKey]:
         by_topic = self._store.queue_table.by_topic
         compacted = [(topic, each) for topic in self._policies for each in by_topic.get(topic, ())]
-        return [*compacted, *(place for place in self.remains if place[0] not in self._policies)]
+        return [
+            *compacted,
+            *(queue_key for queue_key in self.compacted if queue_key[0] not in self._policies),
+        ]
 
     def check(self) -> bool:
         """Begin to go over a queue that is due, if none is; True: there is more to look at."""
@@ -163,21 +168,21 @@ class Compaction:
         if not self._to_look_at:
             self._to_look_at = self._queues()
         for _ in range(min(_QUEUES_AT_ONCE, len(self._to_look_at))):
-            place = self._to_look_at.pop()
-            if self._is_due(place):
-                self._begin(place, 0)
+            queue_key = self._to_look_at.pop()
+            if self._is_due(queue_key):
+                self._begin(queue_key, 0)
                 return False
         return bool(self._to_look_at)
 
-    def _is_due(self, place: Place) -> bool:
+    def _is_due(self, queue_key: QueueKey) -> bool:
         """Whether to look closer: what must be read for that, a worker reads."""
-        policy, before = self._policies.get(place[0]), self.remains.get(place)
-        queue = self._store.queue_table.find(*place)
+        policy, before = self._policies.get(queue_key[0]), self.compacted.get(queue_key)
+        queue = self._store.queue_table.find(*queue_key)
         now_ms = self._clock.now_ms()
         if queue is None:
             return False
         if policy is None:
-            self._retire(place, now_ms)
+            self._retire(queue_key, now_ms)
             return False
         if before is not None:
             if any(each.time_ms + policy.tombstone_ms <= now_ms for each in before.cleaned):
@@ -191,31 +196,31 @@ class Compaction:
         clean = queue.start if before is None else before.clean
         return policy.lag_max_ms < now_ms and clean < queue.end - 1
 
-    def _retire(self, place: Place, now_ms: int) -> None:
+    def _retire(self, queue_key: QueueKey, now_ms: int) -> None:
         """Forget what is left of a queue that is not compacted any more, when it is all old."""
-        before, config = self.remains.get(place), self._topics.get(place[0])
+        before, config = self.compacted.get(queue_key), self._topics.get(queue_key[0])
         if before is None or config is None:
             return
         retention_ms = config.retention_ms or self._store.config.retention_ms
         if before.made_ms + retention_ms <= now_ms:
-            start = min(before.end, self._store.max_offset(*place))
-            changes: list[Change] = [(self.name, _key(place), None)]
-            if start > self._starts.of(*place):
-                changes.append((self._starts.name, _key(place), start))
+            start = min(before.end, self._store.max_offset(*queue_key))
+            changes: list[Change] = [(self.name, _key(queue_key), None)]
+            if start > self._starts.of(*queue_key):
+                changes.append((self._starts.name, _key(queue_key), start))
             self._tables.write(changes)
 
     # -- going over one ------------------------------------------------------------------------
 
-    def _begin(self, place: Place, reach: int) -> None:
+    def _begin(self, queue_key: QueueKey, reach: int) -> None:
         """Go over a queue; all of it that is before a log offset in any case."""
-        policy, before = self._policies.get(place[0]), self.remains.get(place)
-        queue = self._store.queue_table.find(*place)
+        policy, before = self._policies.get(queue_key[0]), self.compacted.get(queue_key)
+        queue = self._store.queue_table.find(*queue_key)
         if queue is None or (policy is None and before is None):
             return
         self._is_busy = True
-        stable = self._producers.stable_end(*place, queue.end)
-        plan = partial(self._plan, place, policy, before, queue, stable, reach)
-        self._ask(plan, partial(self._planned, place, queue))
+        stable = self._producers.stable_end(*queue_key, queue.end)
+        plan = partial(self._plan, queue_key, policy, before, queue, stable, reach)
+        self._ask(plan, partial(self._planned, queue_key, queue))
 
     def _ask(self, ask: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Have a worker do something, and go on; if that fails, another time."""
@@ -238,22 +243,22 @@ class Compaction:
                     self._is_busy = False
                     raise
 
-        self._warming.find(tried, go_on)
+        self._cold_reads.find(tried, go_on)
 
     def _plan(
         self,
-        place: Place,
-        policy: Policy | None,
-        before: Remains | None,
+        queue_key: QueueKey,
+        policy: CompactionPolicy | None,
+        before: CompactedSegment | None,
         queue: ConsumeQueue,
         stable: int,
         reach: int,
-    ) -> "Plan | None":
+    ) -> "CompactionPlan | None":
         """What there is to do, if there is anything; for a worker."""
-        from onelog.core.compaction.passes import Plan  # What reads batches, few need.
+        from onelog.core.compaction.run import CompactionPlan  # What reads batches, few need.
 
         store, now_ms = self._store, self._clock.now_ms()
-        start = int(store.min_offset(*place))
+        start = int(store.min_offset(*queue_key))
         carried = start if before is None else max(start, before.end)
         clean = start if before is None else max(start, before.clean)
         dirty_end, carry_end, tombstones_before, expired_ms = clean, carried, 0, 0
@@ -265,7 +270,7 @@ class Compaction:
         young_ms = now_ms
         if policy is not None:
             young_ms = now_ms - policy.lag_ms
-            old_end = int(store.offset_by_time(*place, young_ms + 1))
+            old_end = int(store.offset_by_time(*queue_key, young_ms + 1))
             newest = queue.end if reach else _newest_batch(queue)
             dirty_end = max(carried, min(stable, old_end, newest))
             if before is not None and self._is_young(before, clean, young_ms):
@@ -279,50 +284,52 @@ class Compaction:
                 is_wanted |= is_old and before is not None and before.messages > 0
             is_wanted |= tombstones_before > 0 or _is_dirty(policy, before, queue, dirty_end)
             if not is_wanted and clean < dirty_end:
-                first_ms = store.store_time(*place, max(clean, queue.start))
+                first_ms = store.store_time(*queue_key, max(clean, queue.start))
                 is_wanted = first_ms is not None and first_ms < now_ms - policy.lag_max_ms
         if not is_wanted:
             return None
-        aborted = self._producers.aborted_between(*place, carried, max(dirty_end, carry_end))
-        return Plan(
-            place, before, start, clean, dirty_end, young_ms, carry_end, policy is not None,
+        aborted = self._producers.aborted_between(*queue_key, carried, max(dirty_end, carry_end))
+        return CompactionPlan(
+            queue_key, before, start, clean, dirty_end, young_ms, carry_end, policy is not None,
             tombstones_before, 0 if policy is None else policy.tombstone_ms, expired_ms, aborted,
         )  # fmt: skip
 
-    def _is_young(self, before: Remains, clean: int, young_ms: int) -> bool:
+    def _is_young(self, before: CompactedSegment, clean: int, young_ms: int) -> bool:
         """Whether what was carried over before it could be compacted is still too young."""
         number = before.number_at(self._store, clean)
-        found = self._store.place(COMPACTED_TOPIC, before.queue_id, number)
+        found = self._store.entry_at(COMPACTED_TOPIC, before.queue_id, number)
         if number >= before.last or found is None:
             return False
         return self._store.message_at(found[0]).born_ms > young_ms
 
-    def _planned(self, place: Place, queue: ConsumeQueue, plan: "Plan | None") -> None:
+    def _planned(
+        self, queue_key: QueueKey, queue: ConsumeQueue, plan: "CompactionPlan | None"
+    ) -> None:
         if plan is None:
             self._over()
             return
-        from onelog.core.compaction.passes import Pass
+        from onelog.core.compaction.run import CompactionRun
 
-        going = Pass(self._store, plan, self._queue_for(place), self.keys_max)
+        going = CompactionRun(self._store, plan, self._queue_for(queue_key), self.keys_max)
         first = int(self._store.next_offset(COMPACTED_TOPIC, going.queue_id))
         self._ask(going.step, partial(self._stepped, going, queue, first))
 
-    def _queue_for(self, place: Place) -> int:
+    def _queue_for(self, queue_key: QueueKey) -> int:
         """Where the remains of a queue go: where they are, or to a queue that nobody has."""
-        if place in self.remains:
-            return self.remains[place].queue_id
-        taken = {each.queue_id for each in self.remains.values()}
+        if queue_key in self.compacted:
+            return self.compacted[queue_key].queue_id
+        taken = {each.queue_id for each in self.compacted.values()}
         if len(taken) > QUEUE_ID_MAX:
             raise StoreFullError(f"{len(taken)} queues are compacted; more cannot be")
         return next(number for number in range(len(taken) + 1) if number not in taken)
 
     def _stepped(
-        self, going: "Pass", queue: ConsumeQueue, first: int, made: list[NewMessage]
+        self, going: "CompactionRun", queue: ConsumeQueue, first: int, made: list[NewMessage]
     ) -> None:
         """Write what a step has made, and see to the next."""
-        place, before = going.plan.place, going.plan.before
-        is_same = self._store.queue_table.find(*place) is queue
-        if not is_same or self.remains.get(place) is not before:
+        queue_key, before = going.plan.queue_key, going.plan.before
+        is_same = self._store.queue_table.find(*queue_key) is queue
+        if not is_same or self.compacted.get(queue_key) is not before:
             self._over()  # The topic was deleted.
             return
         if made:
@@ -337,10 +344,10 @@ class Compaction:
             again = partial(self._stepped, going, queue, first)
             self._schedule(_PAUSE_MS, lambda: self._ask(list, again))
             return
-        self._marked.mark(place[0])
-        now = going.remains(first, last, self._clock.now_ms())
-        self._tables.write([(self.name, _key(place), [*now[:-1], [*map(list, now.cleaned)]])])
-        self._needed_from(place)
+        self._marked.mark(queue_key[0])
+        now = going.compacted(first, last, self._clock.now_ms())
+        self._tables.write([(self.name, _key(queue_key), [*now[:-1], [*map(list, now.cleaned)]])])
+        self._needed_from(queue_key)
         self._over()
 
     def _over(self) -> None:
@@ -356,24 +363,26 @@ class Compaction:
 
     # -- retention -----------------------------------------------------------------------------
 
-    def _is_left_before(self, before: Remains | None, reach: int) -> bool:
+    def _is_left_before(self, before: CompactedSegment | None, reach: int) -> bool:
         """Whether some of the remains is before a log offset."""
         if before is None or before.first == before.last:
             return False
-        return self._store.place_of(COMPACTED_TOPIC, before.queue_id, before.first) < reach
+        return self._store.log_offset_of(COMPACTED_TOPIC, before.queue_id, before.first) < reach
 
-    def _needed_from(self, place: Place) -> int:
+    def _needed_from(self, queue_key: QueueKey) -> int:
         """Where in the log the first message of a queue is that is nowhere else, or its end."""
-        found = self._needed.get(place)
+        found = self._needed.get(queue_key)
         if found is None:
-            store, before = self._store, self.remains.get(place)
+            store, before = self._store, self.compacted.get(queue_key)
             found = int(store.log_end)
             if before is not None and before.first < before.last:
-                found = store.place_of(COMPACTED_TOPIC, before.queue_id, before.first)
-            if place[0] in self._policies:
-                found = min(found, store.place_of(*place, 0 if before is None else before.end))
+                found = store.log_offset_of(COMPACTED_TOPIC, before.queue_id, before.first)
+            if queue_key[0] in self._policies:
+                found = min(
+                    found, store.log_offset_of(*queue_key, 0 if before is None else before.end)
+                )
             if found < store.confirmed:  # Else it moves with whatever is written.
-                self._needed[place] = found
+                self._needed[queue_key] = found
         return found
 
     def needed_from(self) -> int:
@@ -384,14 +393,16 @@ class Compaction:
         """Before log files up to this offset are deleted: carry over what is needed of them."""
         if reach <= self._store.log_min:
             return
-        for place in self._queues():
-            if self._needed_from(place) < reach:
-                self._urgent[place] = reach
+        for queue_key in self._queues():
+            if self._needed_from(queue_key) < reach:
+                self._urgent[queue_key] = reach
         if self._urgent and not self._is_busy:
             self._check_again()
 
 
-def _is_dirty(policy: Policy, before: Remains | None, queue: ConsumeQueue, end: int) -> bool:
+def _is_dirty(
+    policy: CompactionPolicy, before: CompactedSegment | None, queue: ConsumeQueue, end: int
+) -> bool:
     """Whether enough of a queue is new, if messages up to an offset may be compacted."""
     clean, kept = (queue.start, 0) if before is None else (before.clean, before.messages)
     new = end - clean
@@ -406,5 +417,5 @@ def _newest_batch(queue: ConsumeQueue) -> int:
     return queue.first_not_before(lambda entry: entry[0] < at)
 
 
-def _key(place: Place) -> str:
-    return join_key(place[0], str(place[1]))
+def _key(queue_key: QueueKey) -> str:
+    return join_key(queue_key[0], str(queue_key[1]))

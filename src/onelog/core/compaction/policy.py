@@ -9,7 +9,7 @@ ACTIVE_MS = 60_000
 _FOR_EVER = (1 << 63) - 1
 
 
-class Policy(NamedTuple):
+class CompactionPolicy(NamedTuple):
     """How the queues of one topic are compacted."""
 
     deletes: bool
@@ -25,12 +25,12 @@ class Policy(NamedTuple):
     retention_ms: int
 
 
-def policy_of(config: TopicConfig, retention_ms: int) -> Policy | None:
+def policy_of(config: TopicConfig, retention_ms: int) -> CompactionPolicy | None:
     """The topic's policy, where that is the retention time of others; None: it is not compacted."""
     given = config.attributes
     if COMPACT not in config.cleanup:
         return None
-    return Policy(
+    return CompactionPolicy(
         DELETE in config.cleanup,
         max(
             int(given.get("min.compaction.lag.ms", 0)),

@@ -2,9 +2,9 @@
 
 A cursor is a place in a queue, with the filter of who reads there and, if it reads for a group, the
 group. One fetch may have many: a RocketMQ pull has one, a Kafka fetch one per partition. Messages
-that are there leave at once. Where there are too few, the fetch is held (see `looks`) until enough
-have arrived or its time is up; also records that must be read from the disk first, and filters that
-must wait for their turn, are nobody else's concern.
+that are there leave at once. Where there are too few, the fetch is held (see `pending_reads`) until
+enough have arrived or its time is up; also records that must be read from the disk first, and
+filters that must wait for their turn, are nobody else's concern.
 
 Invariant: `on_fetched` is called exactly once, with one result per cursor, in their order: what was
 fetched there, or the error that kept it from being; never, if the owner goes before that.
@@ -19,8 +19,8 @@ from onelog.clock import Clock
 from onelog.config import BrokerConfig
 from onelog.core.catalog.groups import Groups
 from onelog.core.catalog.topics import Topics
-from onelog.core.cursors.looks import Hold, Lack, Look, Looks
 from onelog.core.cursors.offsets import Offsets
+from onelog.core.cursors.pending_reads import Hold, Missing, PendingRead, PendingReads
 from onelog.core.cursors.reading import QueueReader
 from onelog.core.filters.tags import Subscription
 from onelog.core.stats import Stats
@@ -101,7 +101,7 @@ class Fetches:
 
     store: MessageStore
     reader: QueueReader
-    looks: Looks
+    pending_reads: PendingReads
     topics: Topics
     groups: Groups
     offsets: Offsets
@@ -125,27 +125,27 @@ class Fetches:
         token: Any = None,
     ) -> None:
         """Fetch; if that takes a while, and `owner` goes meanwhile, nobody is told."""
-        found = self.look(cursors, limits, False, wait_ms <= 0)
-        if isinstance(found, Lack):
+        found = self.read(cursors, limits, False, wait_ms <= 0)
+        if isinstance(found, Missing):
             until_ms = self.clock.now_ms() + wait_ms
             cursors = [cursor._replace(committed=-1) for cursor in cursors]  # That is done.
-            look = Look(
-                partial(self.look, cursors, limits),
+            read = PendingRead(
+                partial(self.read, cursors, limits),
                 partial(self._hold, cursors, limits),
                 partial(_answer, on_fetched, token, len(cursors)),
                 owner,
                 until_ms,
             )
-            self.looks.make_later(look, found, last=wait_ms <= 0)
+            self.pending_reads.make_later(read, found, last=wait_ms <= 0)
         else:
             on_fetched(token, found)
 
-    def look(
+    def read(
         self, cursors: Sequence[Cursor], limits: Limits, cold_ok: bool, last: bool
-    ) -> list[Result] | Lack:
+    ) -> list[Result] | Missing:
         """What is there now, or what is lacking; in the end (`last`) nothing but time can be."""
         if len(cursors) == 1:
-            return self._look_at_one(cursors[0], limits, cold_ok, last)
+            return self._read_one(cursors[0], limits, cold_ok, last)
         count, cursor_bytes, room, bytes_min, *_ = limits
         results: list[Result] = []
         cold: list[tuple[int, int]] = []
@@ -178,17 +178,17 @@ class Fetches:
                 last = True  # There is news for the reader, although it is no message.
             results.append(result)
         if cold or later:
-            return Lack(cold, later)
+            return Missing(cold, later)
         if size < bytes_min and count > 0 and not last:
-            return Lack(size=size)
+            return Missing(size=size)
         if size:
             self._count(cursors, results)
         return results
 
-    def _look_at_one(
+    def _read_one(
         self, cursor: Cursor, limits: Limits, cold_ok: bool, last: bool
-    ) -> list[Result] | Lack:
-        """`look` for one cursor, which most have."""
+    ) -> list[Result] | Missing:
+        """`read` for one cursor, which most have."""
         count, cursor_bytes, room, bytes_min, *_ = limits
         try:
             result = self._read(
@@ -199,16 +199,16 @@ class Fetches:
         status, size, messages = result.status, result.size, result.messages
         if status is _FOUND:
             if size < bytes_min and messages < count and not last:
-                return Lack(size=size)
+                return Missing(size=size)
             self.stats.got(cursor.group, cursor.topic, messages, size)
         elif status is _COLD or status is _LATER:
-            return Lack(result.ranges, status is _LATER)
+            return Missing(result.ranges, status is _LATER)
         elif (
             not last
             and (status is _AT_END or (not cursor.offset and status in _EMPTY))
             and bytes_min > 0 < count
         ):
-            return Lack()
+            return Missing()
         return [result]
 
     def _count(self, cursors: Sequence[Cursor], results: Sequence[Result]) -> None:
@@ -289,13 +289,13 @@ class Fetches:
         behind = self.store.log_end - sum(fetched.ranges[-1]) if fetched.ranges else 0
         return config.slow_broker_id if behind > far_bytes else config.broker_id
 
-    def _hold(self, cursors: Sequence[Cursor], limits: Limits, lack: Lack) -> Hold:
+    def _hold(self, cursors: Sequence[Cursor], limits: Limits, missing: Missing) -> Hold:
         """What a fetch that found too little waits for."""
         keys = tuple(dict.fromkeys((cursor.topic, cursor.queue_id) for cursor in cursors))
         if limits.bytes_min > 1:
             store, begin = self.store, self.store.confirmed
             # A record may be in several queues; so much must be new before there can be enough.
-            grown_min = (limits.bytes_min - lack.size) // len(cursors)
+            grown_min = (limits.bytes_min - missing.size) // len(cursors)
             return keys, lambda: store.confirmed - begin >= grown_min
         _, topic, queue_id, offset, subscription, _ = cursors[0]
         if subscription is None or len(cursors) > 1:

@@ -72,7 +72,7 @@ class MarkedTopics:
             self._tables.write([(self.name, name, None)])
 
 
-class Piece(NamedTuple):
+class ConvertedMessage(NamedTuple):
     """One message, and the record that a RocketMQ reader gets for it."""
 
     offset: int
@@ -89,7 +89,9 @@ class Conversions:
     def __init__(self, unpacking: Unpacking, bytes_max: int = _KEPT_BYTES_MAX) -> None:
         self._unpacking = unpacking
         self._bytes_max = bytes_max
-        self._kept: OrderedDict[tuple[int, int, str, int, int], list[Piece]] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, int, str, int, int], list[ConvertedMessage]] = (
+            OrderedDict()
+        )
         self._kept_bytes = 0
 
     def pieces(
@@ -99,7 +101,7 @@ class Conversions:
         slices: Sequence[memoryview],
         aborted: Sequence[Aborted] = (),
         begin: int = 0,
-    ) -> Iterator[Piece]:
+    ) -> Iterator[ConvertedMessage]:
         """The messages in what was read from a queue, one by one, without aborted ones.
 
         Of what holds many, those from an offset on, and few before it. `ColdError` where a worker
@@ -116,11 +118,13 @@ class Conversions:
                         continue
                     yield from self._foreign(topic, queue_id, message, begin)
                 else:
-                    offset = place_in(topic, queue_id, message)
-                    yield Piece(offset, message.inner_count, message, record)
+                    offset = offset_in(topic, queue_id, message)
+                    yield ConvertedMessage(offset, message.inner_count, message, record)
 
-    def _foreign(self, topic: str, queue_id: int, message: Message, begin: int) -> Iterator[Piece]:
-        first = place_in(topic, queue_id, message)
+    def _foreign(
+        self, topic: str, queue_id: int, message: Message, begin: int
+    ) -> Iterator[ConvertedMessage]:
+        first = offset_in(topic, queue_id, message)
         if form_of(message.sys_flag) != Form.KAFKA:
             yield from self._run(topic, queue_id, message, first, None, 0)
             return
@@ -142,7 +146,7 @@ class Conversions:
         first: int,
         unpacked: Unpacked | None,
         number: int,
-    ) -> list[Piece]:
+    ) -> list[ConvertedMessage]:
         key = message.log_offset, message.store_ms, topic, queue_id, number
         pieces = self._kept.get(key)
         if pieces is not None:
@@ -164,7 +168,7 @@ class Conversions:
         self._keep(key, pieces)
         return pieces
 
-    def _keep(self, key: tuple[int, int, str, int, int], pieces: list[Piece]) -> None:
+    def _keep(self, key: tuple[int, int, str, int, int], pieces: list[ConvertedMessage]) -> None:
         self._kept[key] = pieces
         self._kept_bytes += _cost(pieces)
         while self._kept_bytes > self._bytes_max and self._kept:
@@ -172,14 +176,14 @@ class Conversions:
             self._kept_bytes -= _cost(oldest)
 
 
-def _cost(pieces: list[Piece]) -> int:
+def _cost(pieces: list[ConvertedMessage]) -> int:
     return sum(len(piece.record) for piece in pieces) + _PIECE_BYTES * (len(pieces) + 1)
 
 
-def _piece(topic: str, queue_id: int, first: int, message: Message, base: int) -> Piece:
+def _piece(topic: str, queue_id: int, first: int, message: Message, base: int) -> ConvertedMessage:
     offset = first + message.queue_offset - base
     moved = message._replace(topic=topic, queue_id=queue_id, queue_offset=QueueOffset(offset))
-    return Piece(offset, 1, moved, encode_stored(moved))
+    return ConvertedMessage(offset, 1, moved, encode_stored(moved))
 
 
 def is_of(message: Message, aborted: Sequence[Aborted]) -> bool:
@@ -196,7 +200,7 @@ def is_of(message: Message, aborted: Sequence[Aborted]) -> bool:
     )
 
 
-def place_in(topic: str, queue_id: int, message: Message) -> int:
+def offset_in(topic: str, queue_id: int, message: Message) -> int:
     """The offset of a record in the queue that it was read from, which may not be its own."""
     if message.topic != topic:
         for target in targets(message):

@@ -6,10 +6,10 @@ each record. Matching records that are neighbours in the log leave as one slice,
 which has an entry for each of its messages, leaves once.
 
 The loop must not wait for the disk: where records are not in the page cache, the answer is COLD and
-says which; a worker reads them, and the question is asked again with `cold_ok` (see `looks`). What
-the disk cannot read is an error; what lies before it is still to be had. Nor must the loop wait for
-a condition: when the time of all filters is used up (see `filter_time`), a read ends where it is,
-and one that has not begun is LATER.
+says which; a worker reads them, and the question is asked again with `cold_ok` (see
+`pending_reads`). What the disk cannot read is an error; what lies before it is still to be had. Nor
+must the loop wait for a condition: when the time of all filters is used up (see `filter_time`), a
+read ends where it is, and one that has not begun is LATER.
 
 Invariant: `next_offset` never passes over a message that matches and was not returned.
 """
@@ -21,8 +21,8 @@ from typing import Protocol
 import numpy as np
 
 from onelog.clock import Clock
-from onelog.core.compaction.remains import (
-    AllRemains,
+from onelog.core.compaction.compacted import (
+    CompactedSegments,
     as_of_queue,
     found_in,
     moved_records,
@@ -57,7 +57,7 @@ _LOOKED_AT_MAX, _LOOK_BYTES = 2 << 20, 4 << 10
 wants none of them goes on with the next."""
 
 
-class Transactions(Protocol):
+class OpenTransactions(Protocol):
     """Who knows of the transactions whose batches lie in queues, in their places."""
 
     def stable_end(self, topic: str, queue_id: int, end: int) -> int:
@@ -71,7 +71,7 @@ class Transactions(Protocol):
 class QueueReader:
     """Reads queues for consumers.
 
-    `_marked` are the topics with records of other forms, `_remains` the queues of them of which a
+    `_marked` are the topics with records of other forms, `_compacted` the queues of them of which a
     part was compacted.
     """
 
@@ -81,8 +81,8 @@ class QueueReader:
     cold_count_max: int = 8
     cold_bytes_max: int = 64 << 10
     _marked: Set[str] = frozenset()
-    _transactions: Transactions | None = None
-    _remains: AllRemains = field(default_factory=dict)
+    _transactions: OpenTransactions | None = None
+    _compacted: CompactedSegments = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._probed_ms: dict[int, int] = {}
@@ -203,7 +203,7 @@ class QueueReader:
             return self._converted(
                 topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok, bulk
             )
-        if self._remains and self._is_compacted(topic, queue_id, offset):
+        if self._compacted and self._is_compacted(topic, queue_id, offset):
             return self._left(
                 topic, queue_id, offset, count_max, bytes_max, cold_ok, bulk, committed
             )
@@ -212,7 +212,7 @@ class QueueReader:
         return count_max
 
     def _is_compacted(self, topic: str, queue_id: int, offset: int) -> bool:
-        left = self._remains.get((topic, queue_id))
+        left = self._compacted.get((topic, queue_id))
         return left is not None and found_in(left, self._store, topic, queue_id, offset)
 
     def _left(
@@ -227,14 +227,14 @@ class QueueReader:
         committed: bool,
     ) -> Fetched:
         """`read` where a queue was compacted: what is left lies in another queue."""
-        store, place = self._store, (topic, queue_id)
-        left = self._remains[place]
-        if offset < store.min_offset(*place):
-            return self._too_small(*place)
+        store, key = self._store, (topic, queue_id)
+        left = self._compacted[key]
+        if offset < store.min_offset(*key):
+            return self._too_small(*key)
         number = left.number_at(store, offset)
         if number >= left.last:
-            if left.end >= store.max_offset(*place):
-                return nothing_left(store, place, left.end)
+            if left.end >= store.max_offset(*key):
+                return nothing_left(store, key, left.end)
             return self.read(
                 topic, queue_id, left.end, count_max, bytes_max, cold_ok=cold_ok, bulk=bulk,
                 as_stored=True, committed=committed,
@@ -245,10 +245,10 @@ class QueueReader:
             bulk=bulk, as_stored=True,
         )  # fmt: skip
         if found.status is FetchStatus.FOUND:
-            return as_of_queue(found, left, store, place)
+            return as_of_queue(found, left, store, key)
         if found.status is FetchStatus.MESSAGE_WAS_REMOVING:  # Damage.
             at = left.next_offset(store, found.next_offset)
-            return nothing_left(store, place, at, lost=True)
+            return nothing_left(store, key, at, lost=True)
         return found._replace(next_offset=offset)
 
     def _converted(
@@ -319,11 +319,11 @@ class QueueReader:
 
     def carried(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
         """Where the batch with a message lies that is left of a compacted queue."""
-        if not self._remains or not self._is_compacted(topic, queue_id, offset):
+        if not self._compacted or not self._is_compacted(topic, queue_id, offset):
             return None
-        left = self._remains[topic, queue_id]
+        left = self._compacted[topic, queue_id]
         number = left.number_at(self._store, offset)
-        found = self._store.place(COMPACTED_TOPIC, left.queue_id, number)
+        found = self._store.entry_at(COMPACTED_TOPIC, left.queue_id, number)
         # As an entry of a batch: who has a filter has to look.
         return None if found is None or number >= left.last else (*found[:2], FORM_CODE)
 
@@ -338,7 +338,7 @@ class QueueReader:
         if topic in self._marked:
             if now and decode_message(record).sys_flag & FORM_MASK:
                 self.unpacking.unpack_now(decode_message(record))
-            is_left = bool(self._remains) and decode_message(record).topic == COMPACTED_TOPIC
+            is_left = bool(self._compacted) and decode_message(record).topic == COMPACTED_TOPIC
             if is_left:
                 record = moved_records(record)[0]
             for piece in self._conversions.pieces(topic, queue_id, [record], (), offset):
@@ -453,7 +453,9 @@ class QueueReader:
         start, end = head.min_offset, head.max_offset
         if subscription.predicate is not None and not self.filter_time.left():
             return Fetched(FetchStatus.LATER, [], offset, start, end)
-        scan = _Scan(self._store, subscription, count_max, bytes_max, cold_ok, self.filter_time)
+        scan = _QueueScan(
+            self._store, subscription, count_max, bytes_max, cold_ok, self.filter_time
+        )
         next_offset = scan.run(topic, queue_id, offset, entries_max)
         if next_offset == offset:
             return None
@@ -489,7 +491,7 @@ class QueueReader:
         return Watch(self._store, topic, queue_id, offset, subscription, self.filter_time)
 
 
-class _Scan:
+class _QueueScan:
     """One walk over a queue's entries, collecting the ranges of the records that match."""
 
     def __init__(
@@ -522,33 +524,33 @@ class _Scan:
         """
         store, subscription = self._store, self._subscription
         seconds, deadline = self._time.seconds, self._time.deadline
-        record_at = place = -1
+        record_at = key = -1
         wanted = tested = False
-        for place, at, size in candidates(
+        for key, at, size in candidates(
             store, topic, queue_id, offset, entries_max, subscription.codes
         ):
             if at == record_at:
                 self.count += wanted
                 if wanted:
-                    self.places.append(place)  # Unless it is no batch, but a wrong entry.
+                    self.places.append(key)  # Unless it is no batch, but a wrong entry.
                 continue
             if self.count >= self._count_max:
-                return place
+                return key
             wanted = True
             if subscription.predicate is not None:
                 if at < self._warm_from and not store.is_warm(at, size):
-                    return place
+                    return key
                 if tested and seconds() >= deadline:
-                    return place
+                    return key
                 tested = True
                 wanted = _satisfies(store, at, size, subscription)
             if wanted and not self._add(at, size):
-                return place
+                return key
             if wanted:
-                self.places.append(place)
+                self.places.append(key)
             record_at = at
         end = min(offset + entries_max, store.max_offset(topic, queue_id))
-        if wanted and place == end - 1:
+        if wanted and key == end - 1:
             return self._past_batch(topic, queue_id, end, record_at)
         return end
 
@@ -593,13 +595,13 @@ def candidates(
     queue = store.queue_table.find(topic, queue_id)
     if queue is None:
         return
-    place = max(offset, queue.start)
+    key = max(offset, queue.start)
     wanted = None if codes is None else np.sort(np.fromiter(codes, np.int64, len(codes)))
-    for raw in queue.raw_entries(place, entries_max):
+    for raw in queue.raw_entries(key, entries_max):
         if wanted is None:
             for at, size, _ in ENTRY.iter_unpack(raw):
-                yield place, at, size
-                place += 1
+                yield key, at, size
+                key += 1
             continue
         for begin in range(0, len(raw), _COLUMN_BYTES):
             part = raw[begin : begin + _COLUMN_BYTES]
@@ -608,8 +610,8 @@ def candidates(
             nearest = np.searchsorted(wanted, column).clip(max=len(wanted) - 1)
             for index in np.flatnonzero(wanted[nearest] == column).tolist():
                 at, size, _ = ENTRY.unpack_from(part, index * ENTRY.size)
-                yield place + index, at, size
-            place += len(part) // ENTRY.size
+                yield key + index, at, size
+            key += len(part) // ENTRY.size
 
 
 def _satisfies(store: MessageStore, at: int, size: int, subscription: Subscription) -> bool:
@@ -645,13 +647,13 @@ class Watch:
         Where the time for conditions does not suffice, the queue is looked at again later.
         """
         store, subscription = self._store, self._subscription
-        for place, at, size in candidates(
+        for key, at, size in candidates(
             store, self._topic, self._queue_id, self._offset, SCAN_MAX, subscription.codes
         ):
             if subscription.predicate is None:
                 return True
             if not self._time.left():
-                self._offset = place
+                self._offset = key
                 self._time.look_later(self._topic, self._queue_id)
                 return False
             if _satisfies(store, at, size, subscription):

@@ -11,7 +11,7 @@ For worker threads: everything is read with system calls, and nothing is changed
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from onelog.core.compaction.remains import Remains
+from onelog.core.compaction.compacted import CompactedSegment
 from onelog.core.cursors.unpacking import rest
 from onelog.errors import WireError
 from onelog.names import COMPACTED_TOPIC
@@ -44,7 +44,11 @@ class _Seen(NamedTuple):
 
 
 def first_since(
-    store: MessageStore, topic: str, queue_id: int, time_ms: int, left: Remains | None = None
+    store: MessageStore,
+    topic: str,
+    queue_id: int,
+    time_ms: int,
+    left: CompactedSegment | None = None,
 ) -> Dated | None:
     """The first message of a queue that was made at a time or later.
 
@@ -62,7 +66,7 @@ def first_since(
 
 
 def latest(
-    store: MessageStore, topic: str, queue_id: int, left: Remains | None = None
+    store: MessageStore, topic: str, queue_id: int, left: CompactedSegment | None = None
 ) -> Dated | None:
     """The message of a queue that was made last; the first of those."""
     best: _Seen | None = None
@@ -78,7 +82,7 @@ def latest(
 
 
 def _records(
-    store: MessageStore, topic: str, queue_id: int, offset: int, left: Remains | None
+    store: MessageStore, topic: str, queue_id: int, offset: int, left: CompactedSegment | None
 ) -> Iterator[_Seen]:
     """The records of a queue; those that say how a transaction ended are left out."""
     end = store.max_offset(topic, queue_id)
@@ -86,14 +90,14 @@ def _records(
     queue = store.queue_table.find(topic, queue_id)
     if left is not None and queue is not None and left.is_needed(queue) and offset < left.end:
         for number in range(left.number_at(store, offset), left.last):
-            at, size, _ = store.place(COMPACTED_TOPIC, left.queue_id, number) or (0, 0, 0)
+            at, size, _ = store.entry_at(COMPACTED_TOPIC, left.queue_id, number) or (0, 0, 0)
             if size:
                 yield _batch_at(store, at, size)
         offset = left.end
     if queue is not None:
         offset = max(offset, queue.start)
     while offset < end:
-        entry = store.place(topic, queue_id, offset)
+        entry = store.entry_at(topic, queue_id, offset)
         if entry is None:
             offset += 1
             continue

@@ -97,7 +97,7 @@ class _Ticket:
 
 
 @dataclass(eq=False)
-class _Line:
+class _TicketQueue:
     """Tickets in the order of their deadlines: those that wait equally long."""
 
     _clock: Clock
@@ -167,8 +167,8 @@ class Durability:
         """How long what was written had to wait to be safe; once for all messages of a tick."""
         self._flushes = not self.immediate
         self.immediate = self.immediate and not self.replicates
-        self._here = _Line(self._clock, self._schedule, self.timeout_ms)
-        self._everywhere = _Line(self._clock, self._schedule, self.replicas_timeout_ms)
+        self._here = _TicketQueue(self._clock, self._schedule, self.timeout_ms)
+        self._everywhere = _TicketQueue(self._clock, self._schedule, self.replicas_timeout_ms)
         self._refusal: OnelogError | None = None
 
     def when_safe(self, log_offset: int, callback: WhenSafe) -> None:

@@ -75,7 +75,7 @@ Part = dict[str, Any] | list[bytes] | None
 """Entries of a table; or one of them in JSON, with its key, in pieces."""
 _Text = tuple[list[bytes], int, int]
 """A snapshot in pieces, the first record that it does not cover, and the first it knows not of."""
-_Place = tuple[int, int, int, int]
+_RecordKey = tuple[int, int, int, int]
 """Queue offset, log offset, store time and CRC of a record, by which it is known again."""
 Change = tuple[str, str, Any]
 """A table's name, a key, and the key's new value; None deletes the key."""
@@ -121,7 +121,7 @@ class _Snapshot:
     format: int
     next_offset: int
     tables: dict[str, dict[str, Any]]
-    last: _Place | None = None
+    last: _RecordKey | None = None
 
 
 class _Restated:
@@ -217,11 +217,9 @@ class Tables:
         for name, entries in snapshot.tables.items():
             items = iter(entries.items())
             while some := list(itertools.islice(items, PART_ENTRIES)):
-                places = [split_key(key) if name == SET_ASIDE else (name, key) for key, _ in some]
+                keys = [split_key(key) if name == SET_ASIDE else (name, key) for key, _ in some]
                 values = [value for _, value in some]
-                self._take(
-                    (of, key, value) for (of, key), value in zip(places, values, strict=True)
-                )
+                self._take((of, key, value) for (of, key), value in zip(keys, values, strict=True))
                 yield
         self._covered = min(snapshot.next_offset, end)
         if snapshot.next_offset > end:
@@ -257,11 +255,11 @@ class Tables:
         """Whether the log has what a snapshot tells of; it may have been cut, and gone on."""
         if snapshot.last is None:
             return snapshot.next_offset <= self._applied
-        return self._place(snapshot.last[0]) == snapshot.last
+        return self._record_key(snapshot.last[0]) == snapshot.last
 
-    def _place(self, offset: int) -> _Place | None:
+    def _record_key(self, offset: int) -> _RecordKey | None:
         """What the record at a queue offset is known by; None if it is not there."""
-        entry = self._store.place(self.topic, 0, offset)
+        entry = self._store.entry_at(self.topic, 0, offset)
         if entry is None:
             return None
         message = decode_message(memoryview(self._store.read_cold(entry[0], entry[1])))
@@ -416,18 +414,18 @@ class Tables:
         That is a snapshot, and where that is not enough the entries themselves; those of a log that
         `follows` another come with it.
         """
-        if self._gathering is None and self._place_of(self._covered) < reach:
+        if self._gathering is None and self._log_offset_of(self._covered) < reach:
             self.snapshot()
-        if self.restates and not follows and self._place_of(self._restated.begin) < reach:
+        if self.restates and not follows and self._log_offset_of(self._restated.begin) < reach:
             self.restate_some(anyway=True)
 
-    def _place_of(self, offset: int) -> int:
-        return self._store.place_of(self.topic, 0, offset)
+    def _log_offset_of(self, offset: int) -> int:
+        return self._store.log_offset_of(self.topic, 0, offset)
 
     def needed_from(self) -> int:
         """Where in the log the first record is that no snapshot covers, or its end."""
-        needed = self._place_of(self._covered)
-        return min(needed, self._place_of(self._restated.begin)) if self.restates else needed
+        needed = self._log_offset_of(self._covered)
+        return min(needed, self._log_offset_of(self._restated.begin)) if self.restates else needed
 
     def restate_some(self, *, anyway: bool = False) -> bool:
         """Go on to record all entries anew, some at a time; whether there are more.
@@ -539,7 +537,7 @@ class Tables:
     def _replace_file(self, text: _Text, barrier: Callable[[], None]) -> None:
         barrier()
         data, next_offset, end = text
-        last = self._place(end - 1) if end else None
+        last = self._record_key(end - 1) if end else None
         data.append(b',"last":%b}' % self._encode(last))
         with self._file_lock:
             if next_offset < self._covered or self._is_closed:

@@ -43,7 +43,7 @@ class Wait:
     open: bool = field(init=False, default=True)
 
 
-class Waiting:
+class OpenWaits:
     """All open waits."""
 
     def __init__(

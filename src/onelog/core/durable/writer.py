@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Any, cast
 
 from onelog.core.durable.durability import Durability, WhenSafe
-from onelog.core.durable.waiting import Key, Waiting
+from onelog.core.durable.waiting import Key, OpenWaits
 from onelog.core.stats import Bucket, Stats
 from onelog.errors import (
     BrokerBusyError,
@@ -51,10 +51,10 @@ OnEntered = Callable[[Sequence[NewMessage | NewRun], int], None]
 """Called with what was appended to a queue, and the offset of the first message there."""
 Receipt = tuple[OnStored, Any, int]
 """Whom to tell, their token, and how many messages it is about; 0 for one message or one run."""
-Places = Sequence[Appended | AppendedRun]
-OnAccounted = Callable[[Sequence[NewMessage | NewRun], Places], None]
+Stored = Sequence[Appended | AppendedRun]
+OnAccounted = Callable[[Sequence[NewMessage | NewRun], Stored], None]
 """Called with what was stored, and where that is."""
-Written = tuple[list[Receipt], Sequence[NewMessage | NewRun], Places | OnelogError]
+Written = tuple[list[Receipt], Sequence[NewMessage | NewRun], Stored | OnelogError]
 """Whom to tell at the tick's end of what, and where that is, or why it is nowhere."""
 
 
@@ -78,26 +78,26 @@ MEASURED_EVERY = 8
 """Messages between two measurements, which would cost too much if each were one."""
 
 
-OnPlaced = Callable[[Any, Any], None]
+OnOffsets = Callable[[Any, Any], None]
 """Called with the token and where the message is, which may not be safe there yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class WithOffsets:
     """An `OnStored` for who also has to know where a message is as soon as it is written.
 
     Who is told at once that it is safe is told only that.
     """
 
     on_stored: OnStored
-    on_placed: OnPlaced | None = None
+    on_offsets: OnOffsets | None = None
 
     def __call__(self, token: Any, where: Any, error: OnelogError | None) -> None:
         """Be told."""
         self.on_stored(token, where, error)
 
 
-class StoredHere(Placed):
+class StoredHere(WithOffsets):
     """An `OnStored` that is called when a message is safe here, whatever replicas have."""
 
     __slots__ = ()
@@ -132,7 +132,7 @@ class Writer:
 
     _store: MessageStore
     _durability: Durability
-    _waiting: Waiting
+    _waiting: OpenWaits
     _stats: Stats
     _call_soon: Callable[[Callable[[], None]], None]
 
@@ -140,8 +140,8 @@ class Writer:
         self._joining: list[Callable[[], None]] = []
         self.stored: list[OnAccounted] = []
         """Who is told of all that is stored; with them, every tick costs more."""
-        self.tells_places = False
-        """Whether there was a `Placed` that wants to know; until then nobody is asked."""
+        self.reports_offsets = False
+        """Whether there was a `WithOffsets` that wants to know; until then nobody is asked."""
         self.watched: dict[Key, OnEntered] = {}
         """Who is told of each message that a queue gets; see `watch`."""
         self._watched_of: dict[tuple[str, int, tuple[str, ...]], tuple[Key, ...]] = {}
@@ -231,8 +231,8 @@ class Writer:
                 self.append_seconds.observe(perf_counter() - began)
         if self._written:
             written, self._written = self._written, []
-            for receipts, messages, places in written:
-                self._tell(receipts, messages, places)
+            for receipts, messages, stored_at in written:
+                self._tell(receipts, messages, stored_at)
         if self._appended is not None:
             self._appended()
 
@@ -406,7 +406,7 @@ class Writer:
             self.watched[key] = on_entered
         self._watched_of.clear()
 
-    def _tell_watchers(self, messages: Sequence[NewMessage], places: Sequence[Appended]) -> None:
+    def _tell_watchers(self, messages: Sequence[NewMessage], stored_at: Sequence[Appended]) -> None:
         """Tell of what was appended just now, before anything else is."""
         watched, watched_of = self.watched, self._watched_of
         found: dict[Key, list[NewMessage]] = {}
@@ -414,7 +414,7 @@ class Writer:
         """Of those whose first message says itself where it is: it has no other queue."""
         last_topic, last_id = "", -1
         mine: list[NewMessage] | None = None
-        for message, (_, offset, _) in zip(messages, places, strict=True):
+        for message, (_, offset, _) in zip(messages, stored_at, strict=True):
             if message[5] & TRANSACTION_MASK not in _ENTERED:
                 continue
             if not message[12]:
@@ -427,10 +427,10 @@ class Writer:
                 if mine is not None:
                     mine.append(message)
                 continue
-            place = (message[0], message[1], message[12])
-            keys = watched_of.get(place)
+            queue_key = (message[0], message[1], message[12])
+            keys = watched_of.get(queue_key)
             if keys is None:
-                keys = self._find_watched(*place)
+                keys = self._find_watched(*queue_key)
             for key in keys:
                 found.setdefault(key, []).append(message)
         for key, some in found.items():
@@ -454,14 +454,16 @@ class Writer:
         self._watched_of[topic, queue_id, extra] = found
         return found
 
-    def _tell_watchers_of_runs(self, runs: Sequence[NewRun], places: Sequence[AppendedRun]) -> None:
+    def _tell_watchers_of_runs(
+        self, runs: Sequence[NewRun], stored_at: Sequence[AppendedRun]
+    ) -> None:
         found: dict[Key, tuple[list[NewRun], int]] = {}
-        for run, place in zip(runs, places, strict=True):
+        for run, queue_key in zip(runs, stored_at, strict=True):
             key = run[:2]
             if key in found:
                 found[key][0].append(run)
             elif key in self.watched:
-                found[key] = [run], place[1]
+                found[key] = [run], queue_key[1]
         for key, (mine, first) in found.items():
             self._tell_watcher(key, mine, first)
 
@@ -475,66 +477,68 @@ class Writer:
         self,
         receipts: list[Receipt],
         messages: Sequence[NewMessage | NewRun],
-        places: Places | OnelogError,
+        stored_at: Stored | OnelogError,
     ) -> None:
         """Answer what was appended as soon as it is safe, count it, and wake who waits for it."""
-        if isinstance(places, OnelogError):
-            self._refuse(receipts, places, _count(messages))
+        if isinstance(stored_at, OnelogError):
+            self._refuse(receipts, stored_at, _count(messages))
             return
         if self._durability.immediate:
-            _answer(receipts, places, None)
+            _answer(receipts, stored_at, None)
         else:
-            self._answer_when_safe(receipts, places, _count(messages))
+            self._answer_when_safe(receipts, stored_at, _count(messages))
         if isinstance(messages[0], NewRun):
             self._account_runs(
-                cast(Sequence[NewRun], messages), cast(Sequence[AppendedRun], places)
+                cast(Sequence[NewRun], messages), cast(Sequence[AppendedRun], stored_at)
             )
         else:
-            first, last = places[0], places[-1]
+            first, last = stored_at[0], stored_at[-1]
             # One append: they lie side by side, unless a segment has ended between them.
             is_run = first.log_offset >= self._open.log.newest_start
             size = last.log_offset + last.size - first.log_offset if is_run else None
             self.account(
-                cast(Sequence[NewMessage], messages), cast(Sequence[Appended], places), size
+                cast(Sequence[NewMessage], messages), cast(Sequence[Appended], stored_at), size
             )
 
-    def _answer_when_safe(self, receipts: list[Receipt], places: Places, count: int) -> None:
+    def _answer_when_safe(self, receipts: list[Receipt], stored_at: Stored, count: int) -> None:
         here: list[Receipt] = []
-        if self.tells_places and any(isinstance(receipt[0], Placed) for receipt in receipts):
+        if self.reports_offsets and any(
+            isinstance(receipt[0], WithOffsets) for receipt in receipts
+        ):
             for (on_stored, token, _), mine in zip(
-                receipts, _places_of(receipts, places), strict=True
+                receipts, _offsets_of(receipts, stored_at), strict=True
             ):
-                if isinstance(on_stored, Placed) and on_stored.on_placed is not None:
-                    on_stored.on_placed(token, mine[0])
+                if isinstance(on_stored, WithOffsets) and on_stored.on_offsets is not None:
+                    on_stored.on_offsets(token, mine[0])
         if self._durability.replicates:
             here = [receipt for receipt in receipts if isinstance(receipt[0], StoredHere)]
         if here:
             them = [receipt for receipt in receipts if not isinstance(receipt[0], StoredHere)]
-            at = dict(zip(map(id, receipts), _places_of(receipts, places), strict=True))
-            places = [place for receipt in them for place in at[id(receipt)]]
-            safe_here = [place for receipt in here for place in at[id(receipt)]]
+            at = dict(zip(map(id, receipts), _offsets_of(receipts, stored_at), strict=True))
+            stored_at = [queue_key for receipt in them for queue_key in at[id(receipt)]]
+            safe_here = [queue_key for receipt in here for queue_key in at[id(receipt)]]
             self._wait(self._durability.when_safe_here, here, safe_here, len(safe_here))
             receipts, count = them, count - len(safe_here)
         if receipts:
-            self._wait(self._durability.when_safe, receipts, places, count)
+            self._wait(self._durability.when_safe, receipts, stored_at, count)
 
     def _wait(
         self,
         when: Callable[[int, WhenSafe], None],
         receipts: list[Receipt],
-        places: Places,
+        stored_at: Stored,
         count: int,
     ) -> None:
         self._unsettled += count
-        end = places[-1].log_offset + places[-1].size
-        when(end, partial(self._settle, receipts, places, count))
+        end = stored_at[-1].log_offset + stored_at[-1].size
+        when(end, partial(self._settle, receipts, stored_at, count))
 
     def _settle(
-        self, receipts: list[Receipt], places: Places, count: int, error: OnelogError | None
+        self, receipts: list[Receipt], stored_at: Stored, count: int, error: OnelogError | None
     ) -> None:
         self._unsettled -= count
         if error is None or isinstance(error, UNCONFIRMED):
-            _answer(receipts, places, error)
+            _answer(receipts, stored_at, error)
         else:
             self._refuse(receipts, error, count)
 
@@ -573,8 +577,8 @@ class Writer:
             for message in messages:
                 for topic in message.extra_queues:
                     self._waiting.arrived(topic, queue_id_of(topic, message.queue_id))
-        for told in self.stored:
-            told(messages, appended)
+        for on_accounted in self.stored:
+            on_accounted(messages, appended)
 
     def _account_runs(self, runs: Sequence[NewRun], appended: Sequence[AppendedRun]) -> None:
         totals, bucket = self._stats.totals, self._stats.topic_put.newest
@@ -585,8 +589,8 @@ class Writer:
             _add(bucket, run.topic, count, where.size, count)
             if self._waiting.keys and not self._store.gated:
                 self._waiting.arrived(run.topic, run.queue_id)
-        for told in self.stored:
-            told(runs, appended)
+        for on_accounted in self.stored:
+            on_accounted(runs, appended)
 
 
 def _count(messages: Sequence[NewMessage | NewRun]) -> int:
@@ -613,27 +617,27 @@ def _add(bucket: Bucket, topic: str, copies: int, size: int, times: int) -> None
         cell[2] += times
 
 
-def _places_of(receipts: list[Receipt], places: Places) -> Iterator[Places]:
+def _offsets_of(receipts: list[Receipt], stored_at: Stored) -> Iterator[Stored]:
     """Of each receipt the places that it is about."""
     at = 0
     for _, _, count in receipts:
-        yield places[at : at + (count or 1)]
+        yield stored_at[at : at + (count or 1)]
         at += count or 1
 
 
-def _answer(receipts: list[Receipt], places: Places | None, error: OnelogError | None) -> None:
+def _answer(receipts: list[Receipt], stored_at: Stored | None, error: OnelogError | None) -> None:
     at = 0
     for on_stored, token, count in receipts:
         if on_stored is nobody:
             at += count or 1
             continue
-        if places is None:
+        if stored_at is None:
             where: object = None
         elif count:
-            where = places[at : at + count]
+            where = stored_at[at : at + count]
             at += count
         else:
-            where = places[at]
+            where = stored_at[at]
             at += 1
         try:
             on_stored(token, where, error)

@@ -61,8 +61,8 @@ class Pattern:
 
 
 def _reason(error: Exception) -> str:
-    told = error.args[0] if error.args else error
-    text = told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told)
+    reason = error.args[0] if error.args else error
+    text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
     if "perl operator" in text or "escape sequence" in text:
         text += " (look-ahead, look-behind and references to groups are not served)"
     return text

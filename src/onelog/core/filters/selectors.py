@@ -17,8 +17,8 @@ from typing import Any
 
 from onelog.core.filters.sql import (
     NOT,
+    Expression,
     Language,
-    Node,
     OperandError,
     Properties,
     Relation,
@@ -49,12 +49,12 @@ def compile_selector(text: str) -> Selector:
     return is_selected
 
 
-def _constant(value: str | float | None) -> Node:
-    return Node(lambda headers: value, value=value, literal=True)
+def _constant(value: str | float | None) -> Expression:
+    return Expression(lambda headers: value, value=value, literal=True)
 
 
-def _named(name: str) -> Node:
-    return Node(lambda headers: headers.get(name))
+def _named(name: str) -> Expression:
+    return Expression(lambda headers: headers.get(name))
 
 
 def _read(value: Any) -> int | float | None:
@@ -88,7 +88,7 @@ def _are_equal(left: Any, right: Any) -> bool | None:
     return None if one is None or other is None else one == other
 
 
-def _equal(left: Node, right: Node, negated: bool) -> Node:
+def _equal(left: Expression, right: Expression, negated: bool) -> Expression:
     first, second = left.evaluate, right.evaluate
 
     def equals(headers: Properties) -> bool | None:
@@ -98,7 +98,7 @@ def _equal(left: Node, right: Node, negated: bool) -> Node:
     return predicate(equals, left, right)
 
 
-def _ordered(left: Node, relation: Relation, right: Node) -> Node:
+def _ordered(left: Expression, relation: Relation, right: Expression) -> Expression:
     first, second = left.evaluate, right.evaluate
 
     def compares(headers: Properties) -> bool | None:
@@ -108,7 +108,7 @@ def _ordered(left: Node, relation: Relation, right: Node) -> Node:
     return predicate(compares, left, right)
 
 
-def _between(operand: Node, low: Node, high: Node, negated: bool) -> Node:
+def _between(operand: Expression, low: Expression, high: Expression, negated: bool) -> Expression:
     evaluates = [each.evaluate for each in (low, operand, high)]
 
     def is_between(headers: Properties) -> bool | None:
@@ -121,7 +121,7 @@ def _between(operand: Node, low: Node, high: Node, negated: bool) -> Node:
     return predicate(is_between, low, operand, high)
 
 
-def _one_of(operand: Node, choices: Sequence[Node], negated: bool) -> Node:
+def _one_of(operand: Expression, choices: Sequence[Expression], negated: bool) -> Expression:
     evaluate, others = operand.evaluate, [each.evaluate for each in choices]
 
     def is_one(headers: Properties) -> bool | None:
@@ -133,7 +133,9 @@ def _one_of(operand: Node, choices: Sequence[Node], negated: bool) -> Node:
     return predicate(is_one, operand, *choices, weight=len(choices))
 
 
-def _reckoned(left: Node, operation: Callable[[Any, Any], Any], right: Node) -> Node:
+def _reckoned(
+    left: Expression, operation: Callable[[Any, Any], Any], right: Expression
+) -> Expression:
     first, second = left.evaluate, right.evaluate
 
     def reckoned(headers: Properties) -> Any:
@@ -148,11 +150,11 @@ def _reckoned(left: Node, operation: Callable[[Any, Any], Any], right: Node) -> 
     return node(reckoned, left, right, weight=2)
 
 
-def _negative(operand: Node) -> Node:
+def _negative(operand: Expression) -> Expression:
     return _reckoned(_constant(0), operator.sub, operand)
 
 
-def _like(operand: Node, pattern: str, escape: str | None, negated: bool) -> Node:
+def _like(operand: Expression, pattern: str, escape: str | None, negated: bool) -> Expression:
     if escape is not None and len(escape) != 1:
         raise OperandError(f"ESCAPE takes one character, and not {escape!r}")
     evaluate, is_like = operand.evaluate, _compiled(pattern, escape)

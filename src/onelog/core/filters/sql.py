@@ -57,7 +57,7 @@ class OperandError(Exception):
     """Operands that an operator does not take. The parser adds where."""
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """What evaluating a part gives, if it gives anything, as far as that is known beforehand."""
 
     ANY = auto()
@@ -71,7 +71,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Expression:
     """A part of a condition. `value` is a constant's value or a property's name.
 
     `terms` is how many conditions are tested to evaluate it; a part that is evaluated twice counts
@@ -79,28 +79,30 @@ class Node:
     """
 
     evaluate: Evaluate
-    kind: Kind = Kind.ANY
+    kind: ValueKind = ValueKind.ANY
     value: Value = None
     literal: bool = False
     depth: int = 1
     terms: int = 0
 
 
-def node(evaluate: Evaluate, *parts: Node, kind: Kind = Kind.ANY, weight: int = 1) -> Node:
+def node(
+    evaluate: Evaluate, *parts: Expression, kind: ValueKind = ValueKind.ANY, weight: int = 1
+) -> Expression:
     """A node that evaluates these parts, and counts as `weight` conditions itself."""
     depth = 1 + max(part.depth for part in parts)
-    return Node(evaluate, kind, depth=depth, terms=weight + sum(part.terms for part in parts))
+    return Expression(evaluate, kind, depth=depth, terms=weight + sum(part.terms for part in parts))
 
 
-def predicate(evaluate: Evaluate, *parts: Node, weight: int = 1) -> Node:
+def predicate(evaluate: Evaluate, *parts: Expression, weight: int = 1) -> Expression:
     """A node that is true, false or unknown."""
-    return node(evaluate, *parts, kind=Kind.CONDITION, weight=weight)
+    return node(evaluate, *parts, kind=ValueKind.CONDITION, weight=weight)
 
 
 # What all languages mean alike: True, False, and everything else, which is unknown.
 
 
-def joined(conditions: Sequence[Node], decisive: bool) -> Node:
+def joined(conditions: Sequence[Expression], decisive: bool) -> Expression:
     """OR is decided by the first True, AND by the first False; else unknown if one is unknown."""
     tests = tuple(each.evaluate for each in conditions)
     other = not decisive
@@ -118,7 +120,7 @@ def joined(conditions: Sequence[Node], decisive: bool) -> Node:
     return predicate(all_or_any, *conditions, weight=0)
 
 
-def negation(condition: Node) -> Node:
+def negation(condition: Expression) -> Expression:
     """`NOT x`."""
     evaluate = condition.evaluate
 
@@ -129,7 +131,7 @@ def negation(condition: Node) -> Node:
     return predicate(not_, condition)
 
 
-def is_null(operand: Node, negated: bool) -> Node:
+def is_null(operand: Expression, negated: bool) -> Expression:
     """`x IS [NOT] NULL`."""
     evaluate = operand.evaluate
     return predicate(lambda properties: (evaluate(properties) is None) is not negated, operand)
@@ -155,24 +157,26 @@ class Language:
     """What counts for how many conditions, for error messages."""
     not_strength: int = SIGN
     in_takes_texts_only: bool = False
-    number: Callable[[str], Node]
-    text: Callable[[str], Node]
-    constant: Callable[[bool | None], Node]
-    named: Callable[[str], Node]
-    condition: Callable[[Node], Node]
+    number: Callable[[str], Expression]
+    text: Callable[[str], Expression]
+    constant: Callable[[bool | None], Expression]
+    named: Callable[[str], Expression]
+    condition: Callable[[Expression], Expression]
     """What a whole filter is made of."""
-    joined: Callable[[Sequence[Node], bool], Node]
+    joined: Callable[[Sequence[Expression], bool], Expression]
     """AND, decided by the first False, or OR, decided by the first True."""
-    negation: Callable[[Node], Node]
-    negative: Callable[[Node], Node]
-    is_null: Callable[[Node, bool], Node]
-    equal: Callable[[Node, Node, bool], Node]
-    ordered: Callable[[Node, Relation, Node], Node]
-    between: Callable[[Node, Node, Node, bool], Node]
-    one_of: Callable[[Node, Sequence[Node], bool], Node]
-    text_tests: Mapping[str, Callable[[Node, str, str | None, bool], Node]]
+    negation: Callable[[Expression], Expression]
+    negative: Callable[[Expression], Expression]
+    is_null: Callable[[Expression, bool], Expression]
+    equal: Callable[[Expression, Expression, bool], Expression]
+    ordered: Callable[[Expression, Relation, Expression], Expression]
+    between: Callable[[Expression, Expression, Expression, bool], Expression]
+    one_of: Callable[[Expression, Sequence[Expression], bool], Expression]
+    text_tests: Mapping[str, Callable[[Expression, str, str | None, bool], Expression]]
     """`x LIKE text [ESCAPE text]` and its like."""
-    arithmetic: Callable[[Node, Callable[[Any, Any], Any], Node], Node] | None = None
+    arithmetic: Callable[[Expression, Callable[[Any, Any], Any], Expression], Expression] | None = (
+        None
+    )
     strengths: dict[str, int] = field(init=False)
     """How strongly each word binds that stands between or after its operands."""
     keywords: frozenset[str] = field(init=False)
@@ -257,14 +261,14 @@ class _Parser:
         self._next = 0
         self._open = 0
 
-    def parse(self) -> Node:
+    def parse(self) -> Expression:
         """All of the condition."""
         found = self._parse(OR)
         if self._peek().kind != "end":
             raise self._expected("an operator or the end")
         return self._build(self._tokens[0], self._language.condition, found)
 
-    def _parse(self, strength_min: int) -> Node:
+    def _parse(self, strength_min: int) -> Expression:
         """What comes next, up to the first word that binds less than so."""
         left = self._operand(strength_min)
         strengths, most = self._language.strengths, SIGN
@@ -285,13 +289,13 @@ class _Parser:
             most = strength
         return left
 
-    def _chain(self, token: _Token, left: Node, strength: int) -> Node:
+    def _chain(self, token: _Token, left: Expression, strength: int) -> Expression:
         parts = [left, self._parse(strength + 1)]
         while self._take(token.kind):
             parts.append(self._parse(strength + 1))
         return self._build(token, self._language.joined, parts, token.kind == "OR")
 
-    def _equality(self, token: _Token, left: Node) -> Node:
+    def _equality(self, token: _Token, left: Expression) -> Expression:
         if token.kind == "IS":
             negated = self._take("NOT") is not None
             self._require("NULL", "NULL or NOT NULL")
@@ -299,7 +303,7 @@ class _Parser:
         right = self._parse(COMPARISON)
         return self._build(token, self._language.equal, left, right, token.kind != "=")
 
-    def _comparison(self, token: _Token, left: Node) -> Node:
+    def _comparison(self, token: _Token, left: Expression) -> Expression:
         language = self._language
         if token.kind in ORDERS:
             return self._build(token, language.ordered, left, ORDERS[token.kind], self._parse(SUM))
@@ -317,7 +321,7 @@ class _Parser:
         escape = self._text() if self._take("ESCAPE") else None
         return self._build(token, language.text_tests[token.kind], left, text, escape, negated)
 
-    def _choices(self) -> list[Node]:
+    def _choices(self) -> list[Expression]:
         self._require("(", "'('")
         choices = [self._choice()]
         while self._take(","):
@@ -325,18 +329,18 @@ class _Parser:
         self._require(")", "',' or ')'")
         return choices
 
-    def _choice(self) -> Node:
+    def _choice(self) -> Expression:
         if self._language.in_takes_texts_only:
             return self._language.text(self._text())
         return self._parse(SUM)
 
-    def _operand(self, strength_min: int) -> Node:
+    def _operand(self, strength_min: int) -> Expression:
         language = self._language
         if language.not_strength < SIGN:
             return self._loosely_negated(strength_min)
         return self._signed("+", "-", "NOT")
 
-    def _loosely_negated(self, strength_min: int) -> Node:
+    def _loosely_negated(self, strength_min: int) -> Expression:
         """What is negated as a whole comparison, by any number of NOTs."""
         count, token = 0, self._peek()
         while strength_min <= NOT and self._take("NOT"):
@@ -349,7 +353,7 @@ class _Parser:
             found = self._build(token, self._language.negation, found)
         return found
 
-    def _signed(self, *kinds: str) -> Node:
+    def _signed(self, *kinds: str) -> Expression:
         signs = []
         while token := self._take(*kinds):
             signs.append(token)
@@ -361,7 +365,7 @@ class _Parser:
                 found = self._build(sign, self._language.negative, found)
         return found
 
-    def _primary(self) -> Node:
+    def _primary(self) -> Expression:
         language = self._language
         token = self._take("name", "number", "text", "(", *_CONSTANTS)
         if token is None:
@@ -413,7 +417,9 @@ class _Parser:
         found = "the end" if token.kind == "end" else f"{token.text:.40}"
         return FilterSyntaxError(f"at character {token.at + 1}: expected {expected}, found {found}")
 
-    def _build(self, token: _Token, make: Callable[..., Node], *operands: object) -> Node:
+    def _build(
+        self, token: _Token, make: Callable[..., Expression], *operands: object
+    ) -> Expression:
         """A node; if the operands do not fit, the error names the operator and its place."""
         try:
             made = make(*operands)

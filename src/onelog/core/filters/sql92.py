@@ -29,12 +29,12 @@ from typing import Any
 
 from onelog.core.filters.sql import (
     Evaluate,
-    Kind,
+    Expression,
     Language,
-    Node,
     OperandError,
     Relation,
     Value,
+    ValueKind,
     is_null,
     joined,
     negation,
@@ -70,61 +70,61 @@ def compile_sql(expression: str) -> Predicate:
     return matches
 
 
-_TEXTS = (Kind.PROPERTY, Kind.TEXT)
-_NUMBERS = (Kind.INT, Kind.LONG, Kind.DOUBLE)
+_TEXTS = (ValueKind.PROPERTY, ValueKind.TEXT)
+_NUMBERS = (ValueKind.INT, ValueKind.LONG, ValueKind.DOUBLE)
 
 
-def _literal(kind: Kind, value: Value) -> Node:
-    return Node(lambda properties: value, kind, value, literal=True)
+def _literal(kind: ValueKind, value: Value) -> Expression:
+    return Expression(lambda properties: value, kind, value, literal=True)
 
 
-def _number(text: str) -> Node:
+def _number(text: str) -> Expression:
     """A number: with point or exponent a double, otherwise an int, or a long if it must be."""
     digits = text.rstrip("lL")
     if not digits.isdigit():
         double = float(text)
         if math.isinf(double):
             raise OperandError("beyond the range of a double")
-        return _literal(Kind.DOUBLE, double)
+        return _literal(ValueKind.DOUBLE, double)
     whole = int(digits) if len(digits) < 20 else INT64_MAX + 1
     if whole > INT64_MAX:
         raise OperandError("beyond the range of a long")
-    return _literal(Kind.INT if whole <= INT32_MAX else Kind.LONG, whole)
+    return _literal(ValueKind.INT if whole <= INT32_MAX else ValueKind.LONG, whole)
 
 
-def _named(name: str) -> Node:
-    return Node(lambda properties: properties.get(name), Kind.PROPERTY, name)
+def _named(name: str) -> Expression:
+    return Expression(lambda properties: properties.get(name), ValueKind.PROPERTY, name)
 
 
-def _negative(operand: Node) -> Node:
+def _negative(operand: Expression) -> Expression:
     """`-x`: the negative of a number, and nothing for everything else (also for properties)."""
     if isinstance(operand.value, int | float) and operand.kind in _NUMBERS:
         value = -operand.value
-        return Node(lambda properties: value, operand.kind, value)
+        return Expression(lambda properties: value, operand.kind, value)
     evaluate = operand.evaluate
 
     def nothing(properties: Properties) -> None:
         evaluate(properties)  # It may fail, and then so must this.
 
-    return node(nothing, operand, kind=Kind.NOTHING)
+    return node(nothing, operand, kind=ValueKind.NOTHING)
 
 
-def _condition(operand: Node) -> Node:
+def _condition(operand: Expression) -> Expression:
     """The operand as a condition. A bare property is one, though it is never true."""
-    if operand.kind is Kind.CONDITION:
+    if operand.kind is ValueKind.CONDITION:
         return operand
-    if operand.kind is not Kind.PROPERTY:
+    if operand.kind is not ValueKind.PROPERTY:
         raise OperandError("this is a value, where a condition is needed")
     name = str(operand.value)
     return predicate(lambda properties: False if name in properties else None, operand)
 
 
-def _joined(operands: Sequence[Node], decisive: bool) -> Node:
+def _joined(operands: Sequence[Expression], decisive: bool) -> Expression:
     return joined([_condition(each) for each in operands], decisive)
 
 
-def _one_of(operand: Node, choices: Sequence[Node], negated: bool) -> Node:
-    if operand.kind is not Kind.PROPERTY:
+def _one_of(operand: Expression, choices: Sequence[Expression], negated: bool) -> Expression:
+    if operand.kind is not ValueKind.PROPERTY:
         raise OperandError("only a property can be looked for by IN")
     name, known = str(operand.value), frozenset(each.value for each in choices)
 
@@ -137,11 +137,11 @@ def _one_of(operand: Node, choices: Sequence[Node], negated: bool) -> Node:
 
 def _text_test(
     has_part: Callable[[str, str], bool],
-    operand: Node,
+    operand: Expression,
     part: str,
     escape: str | None,
     negated: bool,
-) -> Node:
+) -> Expression:
     """`x CONTAINS 'part'` and its like. An absent property and an empty part are never a match."""
     evaluate = operand.evaluate
     is_text = operand.kind in _TEXTS
@@ -156,15 +156,15 @@ def _text_test(
     return predicate(has, operand, weight=weight)
 
 
-def _equal(left: Node, right: Node, negated: bool) -> Node:
+def _equal(left: Expression, right: Expression, negated: bool) -> Expression:
     for operand in (left, right):
         if operand.literal and operand.value is None:
             raise OperandError("NULL cannot be compared; write IS NULL or IS NOT NULL")
-    if left.literal and right.literal and left.kind is Kind.CONDITION is not right.kind:
+    if left.literal and right.literal and left.kind is ValueKind.CONDITION is not right.kind:
         raise OperandError("TRUE and FALSE cannot be compared with a number or a text")
-    if left.kind is Kind.PROPERTY and right.kind is Kind.TEXT:
+    if left.kind is ValueKind.PROPERTY and right.kind is ValueKind.TEXT:
         equals = _property_is(str(left.value), right.value)
-    elif left.kind is Kind.PROPERTY and right.kind in _NUMBERS:
+    elif left.kind is ValueKind.PROPERTY and right.kind in _NUMBERS:
         equals = _property_to_number(left, operator.eq, right)
     else:
         equals = _values_are_equal(left, right)
@@ -172,7 +172,7 @@ def _equal(left: Node, right: Node, negated: bool) -> Node:
     return negation(found) if negated else found
 
 
-def _values_are_equal(left: Node, right: Node) -> Evaluate:
+def _values_are_equal(left: Expression, right: Expression) -> Evaluate:
     first, second = left.evaluate, right.evaluate
     compare = _comparison(left.kind, right.kind)
 
@@ -185,15 +185,15 @@ def _values_are_equal(left: Node, right: Node) -> Evaluate:
     return equals
 
 
-def _ordered(left: Node, relation: Relation, right: Node) -> Node:
+def _ordered(left: Expression, relation: Relation, right: Expression) -> Expression:
     """`x < y` and its like. Only numbers have an order."""
     for operand in (left, right):
-        if operand.kind is Kind.TEXT or operand.kind is Kind.CONDITION:
+        if operand.kind is ValueKind.TEXT or operand.kind is ValueKind.CONDITION:
             raise OperandError("only numbers and properties have an order")
-    if left.kind is Kind.PROPERTY and right.kind in _NUMBERS:
+    if left.kind is ValueKind.PROPERTY and right.kind in _NUMBERS:
         return predicate(_property_to_number(left, relation, right), left, right)
     first, second = left.evaluate, right.evaluate
-    texts = left.kind is Kind.PROPERTY is right.kind
+    texts = left.kind is ValueKind.PROPERTY is right.kind
     compare = _compare_as_doubles if texts else _comparison(left.kind, right.kind)
 
     def compares(properties: Properties) -> bool | None:
@@ -206,7 +206,7 @@ def _ordered(left: Node, relation: Relation, right: Node) -> Node:
     return predicate(compares, left, right)
 
 
-def _between(operand: Node, low: Node, high: Node, negated: bool) -> Node:
+def _between(operand: Expression, low: Expression, high: Expression, negated: bool) -> Expression:
     if negated:
         outside = _ordered(operand, operator.lt, low), _ordered(operand, operator.gt, high)
         return joined(outside, True)
@@ -225,7 +225,7 @@ def _property_is(name: str, wanted: Value) -> Evaluate:
     return is_
 
 
-def _property_to_number(left: Node, relation: Relation, right: Node) -> Evaluate:
+def _property_to_number(left: Expression, relation: Relation, right: Expression) -> Evaluate:
     """A property against a constant number: what most filters are, so it has its own closures."""
     name, wanted, read = str(left.value), right.value, _READ[right.kind]
 
@@ -237,10 +237,10 @@ def _property_to_number(left: Node, relation: Relation, right: Node) -> Evaluate
         text = properties.get(name)
         return None if text is None else relation(_compare_doubles(read(text), wanted), 0)
 
-    return compares_double if right.kind is Kind.DOUBLE else compares_whole
+    return compares_double if right.kind is ValueKind.DOUBLE else compares_whole
 
 
-def _comparison(left: Kind, right: Kind) -> Compare:
+def _comparison(left: ValueKind, right: ValueKind) -> Compare:
     """How two values of these kinds compare: negative, zero or positive, as in Java."""
     if left in _TEXTS and right in _NUMBERS:
         read, same = _READ[right], _comparison(right, right)
@@ -249,10 +249,10 @@ def _comparison(left: Kind, right: Kind) -> Compare:
         read, same = _READ[left], _comparison(left, left)
         return lambda a, b: same(a, read(b))
     if left in _NUMBERS and right in _NUMBERS:
-        return _compare_doubles if Kind.DOUBLE in (left, right) else _compare_plain
-    if left in _TEXTS and right is Kind.CONDITION:
+        return _compare_doubles if ValueKind.DOUBLE in (left, right) else _compare_plain
+    if left in _TEXTS and right is ValueKind.CONDITION:
         return lambda a, b: _compare_plain(len(a) == 4 and a.lower() == "true", b)
-    if left is Kind.CONDITION and right in _TEXTS:
+    if left is ValueKind.CONDITION and right in _TEXTS:
         return _compare_condition_to_text
     if left is right or (left in _TEXTS and right in _TEXTS):
         return _compare_plain
@@ -318,10 +318,10 @@ def _read_double(text: str) -> float:
         return -math.inf if found[3].startswith("-") else math.inf
 
 
-_READ: dict[Kind, Callable[[str], int | float]] = {
-    Kind.INT: partial(_read_whole, INT32_MAX),
-    Kind.LONG: partial(_read_whole, INT64_MAX),
-    Kind.DOUBLE: _read_double,
+_READ: dict[ValueKind, Callable[[str], int | float]] = {
+    ValueKind.INT: partial(_read_whole, INT32_MAX),
+    ValueKind.LONG: partial(_read_whole, INT64_MAX),
+    ValueKind.DOUBLE: _read_double,
 }
 
 LANGUAGE = Language(
@@ -342,8 +342,8 @@ LANGUAGE = Language(
     "IN takes many values of one property",
     in_takes_texts_only=True,
     number=_number,
-    text=partial(_literal, Kind.TEXT),
-    constant=partial(_literal, Kind.CONDITION),
+    text=partial(_literal, ValueKind.TEXT),
+    constant=partial(_literal, ValueKind.CONDITION),
     named=_named,
     condition=_condition,
     joined=_joined,

@@ -32,18 +32,18 @@ LEASES_FILE = "onelog-leases.json"
 TABLE = "leases"
 _TROUBLE_MS = 1_000
 
-Place = tuple[str, str, int]
+LeaseKey = tuple[str, str, int]
 """Group, topic and queue id."""
 WhenRecorded = Callable[[OnelogError | None], None]
 
 
-def place_key(queue: QueueLeases) -> str:
+def record_key(queue: QueueLeases) -> str:
     """The table's key of a queue."""
     return f"{join_key(queue.topic, queue.group)}@{queue.queue_id}"
 
 
-def place_of(key: str) -> Place:
-    """The inverse of `place_key`."""
+def lease_key_of(key: str) -> LeaseKey:
+    """The inverse of `record_key`."""
     names, _, queue_id = key.rpartition("@")
     topic, group = split_key(names)
     return group, topic, int(queue_id)
@@ -79,7 +79,7 @@ class LeaseJournal(Generic[Queue]):
     def __post_init__(self) -> None:
         self._changed: dict[Queue, None] = {}
         self._gone: dict[str, None] = {}
-        self._told: list[WhenRecorded] = []
+        self._callbacks: list[WhenRecorded] = []
         self._unsafe: list[WhenSafe] = []
         """Who is told when that is as safe as a message."""
         self._tick_begun = self._has_joined = False
@@ -107,7 +107,7 @@ class LeaseJournal(Generic[Queue]):
     def when_recorded(self, callback: WhenRecorded) -> None:
         """Call back once everything that changed so far is in the log, or cannot be written."""
         if self._tick_begun:
-            self._told.append(callback)
+            self._callbacks.append(callback)
         else:
             callback(None)
 
@@ -174,7 +174,7 @@ class LeaseJournal(Generic[Queue]):
     def _settle(self, gone: list[str], changed: list[Queue], error: OnelogError | None) -> None:
         """This much is recorded: tell everybody."""
         # What is called from here on may change leases again: that is another tick.
-        told, self._told = self._told, []
+        callbacks, self._callbacks = self._callbacks, []
         unsafe, self._unsafe = self._unsafe, []
         self._tick_begun = False
         for key in gone:
@@ -184,7 +184,7 @@ class LeaseJournal(Generic[Queue]):
             queue.recorded()
         for queue in changed:
             self._on_recorded(queue)
-        _tell_all(told, error)
+        _tell_all(callbacks, error)
         if unsafe and error is None:
             self._when_durable(partial(_tell_all, unsafe))
         else:

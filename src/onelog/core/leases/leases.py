@@ -30,16 +30,23 @@ import msgspec
 from onelog.clock import Clock
 from onelog.core.catalog.groups import Groups
 from onelog.core.catalog.topics import TopicConfig, Topics
-from onelog.core.cursors.looks import Lack
+from onelog.core.cursors.cold_reads import ColdReads
 from onelog.core.cursors.offsets import Offsets
+from onelog.core.cursors.pending_reads import Missing
 from onelog.core.cursors.reading import QueueReader
-from onelog.core.cursors.warming import Warming
 from onelog.core.durable.deadlines import Deadlines, Schedule
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Part, Tables, in_parts
-from onelog.core.durable.waiting import Waiting
+from onelog.core.durable.waiting import OpenWaits
 from onelog.core.durable.writer import Writer
-from onelog.core.leases.journal import TABLE, LeaseJournal, Place, WhenRecorded, place_key, place_of
+from onelog.core.leases.journal import (
+    TABLE,
+    LeaseJournal,
+    LeaseKey,
+    WhenRecorded,
+    lease_key_of,
+    record_key,
+)
 from onelog.core.leases.queue import (
     IN_ORDER,
     IN_PLACE,
@@ -47,8 +54,8 @@ from onelog.core.leases.queue import (
     STEP_LEASES,
     Handout,
     Outcome,
-    Policy,
     QueueLeases,
+    ReturnPolicy,
     check_lease_time,
 )
 from onelog.core.leases.stored import StoredSupply
@@ -98,35 +105,35 @@ class Leases:
     _offsets: Offsets
     _reader: QueueReader
     _writer: Writer
-    _waiting: Waiting
+    _waiting: OpenWaits
     _clock: Clock
     _schedule: Schedule
-    _warming: Warming
+    _cold_reads: ColdReads
     _when_durable: Callable[[WhenSafe], None]
     queue_leases_max: int = QUEUE_LEASES_MAX
     group_leases_max: int = GROUP_LEASES_MAX
 
     def __post_init__(self) -> None:
-        self.policies: dict[int, Policy] = {
+        self.policies: dict[int, ReturnPolicy] = {
             each.number: each for each in (IN_PLACE, IN_ORDER, *SHARED.values())
         }
         """Those of protocols are added before `open`; an unknown one is as IN_PLACE."""
         schedule = self._schedule
         self._journal: LeaseJournal[QueueLeases] = LeaseJournal(
-            self._tables, self._writer, schedule, self._when_durable, self._recorded, place_key
+            self._tables, self._writer, schedule, self._when_durable, self._recorded, record_key
         )
         self._supply = Supply(self._store, self._reader)
         self._stored_supply = StoredSupply(self._store, self._reader)
         self._seen_ms = 0
         self._deadlines: Deadlines[Handout] = Deadlines(self._clock, schedule, self._expire)
-        self._queues: dict[Place, QueueLeases] = {}
+        self._queues: dict[LeaseKey, QueueLeases] = {}
         self._counts: dict[str, int] = {}
         self._freed: set[QueueLeases] = set()
         self._frees = 0
         self._floor_ms = 0
         self._expiring = Job("ending leases")
         self._is_closed = False
-        self._unsettled: set[Place] | None = None
+        self._unsettled: set[LeaseKey] | None = None
         """Of a follower: queues with changes of the master that nobody has asked for yet."""
         self._topics.on_change.append(self._topic_changed)
         self._offsets.on_move.append(self._group_moved)
@@ -135,16 +142,16 @@ class Leases:
 
     def apply(self, key: str, value: Any) -> None:
         """Make one recorded change, while the log is replayed."""
-        place = place_of(key)
+        lease_key = lease_key_of(key)
         if value is None:
-            self._queues.pop(place, None)
+            self._queues.pop(lease_key, None)
             return
-        queue = self._queues.get(place)
+        queue = self._queues.get(lease_key)
         if queue is None:
-            queue = self._queues[place] = QueueLeases(*place)
+            queue = self._queues[lease_key] = QueueLeases(*lease_key)
         queue.apply(value, self.policies)
         if self._unsettled is not None:
-            self._unsettled.add(place)
+            self._unsettled.add(lease_key)
 
     def parts(self) -> Iterator[Part]:
         """Every lease, and every place from which a group goes on; a pause after many leases."""
@@ -154,9 +161,9 @@ class Leases:
             for _, queue in part:
                 for state in queue.state_in_steps():
                     if isinstance(state, dict):
-                        found[place_key(queue)] = state
+                        found[record_key(queue)] = state
                     else:
-                        yield state and [msgspec.json.encode(place_key(queue)) + b":", *state]
+                        yield state and [msgspec.json.encode(record_key(queue)) + b":", *state]
                 leases += len(queue.out) + len(queue.ready)
                 if leases >= STEP_LEASES:
                     yield found
@@ -167,12 +174,14 @@ class Leases:
 
     def open(self) -> None:
         """Everything is remembered: let time go on for it."""
-        for place, queue in list(self._queues.items()):
+        for lease_key, queue in list(self._queues.items()):
             if not (self._groups.is_there(queue.group) and self._topics.is_there(queue.topic)):
-                del self._queues[place]
+                del self._queues[lease_key]
                 continue
             end = int(self._store.max_offset(queue.topic, queue.queue_id))
-            is_cut = queue.next > end or any(place > end for place, _ in queue.back.values())
+            is_cut = queue.next > end or any(
+                lease_key > end for lease_key, _ in queue.back.values()
+            )
             if is_cut:
                 self._come_back(queue, end)
             queue.settle()
@@ -191,7 +200,7 @@ class Leases:
             for popped_ms in (*queue.ready.values(), *queue.early.values()):
                 self._raise_floor(popped_ms)
             self._counts[queue.group] = self._counts.get(queue.group, 0) + len(queue.out)
-            position = self._offsets.get(*place)
+            position = self._offsets.get(*lease_key)
             if position is not None and position > queue.cursor:
                 self._move_queue(queue, position)
             else:
@@ -223,8 +232,8 @@ class Leases:
     def catch_up(self) -> None:
         """Of a follower: before leases are asked for, put in order what the master has changed."""
         assert self._unsettled is not None
-        for place in self._unsettled:
-            queue = self._queues.get(place)
+        for lease_key in self._unsettled:
+            queue = self._queues.get(lease_key)
             if queue is not None:
                 queue.settle()
                 for handout in dict.fromkeys(queue.out.values()):
@@ -324,11 +333,11 @@ class Leases:
         """The queue's leases, following the group if somebody moved it."""
         if self._offsets.has_resets:
             self._offsets.take_reset(group, topic, queue_id)
-        place = (group, topic, queue_id)
-        queue = self._queues.get(place)
+        lease_key = (group, topic, queue_id)
+        queue = self._queues.get(lease_key)
         if queue is None:
             self._groups.require(group)  # Leases of a group that is not there end with a restart.
-            queue = self._queues[place] = QueueLeases(group, topic, queue_id)
+            queue = self._queues[lease_key] = QueueLeases(group, topic, queue_id)
         elif self._offsets.get(group, topic, queue_id) == queue.committed:
             return queue
         self._move_queue(queue, self._position(group, topic, queue_id, from_last))
@@ -344,11 +353,11 @@ class Leases:
         stamp: int,
         *,
         cold_ok: bool = False,
-    ) -> LeasedPart | Lack:
+    ) -> LeasedPart | Missing:
         """Hand out messages of one queue: first those that came back, then unread ones.
 
-        Several queues may be taken from under one `stamp`. An inner batch goes out whole. A `Lack`
-        says that nothing was taken, because records are cold or filters have no time.
+        Several queues may be taken from under one `stamp`. An inner batch goes out whole. A
+        `Missing` says that nothing was taken, because records are cold or filters have no time.
         """
         queue = self._queue(request.group, topic, queue_id, request.from_last)
         if queue.out and request.policy.in_order:
@@ -378,7 +387,7 @@ class Leases:
                     request, topic, queue_id, count_max, bytes_max, stamp, cold_ok=cold_ok
                 )
         if found.cold or found.later:
-            return Lack(found.cold, found.later)
+            return Missing(found.cold, found.later)
         return LeasedPart(topic, queue_id)
 
     def _room(self, queue: QueueLeases) -> int:
@@ -473,7 +482,7 @@ class Leases:
         old = self._find(group, topic, queue_id, offset, handle)
         in_order = old.policy.in_order
         if after_ms:
-            self._lease_in_the_dark(old, offset, after_ms, IN_ORDER if in_order else IN_PLACE)
+            self._hide_until(old, offset, after_ms, IN_ORDER if in_order else IN_PLACE)
         else:
             end = self._store.max_offset(topic, queue_id)
             self._give_back(old, offset, int(end) if to_back and not in_order else None)
@@ -481,10 +490,16 @@ class Leases:
     def reject(self, group: str, topic: str, queue_id: int, offset: int, handle: int) -> None:
         """The message is useless: it goes where its policy sends such, within a tick of time."""
         old = self._find(group, topic, queue_id, offset, handle)
-        self._lease_in_the_dark(old, offset, 0, old.policy, is_rejected=True)
+        self._hide_until(old, offset, 0, old.policy, is_rejected=True)
 
-    def _lease_in_the_dark(
-        self, old: Handout, offset: int, after_ms: int, policy: Policy, *, is_rejected: bool = False
+    def _hide_until(
+        self,
+        old: Handout,
+        offset: int,
+        after_ms: int,
+        policy: ReturnPolicy,
+        *,
+        is_rejected: bool = False,
     ) -> None:
         """Lease a message under a handle that nobody is told."""
         queue, handle = old.queue, max(self.stamp(), old.popped_ms + 1)
@@ -536,30 +551,30 @@ class Leases:
     def begin(self, group: str, topic: str, queue_id: int, start: Callable[[], int]) -> None:
         """See to it that the group is somewhere in a queue; at `start`, if it never was."""
         if self._offsets.get(group, topic, queue_id) is None:
-            place = (group, topic, queue_id)
-            queue = self._queues.get(place)
+            lease_key = (group, topic, queue_id)
+            queue = self._queues.get(lease_key)
             if queue is None:
                 self._groups.require(group)
-                queue = self._queues[place] = QueueLeases(*place)
+                queue = self._queues[lease_key] = QueueLeases(*lease_key)
             queue.committed = None
             self._move_queue(queue, start())
 
     def settle(
         self,
-        place: Place,
+        lease_key: LeaseKey,
         holder: str,
         outcomes: Sequence[tuple[range, Outcome]],
         invisible_ms: int,
     ) -> None:
         """What became of messages that `holder` has; `LeaseNotFoundError`, and nothing is changed,
         if it does not have one of them. Ranges do not overlap; what is kept, is kept so long."""
-        queue = self._queues.get(place)
+        queue = self._queues.get(lease_key)
         out = {} if queue is None else queue.out
         for offsets, _ in outcomes:
             for offset in offsets:
                 handout = out.get(offset)
                 if handout is None or handout.attempt_id != holder:
-                    group, topic, queue_id = place
+                    group, topic, queue_id = lease_key
                     raise LeaseNotFoundError(
                         f"{holder} does not have message {offset} of queue {queue_id} of topic "
                         f"{topic} for group {group}: it is done, or its time was up"
@@ -595,7 +610,7 @@ class Leases:
 
     def release_held(self, group: str, holder: str) -> None:
         """The holder is gone: what it has may be had again, as if it had not been given."""
-        for queue in [queue for place, queue in self._queues.items() if place[0] == group]:
+        for queue in [queue for lease_key, queue in self._queues.items() if lease_key[0] == group]:
             held = [
                 (offset, handout)
                 for offset, handout in queue.out.items()
@@ -624,9 +639,9 @@ class Leases:
                 for handout in due
                 if handout.move is not None
                 for offset in handout.still_out()
-                if (at := self._supply.place(handout.queue, offset)) is not None
+                if (at := self._supply.entry_at(handout.queue, offset)) is not None
             ]
-            if not self._warming.is_ready(places, lambda: self._expire(due)):
+            if not self._cold_reads.is_ready(places, lambda: self._expire(due)):
                 return
             self._end_leases(due)
         if self._expiring.failed:
@@ -761,14 +776,14 @@ class Leases:
 
     def forget_topic(self, name: str) -> None:
         """The topic is gone."""
-        for place in [place for place in self._queues if place[1] == name]:
-            queue = self._queues.pop(place)
+        for lease_key in [lease_key for lease_key in self._queues if lease_key[1] == name]:
+            queue = self._queues.pop(lease_key)
             self._clear(queue, 0)
             self._freed.discard(queue)
             self._journal.gone(queue)
 
 
-def _single(handout: Handout, offset: int, due_ms: int, policy: Policy) -> Handout:
+def _single(handout: Handout, offset: int, due_ms: int, policy: ReturnPolicy) -> Handout:
     is_rejected = handout.is_rejected and policy is handout.policy
     return Handout(
         handout.queue, handout.popped_ms, due_ms, policy, None, (offset,), is_rejected=is_rejected

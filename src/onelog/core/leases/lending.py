@@ -2,7 +2,8 @@
 
 A request names the queues to look into, in the order that its protocol wants. What is found is
 leased, all of it under one handle, and told when that is recorded. Where there is nothing, the
-request is held (see `looks`): until something arrives in a queue that it waits for, or comes back.
+request is held (see `pending_reads`): until something arrives in a queue that it waits for, or
+comes back.
 
 Invariant: `on_leased` is called exactly once, with what was leased or the error that kept it from
 being; never, if the owner goes before something was found.
@@ -15,8 +16,8 @@ from typing import Any, NamedTuple
 
 from onelog.clock import Clock
 from onelog.config import BrokerConfig
-from onelog.core.cursors.looks import Hold, Lack, Look, Looks
-from onelog.core.durable.waiting import Waiting
+from onelog.core.cursors.pending_reads import Hold, Missing, PendingRead, PendingReads
+from onelog.core.durable.waiting import OpenWaits
 from onelog.core.leases.leases import LeasedPart, Leases, wait_topic
 from onelog.core.leases.queue import check_lease_time
 from onelog.core.leases.supply import LeaseRequest
@@ -50,14 +51,14 @@ class Lending:
     """Leases messages to members of groups."""
 
     leases: Leases
-    looks: Looks
-    waiting: Waiting
+    pending_reads: PendingReads
+    waiting: OpenWaits
     stats: Stats
     clock: Clock
     settings: Callable[[], BrokerConfig]
 
     def __post_init__(self) -> None:
-        self._looked: dict[Hashable, tuple[int, int]] = {}
+        self._read: dict[Hashable, tuple[int, int]] = {}
         """Where nothing was found for whom, and when that was."""
 
     def lease(
@@ -72,7 +73,7 @@ class Lending:
         until_ms = self.clock.now_ms() + wait_ms
         find, hold = partial(self._find, request), partial(self._hold, request)
         answer = partial(self._answer, on_leased, token)
-        self.looks.make(Look(find, hold, answer, owner, until_ms), last=wait_ms <= 0)
+        self.pending_reads.make(PendingRead(find, hold, answer, owner, until_ms), last=wait_ms <= 0)
 
     def _answer(
         self, on_leased: OnLeased, token: Any, found: Leased | OnelogError, is_refused: bool
@@ -84,7 +85,7 @@ class Lending:
         else:
             on_leased(token, found)
 
-    def _find(self, request: LeaseRequest, cold_ok: bool, last: bool) -> Leased | Lack:
+    def _find(self, request: LeaseRequest, cold_ok: bool, last: bool) -> Leased | Missing:
         """Lease what is there now."""
         leases, subscription = self.leases, request.subscription
         check_lease_time(request.invisible_ms)
@@ -110,7 +111,7 @@ class Lending:
                 except (TooManyLeasesError, StoreFailedError) as error:
                     trouble = error.with_traceback(None)
                     continue
-                if isinstance(part, Lack):
+                if isinstance(part, Missing):
                     cold += part.cold
                     if part.later:
                         later, count = True, 0
@@ -127,16 +128,16 @@ class Lending:
         if parts or (left and not request.count_max):
             return Leased(stamp, parts, left)
         if cold:
-            return Lack(cold)
+            return Missing(cold)
         if trouble is not None:
             raise trouble
         if later:
-            return Lack(later=True)
-        return Leased(stamp, (), left) if last else Lack()
+            return Missing(later=True)
+        return Leased(stamp, (), left) if last else Missing()
 
     # -- waiting -------------------------------------------------------------------------------
 
-    def _hold(self, request: LeaseRequest, _: Lack) -> Hold | None:
+    def _hold(self, request: LeaseRequest, _: Missing) -> Hold | None:
         """What a request waits for that found nothing; None if too many do already."""
         group, keys = request.group, request.keys
         if self.held(group, *keys[0]) >= HELD_MAX:
@@ -152,16 +153,16 @@ class Lending:
         """Whether to look again. Of a thousand members that wait, most learn it from the first."""
         like = (request.group, request.keys, request.attempt_id)
         moment = self.leases.moment
-        if self._looked.get(like) == moment and not request.committed:
+        if self._read.get(like) == moment and not request.committed:
             return False  # What is committed may be more without anything that has come.
         try:
             found = self.has_messages(request)
         except OnelogError:
             return True  # The topic is gone, say: the request will hear of it.
         if not found:
-            if len(self._looked) >= _LOOKED_MAX:
-                self._looked.clear()
-            self._looked[like] = moment
+            if len(self._read) >= _LOOKED_MAX:
+                self._read.clear()
+            self._read[like] = moment
         return found
 
     def has_messages(self, request: LeaseRequest) -> bool:

@@ -57,7 +57,7 @@ Move = Callable[[str, str, Message, int], NewMessage | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Policy:
+class ReturnPolicy:
     """Where messages go whose leases end without an acknowledgement; protocols have their own."""
 
     number: int
@@ -85,9 +85,9 @@ class Outcome(enum.Enum):
     """It did not get there: as if it had not been handed out."""
 
 
-IN_PLACE = Policy(1)
-IN_ORDER = Policy(2, in_order=True)
-SHARED = {most: Policy(10 + most, False, None, None, most, True) for most in range(2, 11)}
+IN_PLACE = ReturnPolicy(1)
+IN_ORDER = ReturnPolicy(2, in_order=True)
+SHARED = {most: ReturnPolicy(10 + most, False, None, None, most, True) for most in range(2, 11)}
 """Of share groups, by how often a message is delivered: a member has it until the broker ends."""
 _OWN_PLACE = 1 << 62
 """The turn of what stands at its own offset: behind what was put to the back there."""
@@ -106,7 +106,7 @@ class Handout:
         queue: "QueueLeases",
         popped_ms: int,
         due_ms: int,
-        policy: Policy,
+        policy: ReturnPolicy,
         attempt_id: str | None,
         offsets: tuple[int, ...],
         *,
@@ -242,10 +242,10 @@ class QueueLeases:
         self.ready[offset] = popped_ms
         if is_counted:
             self.times[offset] = self.times.get(offset, 0) + 1
-        heapq.heappush(self._heap, self._place(offset))
+        heapq.heappush(self._heap, self._heap_entry(offset))
         self.changed.add(offset)
 
-    def _place(self, offset: int) -> tuple[int, int, int]:
+    def _heap_entry(self, offset: int) -> tuple[int, int, int]:
         """Where a ready message stands among the others."""
         return (*self.back.get(offset, (offset, _OWN_PLACE)), offset)
 
@@ -267,7 +267,7 @@ class QueueLeases:
     def put_back(self, offsets: Iterable[int]) -> None:
         """Offsets of `next_ready` were not handed out after all."""
         for offset in offsets:
-            heapq.heappush(self._heap, self._place(offset))
+            heapq.heappush(self._heap, self._heap_entry(offset))
 
     def move_to(self, offset: int) -> None:
         """Forget everything, and go on from `offset`."""
@@ -286,7 +286,9 @@ class QueueLeases:
         """Forget everything from `end` on; `settle` must follow."""
         for offset in [each for each in (*self.out, *self.ready, *self.early) if each >= end]:
             self.finish(offset)
-        self.back = {each: (min(place, end), turn) for each, (place, turn) in self.back.items()}
+        self.back = {
+            each: (min(position, end), turn) for each, (position, turn) in self.back.items()
+        }
         self.next = min(self.next, end)
 
     # -- records -------------------------------------------------------------------------------
@@ -365,14 +367,14 @@ class QueueLeases:
             value["t"] = counted
         return value
 
-    def apply(self, value: dict[str, Any], policies: Mapping[int, Policy]) -> None:
+    def apply(self, value: dict[str, Any], policies: Mapping[int, ReturnPolicy]) -> None:
         """Make a recorded change; `settle` must follow the last one."""
         if "w" in value:
             self.move_to(0)
         self.next = value["n"]
         for popped_ms, due_ms, number, attempt_id, offsets in value.get("o", ()):
             known = max(number, ~number)
-            policy = policies.get(known) or Policy(known)
+            policy = policies.get(known) or ReturnPolicy(known)
             handout = Handout(
                 self, popped_ms, due_ms, policy, attempt_id, tuple(offsets), is_rejected=number < 0
             )
@@ -386,8 +388,8 @@ class QueueLeases:
             self.early.pop(offset, None)
             self.back.pop(offset, None)
             self.ready[offset] = popped_ms
-        for offset, place, turn in value.get("b", ()):
-            self.back[offset] = (place, turn)
+        for offset, position, turn in value.get("b", ()):
+            self.back[offset] = (position, turn)
         for offset, popped_ms in value.get("e", ()):
             self.out.pop(offset, None)
             self.ready.pop(offset, None)
@@ -406,6 +408,6 @@ class QueueLeases:
         for handout, offsets in by_handout.items():
             handout.offsets = tuple(sorted(offsets))
             handout.left = len(offsets)
-        self._heap = sorted(map(self._place, self.ready))
+        self._heap = sorted(map(self._heap_entry, self.ready))
         self._turn = max((turn for _, turn in self.back.values()), default=0)
         self._order = deque(sorted([*self.out, *self.ready, *self.early]))

@@ -27,7 +27,7 @@ from onelog.errors import GroupPermissionError
 from onelog.store.message_store import MessageStore
 
 
-class Terms(NamedTuple):
+class ShareLimits(NamedTuple):
     """How a share group wants its messages."""
 
     lock_ms: int = 30_000
@@ -68,9 +68,9 @@ class Sharing:
 
     def take(
         self,
-        who: Principal,
+        principal: Principal,
         taking: Taking,
-        terms: Terms,
+        share_limits: ShareLimits,
         wait_ms: int,
         on_leased: OnLeased,
         owner: Hashable = None,
@@ -78,52 +78,60 @@ class Sharing:
     ) -> None:
         """Messages of some queues for a while, now or when there are some; see `Lending.lease`."""
         group = taking.group
-        self.access.check(who, "consume", ("group", group))
+        self.access.check(principal, "consume", ("group", group))
         for topic in {topic for topic, _ in taking.places}:
-            self.access.check(who, "consume", ("topic", topic))
+            self.access.check(principal, "consume", ("topic", topic))
         if not self._groups.require(group).consume_enable:
             raise GroupPermissionError(f"subscription group no permission, {group}")
 
         def places() -> list[Key]:
             found = [each for each in taking.places if self._has(*each)]
             for topic, queue_id in found:
-                start = partial(self._start, topic, queue_id, terms)
+                start = partial(self._start, topic, queue_id, share_limits)
                 self._leases.begin(group, topic, queue_id, start)
             return found
 
         request = LeaseRequest(
-            group, places, tuple(taking.places), taking.count_max, terms.lock_ms,
-            SHARED[terms.deliveries_max], attempt_id=taking.member, bytes_max=taking.bytes_max,
-            as_stored=True, committed=terms.committed, window_max=terms.window_max,
+            group,
+            places,
+            tuple(taking.places),
+            taking.count_max,
+            share_limits.lock_ms,
+            SHARED[share_limits.deliveries_max],
+            attempt_id=taking.member,
+            bytes_max=taking.bytes_max,
+            as_stored=True,
+            committed=share_limits.committed,
+            window_max=share_limits.window_max,
             whole=taking.whole,
-        )  # fmt: skip
+        )
         self._lending.lease(request, wait_ms, on_leased, owner, token)
 
     def _has(self, topic: str, queue_id: int) -> bool:
         config = self._topics.get(topic)
         return config is not None and config.readable and 0 <= queue_id < config.read_queues
 
-    def _start(self, topic: str, queue_id: int, terms: Terms) -> int:
-        if terms.from_start:
+    def _start(self, topic: str, queue_id: int, share_limits: ShareLimits) -> int:
+        if share_limits.from_start:
             return self._store.min_offset(topic, queue_id)
         return self._store.max_offset(topic, queue_id)
 
     def settle(
         self,
-        who: Principal,
+        principal: Principal,
         group: str,
         member: str,
-        place: Key,
+        lease_key: Key,
         outcomes: Sequence[tuple[range, Outcome]],
-        terms: Terms,
+        share_limits: ShareLimits,
     ) -> None:
         """What became of messages that a member has; see `Leases.settle`."""
-        self.access.check(who, "consume", ("group", group))
-        self._leases.settle((group, *place), member, outcomes, terms.lock_ms)
+        self.access.check(principal, "consume", ("group", group))
+        self._leases.settle((group, *lease_key), member, outcomes, share_limits.lock_ms)
 
-    def release(self, who: Principal, group: str, member: str) -> None:
+    def release(self, principal: Principal, group: str, member: str) -> None:
         """A member will not look at what it has: others may have it."""
-        self.access.check(who, "consume", ("group", group))
+        self.access.check(principal, "consume", ("group", group))
         self._leases.release_held(group, member)
 
     def when_safe(self, callback: WhenSafe) -> None:
@@ -132,23 +140,25 @@ class Sharing:
 
     # -- positions -----------------------------------------------------------------------------
 
-    def position(self, who: Principal, group: str, place: Key) -> tuple[int, int] | None:
+    def position(self, principal: Principal, group: str, lease_key: Key) -> tuple[int, int] | None:
         """Where a group is in a queue, and how many messages it is not done with; None: nowhere."""
-        self.access.check(who, "describe", ("group", group))
-        offset = self._offsets.get(group, *place)
-        return None if offset is None else (offset, self._leases.unfinished(group, *place))
+        self.access.check(principal, "describe", ("group", group))
+        offset = self._offsets.get(group, *lease_key)
+        return None if offset is None else (offset, self._leases.unfinished(group, *lease_key))
 
-    def topics_of(self, who: Principal, group: str) -> dict[str, list[int]]:
+    def topics_of(self, principal: Principal, group: str) -> dict[str, list[int]]:
         """The queues of each topic in which a group has a position."""
-        self.access.check(who, "describe", ("group", group))
+        self.access.check(principal, "describe", ("group", group))
         return {
             topic: sorted(self._offsets.of(group, topic))
             for topic in self._offsets.topics_of(group)
         }
 
-    def move(self, who: Principal, group: str, topic: str, positions: Mapping[int, int]) -> None:
+    def move(
+        self, principal: Principal, group: str, topic: str, positions: Mapping[int, int]
+    ) -> None:
         """Have a group go on elsewhere; what its members have, they have no more."""
-        self.access.check(who, "alter", ("group", group))
+        self.access.check(principal, "alter", ("group", group))
         within = {
             queue_id: max(
                 self._store.min_offset(topic, queue_id),
@@ -158,8 +168,8 @@ class Sharing:
         }
         self._offsets.reset(group, topic, within)
 
-    def forget(self, who: Principal, group: str, topic: str) -> None:
+    def forget(self, principal: Principal, group: str, topic: str) -> None:
         """Forget where a group is in the queues of a topic."""
-        self.access.check(who, "delete", ("group", group))
+        self.access.check(principal, "delete", ("group", group))
         for queue_id in self._offsets.of(group, topic):
             self._offsets.forget(group, topic, queue_id)

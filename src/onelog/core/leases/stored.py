@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from onelog.core.compaction.remains import moved_records
-from onelog.core.cursors.forms import place_in
+from onelog.core.compaction.compacted import moved_records
+from onelog.core.cursors.forms import offset_in
 from onelog.core.cursors.reading import QueueReader
 from onelog.core.leases.queue import QueueLeases
 from onelog.core.leases.supply import Found, LeaseRequest
@@ -98,11 +98,11 @@ class StoredSupply:
         again, store = _Again(), self._store
         looked_at = queue.next_ready(count_max) if queue.ready else []
         for index, offset in enumerate(looked_at):
-            place = queue.topic, queue.queue_id, offset
-            entry = store.place(*place)
+            address = queue.topic, queue.queue_id, offset
+            entry = store.entry_at(*address)
             is_left = entry is None
             if is_left:
-                entry = self._reader.carried(*place)
+                entry = self._reader.carried(*address)
             if entry is None:
                 again.deleted.append(offset)
                 continue
@@ -171,7 +171,7 @@ def _messages(
         while at < len(view):
             message = decode_message(view, at)
             at += message.size
-            first = place_in(queue.topic, queue.queue_id, message)
+            first = offset_in(queue.topic, queue.queue_id, message)
             if form_of(message.sys_flag) != Form.KAFKA:
                 yield range(first, first + message.inner_count)
                 continue

@@ -16,7 +16,7 @@ from onelog.core.cursors.reading import QueueReader, candidates
 from onelog.core.cursors.unpacking import ColdError
 from onelog.core.durable.waiting import Key
 from onelog.core.filters.tags import Subscription
-from onelog.core.leases.queue import IN_PLACE, Policy, QueueLeases
+from onelog.core.leases.queue import IN_PLACE, QueueLeases, ReturnPolicy
 from onelog.errors import OffsetOutOfRangeError, StoreCorruptError, StoreFailedError
 from onelog.message import Message
 from onelog.record.decode import decode_message
@@ -43,7 +43,7 @@ class LeaseRequest(NamedTuple):
     count_max: int
     """0: nothing is leased, and the answer comes as soon as there is something."""
     invisible_ms: int
-    policy: Policy = IN_PLACE
+    policy: ReturnPolicy = IN_PLACE
     subscription: Subscription | None = None
     attempt_id: str | None = None
     """Of leases in order: who says the same again gets the same again. Else: who has the lease."""
@@ -124,14 +124,14 @@ class Supply:
                 raise
             return Found(queue.next, again, (), records, deleted)
         if result.status in (FetchStatus.COLD, FetchStatus.LATER):
-            lack = () if again else (result.ranges, result.status is FetchStatus.LATER)
-            return Found(begin, again, (), records, deleted, *lack)
+            missing = () if again else (result.ranges, result.status is FetchStatus.LATER)
+            return Found(begin, again, (), records, deleted, *missing)
         if result.status is not FetchStatus.FOUND:
             if back.trouble is not None and not again:
                 queue.put_back(deleted)
                 raise back.trouble
             return Found(result.next_offset, again, (), records, deleted)
-        fresh = self._places(queue, begin, result, request.subscription)
+        fresh = self._addresses(queue, begin, result, request.subscription)
         return Found(result.next_offset, again, fresh, records + result.slices, deleted)
 
     def _came_back(
@@ -199,7 +199,7 @@ class Supply:
         gone = [offset for offset in offsets if offset not in found]
         return Found(queue.next, list(found), (), list(found.values()), gone)
 
-    def place(self, queue: QueueLeases, offset: int) -> int | None:
+    def entry_at(self, queue: QueueLeases, offset: int) -> int | None:
         """Where in the log a message is; None if retention has deleted it."""
         entry = self._entry(queue, offset)
         return None if entry is None else entry[0]
@@ -237,7 +237,7 @@ class Supply:
 
     def _entry(self, queue: QueueLeases, offset: int) -> tuple[int, int, int] | None:
         """Where a message lies; None if retention has deleted it, or damage lost it."""
-        found = self._store.place(queue.topic, queue.queue_id, offset)
+        found = self._store.entry_at(queue.topic, queue.queue_id, offset)
         return found or self._reader.carried(queue.topic, queue.queue_id, offset)
 
     def _unread(
@@ -260,7 +260,7 @@ class Supply:
             begin = result.next_offset
         return begin, result
 
-    def _places(
+    def _addresses(
         self,
         queue: QueueLeases,
         begin: int,
@@ -282,7 +282,7 @@ class Supply:
                 inside += int.from_bytes(records[inside : inside + 4], "big")
         codes = None if subscription is None else subscription.codes
         found = candidates(self._store, queue.topic, queue.queue_id, begin, end - begin, codes)
-        return [place for place, at, _ in found if at in starts]
+        return [entry_at for entry_at, at, _ in found if at in starts]
 
 
 def _wants(subscription: Subscription | None, code: int, record: memoryview) -> bool:

@@ -48,7 +48,7 @@ Protocol = tuple[str, bytes]
 """A way to share out that a member knows, and what the member says about itself for it."""
 
 
-class State(enum.Enum):
+class GroupState(enum.Enum):
     """Where a group is in its generation; the values are Kafka's names."""
 
     EMPTY = "Empty"
@@ -102,7 +102,7 @@ OnSynced = Callable[[Synced | None, OnelogError | None], None]
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class ClassicMember:
     """One member of a group."""
 
     member_id: str
@@ -133,12 +133,12 @@ class ClassicGroup:
     """One group."""
 
     name: str
-    state: State = State.EMPTY
+    state: GroupState = GroupState.EMPTY
     generation: int = 0
     protocol_type: str = ""
     protocol: str = ""
     leader: str = ""
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, ClassicMember] = field(default_factory=dict)
     static: dict[str, str] = field(default_factory=dict)
     """The member behind each name of its own."""
     pending: dict[str, int] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class ClassicGroup:
     round: int = 0
     """Counts waits for members, so that a timer knows whether its wait is still on."""
 
-    def supports(self, protocols: Iterable[Protocol], but: Member | None = None) -> bool:
+    def supports(self, protocols: Iterable[Protocol], but: ClassicMember | None = None) -> bool:
         """Whether every other member knows one of these, the same for all."""
         known = {name for name, _ in protocols}
         for member in self.members.values():
@@ -177,7 +177,7 @@ class ClassicGroups:
         self._new_id = new_id
         self._on_change = on_change
         self._members_max = members_max
-        self._deadlines: Deadlines[tuple[ClassicGroup, Member | str]] = Deadlines(
+        self._deadlines: Deadlines[tuple[ClassicGroup, ClassicMember | str]] = Deadlines(
             clock, schedule, self._overdue
         )
 
@@ -217,7 +217,7 @@ class ClassicGroups:
         else:
             self._join_again(group, member, joining, on_joined)
 
-    def _recognized(self, group: ClassicGroup, joining: Joining) -> Member | None:
+    def _recognized(self, group: ClassicGroup, joining: Joining) -> ClassicMember | None:
         """The member that joins; None if it is new."""
         if joining.instance_id is not None:
             holder = group.static.get(joining.instance_id)
@@ -248,7 +248,7 @@ class ClassicGroups:
                 raise MemberIdRequiredError(member_id)
         due_ms = group.pending.pop(member_id, 0)
         self._deadlines.remove((group, member_id), due_ms)
-        member = Member(
+        member = ClassicMember(
             member_id, joining.instance_id, joining.client_id, joining.client_host,
             joining.session_ms, joining.rebalance_ms, tuple(joining.protocols),
         )  # fmt: skip
@@ -261,14 +261,14 @@ class ClassicGroups:
         self._prepare(group, joining.initial_delay_ms)
 
     def _replace_static(
-        self, group: ClassicGroup, old: Member, joining: Joining, on_joined: OnJoined
+        self, group: ClassicGroup, old: ClassicMember, joining: Joining, on_joined: OnJoined
     ) -> None:
         """A static member is back, in another process: it takes the place of the one before."""
         assert joining.instance_id is not None
         self._answer(old, _fenced(joining.instance_id))
         self._deadlines.remove((group, old), old.due_ms)
         member_id = f"{joining.instance_id}-{self._new_id()}"
-        member = Member(
+        member = ClassicMember(
             member_id, joining.instance_id, joining.client_id, joining.client_host,
             joining.session_ms, joining.rebalance_ms, tuple(joining.protocols), old.assignment,
         )  # fmt: skip
@@ -281,7 +281,7 @@ class ClassicGroups:
         if was_leader:
             group.leader = member_id
         same = member.metadata(group.protocol) == old.metadata(group.protocol)
-        if group.state is State.STABLE and same and _voted(group) == group.protocol:
+        if group.state is GroupState.STABLE and same and _voted(group) == group.protocol:
             self._on_change(group)
             self._heard(group, member)
             if was_leader and joining.can_skip_assignment:
@@ -295,11 +295,11 @@ class ClassicGroups:
         self._prepare(group)
 
     def _join_again(
-        self, group: ClassicGroup, member: Member, joining: Joining, on_joined: OnJoined
+        self, group: ClassicGroup, member: ClassicMember, joining: Joining, on_joined: OnJoined
     ) -> None:
         same = tuple(joining.protocols) == tuple(member.protocols)
-        settled = group.state is State.COMPLETING or (
-            group.state is State.STABLE and member.member_id != group.leader
+        settled = group.state is GroupState.COMPLETING or (
+            group.state is GroupState.STABLE and member.member_id != group.leader
         )
         if same and settled:
             self._heard(group, member)
@@ -313,15 +313,15 @@ class ClassicGroups:
 
     def _prepare(self, group: ClassicGroup, initial_delay_ms: int = 0) -> None:
         """Begin a new generation, if that has not begun, and see whether all are there."""
-        if group.state is State.PREPARING:
+        if group.state is GroupState.PREPARING:
             self._complete_if_all_joined(group)
             return
-        if group.state is State.COMPLETING:
+        if group.state is GroupState.COMPLETING:
             for member in group.members.values():
                 if member.on_synced is not None:
                     self._answer(member, _rebalancing(group))
-        group.is_gathering = group.state is State.EMPTY and initial_delay_ms > 0
-        group.state = State.PREPARING
+        group.is_gathering = group.state is GroupState.EMPTY and initial_delay_ms > 0
+        group.state = GroupState.PREPARING
         group.round += 1
         for member in group.members.values():
             if not member.waits:
@@ -339,7 +339,7 @@ class ClassicGroups:
         """Wait for the group's first members; it had so many when the wait began."""
 
         def over() -> None:
-            if group.round != number or group.state is not State.PREPARING:
+            if group.round != number or group.state is not GroupState.PREPARING:
                 return
             if len(group.members) > members and left_ms > delay_ms:
                 self._gather(group, number, delay_ms, left_ms - delay_ms, len(group.members))
@@ -356,7 +356,7 @@ class ClassicGroups:
 
     def _join_time_over(self, group: ClassicGroup, number: int) -> None:
         """Whoever has not joined by now is out; static members are until their session ends."""
-        if group.round != number or group.state is not State.PREPARING:
+        if group.round != number or group.state is not GroupState.PREPARING:
             return
         for member in list(group.members.values()):
             if member.on_joined is None and member.instance_id is None:
@@ -375,7 +375,7 @@ class ClassicGroups:
         """Everybody is there: begin the generation."""
         group.generation += 1
         group.round += 1
-        group.state, group.is_gathering = State.COMPLETING, False
+        group.state, group.is_gathering = GroupState.COMPLETING, False
         group.protocol = _voted(group)
         leader = group.members.get(group.leader)
         if leader is None or leader.on_joined is None:
@@ -390,7 +390,7 @@ class ClassicGroups:
             if on_joined is not None:
                 on_joined(self._joined(group, member), None)
 
-    def _joined(self, group: ClassicGroup, member: Member) -> Joined:
+    def _joined(self, group: ClassicGroup, member: ClassicMember) -> Joined:
         members: list[tuple[str, str | None, bytes]] = []
         if member.member_id == group.leader:
             members = [
@@ -426,9 +426,9 @@ class ClassicGroups:
             raise InconsistentProtocolError(
                 f"group {name} uses {group.protocol!r} of type {group.protocol_type!r}"
             )
-        if group.state is State.PREPARING:
+        if group.state is GroupState.PREPARING:
             raise _rebalancing(group)
-        if group.state is State.STABLE:
+        if group.state is GroupState.STABLE:
             self._heard(group, member)
             on_synced(self._part(group, member), None)
             return
@@ -438,7 +438,7 @@ class ClassicGroups:
             parts = dict(assignments)
             for each in group.members.values():
                 each.assignment = parts.get(each.member_id, b"")
-            group.state = State.STABLE
+            group.state = GroupState.STABLE
             group.round += 1
             self._on_change(group)
             for each in list(group.members.values()):
@@ -447,12 +447,12 @@ class ClassicGroups:
                 if waiting is not None:
                     waiting(self._part(group, each), None)
 
-    def _part(self, group: ClassicGroup, member: Member) -> Synced:
+    def _part(self, group: ClassicGroup, member: ClassicMember) -> Synced:
         return Synced(group.protocol_type, group.protocol, member.assignment)
 
     def _sync_time_over(self, group: ClassicGroup, number: int) -> None:
         """The leader never decided: whoever did not ask for a part is out."""
-        if group.round != number or group.state is not State.COMPLETING:
+        if group.round != number or group.state is not GroupState.COMPLETING:
             return
         for member in list(group.members.values()):
             if member.on_synced is None:
@@ -469,7 +469,7 @@ class ClassicGroups:
         if generation != group.generation:
             raise _stale(group, generation)
         self._heard(group, member)
-        if group.state is State.PREPARING:
+        if group.state is GroupState.PREPARING:
             raise _rebalancing(group)
 
     def check_commit(
@@ -494,7 +494,7 @@ class ClassicGroups:
         group, member = self._require(name, member_id, instance_id)
         if generation != group.generation:
             raise _stale(group, generation)
-        if group.state is State.COMPLETING and not in_transaction:
+        if group.state is GroupState.COMPLETING and not in_transaction:
             raise _rebalancing(group)
         self._heard(group, member)
 
@@ -505,7 +505,7 @@ class ClassicGroups:
             member_id = group.static.get(instance_id, "")
         if group is not None and member_id in group.pending:
             self._deadlines.remove((group, member_id), group.pending.pop(member_id))
-            if group.state is State.PREPARING:
+            if group.state is GroupState.PREPARING:
                 self._complete_if_all_joined(group)
             return
         group, member = self._require(name, member_id, instance_id)
@@ -516,7 +516,7 @@ class ClassicGroups:
     def share_out_anew(self, name: str) -> None:
         """Begin a new generation: members learn of it by their next heartbeats."""
         group = self.groups.get(name)
-        if group is not None and group.state in (State.STABLE, State.COMPLETING):
+        if group is not None and group.state in (GroupState.STABLE, GroupState.COMPLETING):
             self._prepare(group)
 
     def delete(self, name: str) -> None:
@@ -533,16 +533,16 @@ class ClassicGroups:
             self._answer(member, _rebalancing(group))
             self._forget(group, member)
         group.pending.clear()
-        group.state, group.round = State.EMPTY, group.round + 1
+        group.state, group.round = GroupState.EMPTY, group.round + 1
 
     def restore(self, name: str, kept: dict[str, Any]) -> None:
         """Take up a group as it was when the broker stopped: its members have their time again."""
         group = ClassicGroup(
-            name, State.STABLE if kept["members"] else State.EMPTY, kept["generation"],
+            name, GroupState.STABLE if kept["members"] else GroupState.EMPTY, kept["generation"],
             kept["protocol_type"], kept["protocol"], kept["leader"],
         )  # fmt: skip
         for each in kept["members"]:
-            member = Member(
+            member = ClassicMember(
                 each["id"], each["instance"], each["client"], each["host"], each["session_ms"],
                 each["rebalance_ms"], ((kept["protocol"], bytes.fromhex(each["metadata"])),),
                 bytes.fromhex(each["assignment"]),
@@ -553,7 +553,7 @@ class ClassicGroups:
             self._heard(group, member)
         self.groups[name] = group
 
-    def _heard(self, group: ClassicGroup, member: Member) -> None:
+    def _heard(self, group: ClassicGroup, member: ClassicMember) -> None:
         """The member lives: its time begins anew."""
         due_ms = self._clock.now_ms() + member.session_ms
         if due_ms - member.due_ms > 100 or member.due_ms > due_ms:
@@ -561,10 +561,13 @@ class ClassicGroups:
             member.due_ms = due_ms
             self._deadlines.add((group, member), due_ms)
 
-    def _overdue(self, things: list[tuple[ClassicGroup, "Member | str"]]) -> None:
+    def _overdue(self, things: list[tuple[ClassicGroup, "ClassicMember | str"]]) -> None:
         for group, thing in things:
             if isinstance(thing, str):
-                if group.pending.pop(thing, None) is not None and group.state is State.PREPARING:
+                if (
+                    group.pending.pop(thing, None) is not None
+                    and group.state is GroupState.PREPARING
+                ):
                     self._complete_if_all_joined(group)
             elif group.members.get(thing.member_id) is thing:
                 if thing.waits:
@@ -574,7 +577,7 @@ class ClassicGroups:
                     self._forget(group, thing)
                     self._changed_members(group)
 
-    def _forget(self, group: ClassicGroup, member: Member) -> None:
+    def _forget(self, group: ClassicGroup, member: ClassicMember) -> None:
         del group.members[member.member_id]
         if member.instance_id is not None:
             del group.static[member.instance_id]
@@ -586,7 +589,7 @@ class ClassicGroups:
         """Somebody is gone: the others need a new generation."""
         if not group.members:
             self._become_empty(group)
-        elif group.state is State.PREPARING:
+        elif group.state is GroupState.PREPARING:
             self._complete_if_all_joined(group)
         else:
             self._prepare(group)
@@ -594,12 +597,12 @@ class ClassicGroups:
     def _become_empty(self, group: ClassicGroup) -> None:
         group.generation += 1
         group.round += 1
-        group.state, group.protocol, group.leader = State.EMPTY, "", ""
+        group.state, group.protocol, group.leader = GroupState.EMPTY, "", ""
         self._on_change(group)
 
     def _require(
         self, name: str, member_id: str, instance_id: str | None
-    ) -> tuple[ClassicGroup, Member]:
+    ) -> tuple[ClassicGroup, ClassicMember]:
         group = self.groups.get(name)
         if group is None:
             raise _unknown(name, member_id)
@@ -614,7 +617,7 @@ class ClassicGroups:
             raise _unknown(name, member_id)
         return group, member
 
-    def _answer(self, member: Member, error: OnelogError) -> None:
+    def _answer(self, member: ClassicMember, error: OnelogError) -> None:
         """Tell a member that waits that it waits in vain."""
         on_joined, member.on_joined = member.on_joined, None
         on_synced, member.on_synced = member.on_synced, None

@@ -53,7 +53,7 @@ _OF = "\0"
 _COUNT, _LENGTH = struct.Struct(">i"), struct.Struct(">h")
 
 
-class Member(NamedTuple):
+class CommittingMember(NamedTuple):
     """Who somebody says to be, when he commits positions; nobody, by default."""
 
     member_id: str = ""
@@ -235,9 +235,9 @@ class Coordinator:
 
     # -- members -------------------------------------------------------------------------------
 
-    def join(self, who: Principal, joining: Joining, on_joined: OnJoined) -> None:
+    def join(self, principal: Principal, joining: Joining, on_joined: OnJoined) -> None:
         """Join a classic group; see `ClassicGroups.join`."""
-        self._check(who, joining.group)
+        self._check(principal, joining.group)
         self._require_no_sharing(joining.group)
         self.use(joining.group)
         if (mixed := self._mixed.find(joining.group)) is not None:
@@ -249,16 +249,16 @@ class Coordinator:
 
     def sync(
         self,
-        who: Principal,
+        principal: Principal,
         group: str,
-        member: Member,
+        member: CommittingMember,
         protocol_type: str | None,
         protocol: str | None,
         assignments: Sequence[tuple[str, bytes]],
         on_synced: OnSynced,
     ) -> None:
         """Learn one's part in a classic group; see `ClassicGroups.sync`."""
-        self._check(who, group)
+        self._check(principal, group)
         if (mixed := self._mixed.find(group)) is not None:
             on_synced(self._mixed.sync(mixed, *member), None)
             return
@@ -267,25 +267,25 @@ class Coordinator:
             protocol, assignments, on_synced,
         )  # fmt: skip
 
-    def heartbeat(self, who: Principal, group: str, member: Member) -> None:
+    def heartbeat(self, principal: Principal, group: str, member: CommittingMember) -> None:
         """A member of a classic group is alive; raises what it has to know."""
-        self._check(who, group)
+        self._check(principal, group)
         if (mixed := self._mixed.find(group)) is not None:
             self._mixed.heartbeat(mixed, *member)
             return
         self._classic.heartbeat(group, member.generation, member.member_id, member.instance_id)
 
-    def leave(self, who: Principal, group: str, member: Member) -> None:
+    def leave(self, principal: Principal, group: str, member: CommittingMember) -> None:
         """A member leaves a classic group."""
-        self._check(who, group)
+        self._check(principal, group)
         if (mixed := self._mixed.find(group)) is not None:
             self._mixed.leave(mixed, member.member_id, member.instance_id)
             return
         self._classic.leave(group, member.member_id, member.instance_id)
 
-    def beat(self, who: Principal, beat: Beat) -> Beaten:
+    def beat(self, principal: Principal, beat: Beat) -> Beaten:
         """A heartbeat of a member of the newer kind; see `ConsumerGroups.heartbeat`."""
-        self._check(who, beat.group)
+        self._check(principal, beat.group)
         found = self._classic.groups.get(beat.group)
         self._require_no_sharing(beat.group)
         self.use(beat.group)
@@ -304,9 +304,9 @@ class Coordinator:
         self.shares.groups.pop(beat.group, None)
         return beaten
 
-    def beat_share(self, who: Principal, beat: Beat) -> Beaten:
+    def beat_share(self, principal: Principal, beat: Beat) -> Beaten:
         """A heartbeat of a member of a share group; see `ShareGroups`."""
-        self._check(who, beat.group)
+        self._check(principal, beat.group)
         for known in (self._classic.groups, self._consumers.groups):
             if beat.group in known and known[beat.group].members:
                 raise GroupNotFoundError(f"members of {beat.group} do not share its messages")
@@ -316,9 +316,9 @@ class Coordinator:
         self._consumers.groups.pop(beat.group, None)
         return beaten
 
-    def require_share_group(self, who: Principal, name: str) -> None:
+    def require_share_group(self, principal: Principal, name: str) -> None:
         """`GroupNotEmptyError` or `GroupNotFoundError` if no share group can be moved or made."""
-        self._check(who, name)
+        self._check(principal, name)
         found = self.shares.groups.get(name)
         if found is not None and found.members:
             raise GroupNotEmptyError(f"group {name} has {len(found.members)} members: stop them")
@@ -330,9 +330,9 @@ class Coordinator:
         ):
             raise GroupNotFoundError(f"group {name} is there, and is no share group")
 
-    def make_share_group(self, who: Principal, name: str) -> None:
+    def make_share_group(self, principal: Principal, name: str) -> None:
         """An administrator says where a share group begins, before its first member comes."""
-        self.require_share_group(who, name)
+        self.require_share_group(principal, name)
         if name not in self.shares.groups:
             self.use(name)
             group = self.shares.groups[name] = ConsumerGroup(name, 1, 1)
@@ -365,9 +365,9 @@ class Coordinator:
                 self._forget(SELF, name)
         return bool(some)
 
-    def _check(self, who: Principal, group: str) -> None:
+    def _check(self, principal: Principal, group: str) -> None:
         if not self.access.is_open:
-            self.access.check(who, "consume", ("group", group))
+            self.access.check(principal, "consume", ("group", group))
         if not group:
             raise InvalidGroupError("a consumer group needs a name")
         self.guard(group)
@@ -375,10 +375,15 @@ class Coordinator:
     # -- positions -----------------------------------------------------------------------------
 
     def check_member(
-        self, who: Principal, group: str, member: Member, *, in_transaction: bool = False
+        self,
+        principal: Principal,
+        group: str,
+        member: CommittingMember,
+        *,
+        in_transaction: bool = False,
     ) -> None:
         """Whether positions may be committed by whoever says to be this member."""
-        self._check(who, group)
+        self._check(principal, group)
         if group in self.shares.groups:
             raise GroupNotFoundError(
                 f"group {group} is a share group: it has no members' positions"
@@ -394,9 +399,9 @@ class Coordinator:
 
     def commit(
         self,
-        who: Principal,
+        principal: Principal,
         group: str,
-        member: Member,
+        member: CommittingMember,
         positions: Positions,
         when_safe: WhenSafe,
     ) -> None:
@@ -405,7 +410,7 @@ class Coordinator:
         A queue that somebody has just moved stays where it was moved to, until a member asks for
         its position; who is no member moves it again.
         """
-        self.check_member(who, group, member)
+        self.check_member(principal, group, member)
         self.use(group)
         if member.generation < 0 and self._offsets.has_resets:
             for topic, queues in positions.items():
@@ -430,10 +435,10 @@ class Coordinator:
         return self._offsets.committing(group, moved) + notes_changed
 
     def positions(
-        self, who: Principal, group: str, wanted: Mapping[str, Sequence[int]] | None
+        self, principal: Principal, group: str, wanted: Mapping[str, Sequence[int]] | None
     ) -> dict[str, dict[int, Position]]:
         """Where a group goes on in these queues, or wherever it has a position."""
-        self._check(who, group)
+        self._check(principal, group)
         self.require_current()
         if wanted is None:
             wanted = {
@@ -454,16 +459,16 @@ class Coordinator:
             return Position(-1, NO_NOTE, is_pending)
         return Position(offset, self.notes.get(group, topic, queue_id), is_pending)
 
-    def forget_position(self, who: Principal, group: str, topic: str, queue_id: int) -> None:
+    def forget_position(self, principal: Principal, group: str, topic: str, queue_id: int) -> None:
         """Forget where a group is in a queue."""
-        self.access.check(who, "delete", ("group", group))
+        self.access.check(principal, "delete", ("group", group))
         self._offsets.forget(group, topic, queue_id)
 
     # -- asking --------------------------------------------------------------------------------
 
-    def committed_parts(self, who: Principal) -> Iterator[list[tuple[str, str, list[int]]]]:
+    def committed_parts(self, principal: Principal) -> Iterator[list[tuple[str, str, list[int]]]]:
         """All groups, topics, and queues in which the group has a position; some at a time."""
-        self.access.check(who, "describe", ("broker", self._broker_name))
+        self.access.check(principal, "describe", ("broker", self._broker_name))
         return (
             [
                 (group, topic, list(queues))
@@ -473,9 +478,11 @@ class Coordinator:
             for part in self._offsets.in_parts()
         )
 
-    def committed(self, who: Principal, group: str, topic: str, queue_id: int) -> Position | None:
+    def committed(
+        self, principal: Principal, group: str, topic: str, queue_id: int
+    ) -> Position | None:
         """Where a group is, for who only looks: nothing follows from it."""
-        self.access.check(who, "describe", ("group", group))
+        self.access.check(principal, "describe", ("group", group))
         self.guard(group)
         offset = self._offsets.get(group, topic, queue_id)
         return (
@@ -487,37 +494,37 @@ class Coordinator:
         """Whether any group of Kafka's clients is known."""
         return bool(self._kept) or self.uses.any
 
-    def classic_names(self, who: Principal) -> list[str]:
+    def classic_names(self, principal: Principal) -> list[str]:
         """The classic groups."""
-        self.access.check(who, "describe", ("broker", self._broker_name))
+        self.access.check(principal, "describe", ("broker", self._broker_name))
         return list(self._classic.groups)
 
-    def classic_group(self, who: Principal, group: str) -> ClassicGroup | None:
+    def classic_group(self, principal: Principal, group: str) -> ClassicGroup | None:
         """A classic group; None if there is none."""
-        self.access.check(who, "describe", ("group", group))
+        self.access.check(principal, "describe", ("group", group))
         self.guard(group)
         return self._classic.groups.get(group)
 
-    def consumer_group(self, who: Principal, group: str) -> ConsumerGroup | None:
+    def consumer_group(self, principal: Principal, group: str) -> ConsumerGroup | None:
         """A group of the newer kind; None if there is none."""
-        self.access.check(who, "describe", ("group", group))
+        self.access.check(principal, "describe", ("group", group))
         self.guard(group)
         return self._consumers.groups.get(group)
 
-    def share_group(self, who: Principal, group: str) -> ConsumerGroup | None:
+    def share_group(self, principal: Principal, group: str) -> ConsumerGroup | None:
         """A share group; None if there is none."""
-        self.access.check(who, "describe", ("group", group))
+        self.access.check(principal, "describe", ("group", group))
         self.guard(group)
         return self.shares.groups.get(group)
 
-    def has_positions(self, who: Principal, group: str) -> bool:
+    def has_positions(self, principal: Principal, group: str) -> bool:
         """Whether a group is anywhere."""
-        self.access.check(who, "describe", ("group", group))
+        self.access.check(principal, "describe", ("group", group))
         return bool(self._offsets.topics_of(group))
 
-    def topics_read(self, who: Principal, group: str) -> frozenset[str] | None:
+    def topics_read(self, principal: Principal, group: str) -> frozenset[str] | None:
         """The topics that members of a group read; None if nobody knows, because they share out."""
-        self.access.check(who, "describe", ("group", group))
+        self.access.check(principal, "describe", ("group", group))
         newer = self._consumers.groups.get(group)
         if newer is not None and newer.members:
             return frozenset(newer.partitions)
@@ -526,9 +533,9 @@ class Coordinator:
             return frozenset()
         return subscribed([member.metadata(known.protocol) for member in known.members.values()])
 
-    def listed(self, who: Principal) -> list[Listed]:
+    def listed(self, principal: Principal) -> list[Listed]:
         """Every group with members, and every group that has a position."""
-        self.access.check(who, "describe", ("broker", self._broker_name))
+        self.access.check(principal, "describe", ("broker", self._broker_name))
         found: dict[str, Listed] = {}
         for name in self._offsets.topics_by_group():
             if not self._groups.is_system(name):
@@ -542,11 +549,11 @@ class Coordinator:
         if self.access.is_open:
             return list(found.values())
         may = self.access.may
-        return [each for name, each in found.items() if may(who, "describe", ("group", name))]
+        return [each for name, each in found.items() if may(principal, "describe", ("group", name))]
 
-    def delete(self, who: Principal, group: str) -> None:
+    def delete(self, principal: Principal, group: str) -> None:
         """Forget a group that has no members, and where it was."""
-        self.access.check(who, "delete", ("group", group))
+        self.access.check(principal, "delete", ("group", group))
         self.guard(group)
         if self._members.group(group) is not None:
             raise GroupNotEmptyError(f"group {group} has members: stop them")
@@ -557,13 +564,13 @@ class Coordinator:
             and self._groups.get(group) is None
         ):
             raise GroupNotFoundError(f"there is no group {group!r}")
-        self._forget(who, group)
+        self._forget(principal, group)
 
-    def _forget(self, who: Principal, group: str) -> None:
+    def _forget(self, principal: Principal, group: str) -> None:
         self._classic.delete(group)
         self._consumers.delete(group)
         self.shares.delete(group)
-        self._admin.delete_group(who, group, clean_offsets=True)
+        self._admin.delete_group(principal, group, clean_offsets=True)
 
 
 def subscribed(subscriptions: Sequence[bytes]) -> frozenset[str] | None:

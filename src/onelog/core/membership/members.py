@@ -24,7 +24,7 @@ from onelog.core.filters.tags import Subscription
 
 log = logging.getLogger(__name__)
 
-Wishes = frozenset[tuple[str, str, str]]
+SubscriptionSet = frozenset[tuple[str, str, str]]
 """What a member subscribes to: topics, the kind of filter on each, and the filter."""
 ConsumeType = Literal["CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP"]
 MessageModel = Literal["CLUSTERING", "BROADCASTING"]
@@ -51,7 +51,7 @@ class Client:
     language: str = "OTHER"
     version: int = 0
     address: str = ""
-    is_told: bool = True
+    is_notified: bool = True
     """Whether it is to hear of others that join its groups, or leave them."""
 
 
@@ -74,7 +74,7 @@ class Member:
     client: Client
     seen_ms: int
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    wishes: Wishes | None = None
+    subscription_set: SubscriptionSet | None = None
     """What it subscribes to, without versions; None before it said so."""
 
 
@@ -87,12 +87,12 @@ class LiveGroup:
     message_model: MessageModel
     consume_from: str
     members: dict[Hashable, Member] = field(default_factory=dict)
-    told: dict[Hashable, Member] = field(default_factory=dict)
+    notified: dict[Hashable, Member] = field(default_factory=dict)
     """Those of them that hear of changes."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     _wanted: dict[str, Counter[Subscription]] = field(default_factory=dict)
     """By topics: the different subscriptions of members, and how many have each."""
-    _wishes: Counter[Wishes] = field(default_factory=Counter)
+    _subscription_sets: Counter[SubscriptionSet] = field(default_factory=Counter)
     """How many members wish the same."""
     pulled: dict[tuple[str, int], tuple[Hashable, int, bool]] = field(default_factory=dict)
     """Queues, the channel that pulled each last, the group's age then, and if it was mixed."""
@@ -103,21 +103,21 @@ class LiveGroup:
     @property
     def is_mixed(self) -> bool:
         """Whether there are members that share out no queues."""
-        return len(self.told) < len(self.members)
+        return len(self.notified) < len(self.members)
 
     @property
     def is_mismatched(self) -> bool:
         """Whether members subscribe differently."""
-        return len(self._wishes) > 1
+        return len(self._subscription_sets) > 1
 
     @property
-    def mismatch(self) -> dict[str, Wishes]:
+    def mismatch(self) -> dict[str, SubscriptionSet]:
         """Client ids and what each subscribes to, while they differ; empty while they agree."""
         return self._shown(len(self.members)) if self.is_mismatched else {}
 
-    def _shown(self, count: int) -> dict[str, Wishes]:
+    def _shown(self, count: int) -> dict[str, SubscriptionSet]:
         members = islice(self.members.values(), count)
-        return {each.client.client_id: each.wishes or frozenset() for each in members}
+        return {each.client.client_id: each.subscription_set or frozenset() for each in members}
 
     def client_ids(self) -> list[str]:
         """The members' ids, in the order they joined."""
@@ -138,13 +138,16 @@ class LiveGroup:
 
         What that costs does not grow with the members of the group.
         """
-        before, old_wishes = member.subscriptions, member.wishes
-        member.subscriptions, member.wishes = subscriptions, _wishes(subscriptions)
-        is_news = member.wishes not in self._wishes or not self.is_mismatched
-        self._wishes[member.wishes] += 1
+        before, old_set = member.subscriptions, member.subscription_set
+        member.subscriptions, member.subscription_set = (
+            subscriptions,
+            _subscription_set(subscriptions),
+        )
+        is_news = member.subscription_set not in self._subscription_sets or not self.is_mismatched
+        self._subscription_sets[member.subscription_set] += 1
         came = [self._add(sub) for sub in subscriptions.values()]
-        if old_wishes is not None:
-            _decrease(self._wishes, old_wishes)
+        if old_set is not None:
+            _decrease(self._subscription_sets, old_set)
         went = [self._drop(sub) for sub in before.values()]
         # Members that come and go with the same wishes as others are no news.
         if is_news and self.is_mismatched:
@@ -162,11 +165,11 @@ class LiveGroup:
         member = self.members.pop(channel, None)
         if member is None:
             return False
-        self.told.pop(channel, None)
+        self.notified.pop(channel, None)
         for sub in member.subscriptions.values():
             self._drop(sub)
-        if member.wishes is not None:
-            _decrease(self._wishes, member.wishes)
+        if member.subscription_set is not None:
+            _decrease(self._subscription_sets, member.subscription_set)
         return True
 
     def _add(self, sub: Subscription) -> bool:
@@ -191,7 +194,7 @@ class LiveGroup:
         return False
 
 
-def _wishes(subscriptions: dict[str, Subscription]) -> Wishes:
+def _subscription_set(subscriptions: dict[str, Subscription]) -> SubscriptionSet:
     """These without versions; `a || b` is the same as `b||a`."""
     return frozenset(
         (sub.topic, sub.kind, " || ".join(sorted(sub.tags)) or sub.expression)
@@ -248,8 +251,8 @@ class Members:
             self._channel(client.channel).consumer_groups.add(data.group)
             log.info("consumer %r joined group %r", client.client_id, data.group)
         member = group.members[client.channel]
-        if client.is_told:
-            group.told[client.channel] = member
+        if client.is_notified:
+            group.notified[client.channel] = member
         subscriptions = {sub.topic: sub for sub in data.subscriptions}
         changed = joined
         if joined or subscriptions != member.subscriptions:
@@ -260,7 +263,7 @@ class Members:
             self._tell(group)
         return changed
 
-    def consumer_still_there(self, client: Client, group_name: str) -> bool:
+    def refresh_consumer(self, client: Client, group_name: str) -> bool:
         """A heartbeat without subscriptions; False if the group does not know this client."""
         group = self._groups.get(group_name)
         if group is None or client.channel not in group.members:
@@ -299,7 +302,7 @@ class Members:
         # Who broadcasts does not share queues, so there is nothing to rebalance.
         if group.message_model == "BROADCASTING":
             return
-        members = list(group.told.values())
+        members = list(group.notified.values())
         if members:
             for listener in self.on_group_change:
                 listener(group.name, members)

@@ -53,7 +53,7 @@ CONSUMERS = "consumer"
 """The type of protocol whose words are known here."""
 
 
-class Subscription(NamedTuple):
+class ClassicSubscription(NamedTuple):
     """What a classic consumer says of itself."""
 
     topics: tuple[str, ...]
@@ -247,16 +247,16 @@ class _Words:
         return frozenset(found)
 
 
-def subscription(raw: bytes) -> Subscription:
+def subscription(raw: bytes) -> ClassicSubscription:
     """What a consumer says when it joins; `InconsistentProtocolError` if these are other words."""
     words = _Words(raw)
     try:
         version = words.number(">h")
         topics = tuple(sorted(words.name() for _ in range(words.number())))
         if version < 1:
-            return Subscription(topics)
+            return ClassicSubscription(topics)
         words.skip_bytes()
-        return Subscription(topics, words.partitions())
+        return ClassicSubscription(topics, words.partitions())
     except (struct.error, ValueError) as error:
         raise InconsistentProtocolError(f"no subscription of a consumer: {error}") from None
 

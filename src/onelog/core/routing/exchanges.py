@@ -23,7 +23,7 @@ from random import Random
 from typing import Any, Literal, NamedTuple, Protocol
 
 from onelog.core.routing import arguments as argument_values
-from onelog.core.routing.targets import Route
+from onelog.core.routing.targets import RoutedTargets
 from onelog.core.routing.topic_trie import TopicTrie
 from onelog.errors import PreconditionFailedError
 from onelog.names import join_key
@@ -69,7 +69,7 @@ class Binding(NamedTuple):
         return f"{self.key}~{zlib.crc32(self.identity[3].encode()):08x}"
 
 
-class Sought(NamedTuple):
+class RoutingKeys(NamedTuple):
     """What of a message decides where it goes."""
 
     keys: tuple[str, ...]
@@ -90,11 +90,11 @@ class Matcher(Protocol):
     def remove(self, binding: Binding) -> None:
         """Take it out."""
 
-    def match(self, sought: Sought) -> Iterator[Destination]:
+    def match(self, query: RoutingKeys) -> Iterator[Destination]:
         """Where a message goes; the same place may come more than once."""
 
 
-class Direct:
+class DirectMatcher:
     """The binding's key is the message's."""
 
     by_key = True
@@ -118,13 +118,13 @@ class Direct:
         if not bound:
             del self._bound[binding.key]
 
-    def match(self, sought: Sought) -> Iterator[Destination]:
+    def match(self, query: RoutingKeys) -> Iterator[Destination]:
         """Those bound with one of the keys."""
-        for key in sought.keys:
+        for key in query.keys:
             yield from self._bound.get(key, ())
 
 
-class Fanout(Direct):
+class Fanout(DirectMatcher):
     """All bindings."""
 
     def add(self, binding: Binding) -> None:
@@ -135,12 +135,12 @@ class Fanout(Direct):
         """Take it out."""
         super().remove(binding._replace(key=""))
 
-    def match(self, sought: Sought) -> Iterator[Destination]:
+    def match(self, query: RoutingKeys) -> Iterator[Destination]:
         """All."""
         yield from self._bound.get("", ())
 
 
-class Topic:
+class TopicMatcher:
     """The binding's key is a pattern."""
 
     by_key = True
@@ -161,9 +161,9 @@ class Topic:
         """Take it out."""
         self._trie.remove(binding.key, self._entry(binding))
 
-    def match(self, sought: Sought) -> Iterator[Destination]:
+    def match(self, query: RoutingKeys) -> Iterator[Destination]:
         """Those whose pattern one of the keys matches."""
-        for key in sought.keys:
+        for key in query.keys:
             for destination, _, is_shy in self._trie.match(key):
                 if not is_shy or not key.startswith("$"):
                     yield destination
@@ -196,11 +196,11 @@ class HeadersMatch:
         """Take it out."""
         del self._bound[binding.identity]
 
-    def match(self, sought: Sought) -> Iterator[Destination]:
+    def match(self, query: RoutingKeys) -> Iterator[Destination]:
         """Those whose headers the message has."""
         if not self._bound:
             return
-        headers = sought.headers()
+        headers = query.headers()
         for binding, wants_all, wanted in self._bound.values():
             # No value in the binding asks for the header, whatever its value.
             found = (
@@ -245,16 +245,16 @@ class ConsistentHash:
         """Take it out."""
         del self._weights[binding.identity]
 
-    def _hashed(self, sought: Sought) -> str:
+    def _hashed(self, query: RoutingKeys) -> str:
         if self._header is not None:
-            return repr(sought.headers().get(str(self._header)))
+            return repr(query.headers().get(str(self._header)))
         if self._property is not None:
-            return repr(property_of(sought.properties, str(self._property)))
-        return sought.keys[0]
+            return repr(property_of(query.properties, str(self._property)))
+        return query.keys[0]
 
-    def match(self, sought: Sought) -> Iterator[Destination]:
+    def match(self, query: RoutingKeys) -> Iterator[Destination]:
         """The one that scores best: rendezvous hashing, with weights."""
-        text = self._hashed(sought).encode("utf-8", "surrogateescape")
+        text = self._hashed(query).encode("utf-8", "surrogateescape")
         best: Destination | None = None
         best_score = -1.0
         for destination, weight in self._weights.values():
@@ -283,13 +283,17 @@ class OneOf:
         """Take it out."""
         del self._bound[binding.identity]
 
-    def match(self, sought: Sought) -> Iterator[Destination]:
+    def match(self, query: RoutingKeys) -> Iterator[Destination]:
         """One, if there is any."""
         if self._bound:
-            places = list(self._bound.values())
-            text = sought.keys[0].encode("utf-8", "surrogateescape")
-            at = zlib.crc32(text) if self._random is None else self._random.randrange(len(places))
-            yield places[at % len(places)]
+            destinations = list(self._bound.values())
+            text = query.keys[0].encode("utf-8", "surrogateescape")
+            at = (
+                zlib.crc32(text)
+                if self._random is None
+                else self._random.randrange(len(destinations))
+            )
+            yield destinations[at % len(destinations)]
 
 
 def _unit(seed: bytes, text: bytes) -> float:
@@ -301,12 +305,12 @@ def _unit(seed: bytes, text: bytes) -> float:
     return ((mixed ^ mixed >> 16) + 0.5) / 4_294_967_296
 
 
-FOUND = (Direct, Topic)
+FOUND = (DirectMatcher, TopicMatcher)
 """Those that find bindings without a look at each of them."""
 MATCHERS: dict[str, Callable[[Table, Random], Matcher]] = {
-    "direct": lambda arguments, random: Direct(),
+    "direct": lambda arguments, random: DirectMatcher(),
     "fanout": lambda arguments, random: Fanout(),
-    "topic": lambda arguments, random: Topic(),
+    "topic": lambda arguments, random: TopicMatcher(),
     "headers": lambda arguments, random: HeadersMatch(),
     "x-consistent-hash": lambda arguments, random: ConsistentHash(arguments),
     "x-modulus-hash": lambda arguments, random: OneOf(None),
@@ -344,7 +348,7 @@ class Exchange:
     matcher: Matcher
     bindings: dict[tuple[str, ...], Binding] = field(default_factory=dict)
     """Those from it, by identity."""
-    routes: dict[str, Route] = field(default_factory=dict)
+    routes: dict[str, RoutedTargets] = field(default_factory=dict)
     """What publishing looks at: where a key leads to, as long as nothing changes."""
     is_predeclared: bool = False
     policy_alternate: str | None = None

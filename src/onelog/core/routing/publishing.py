@@ -31,8 +31,8 @@ from onelog.core.access import SELF, Principal
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.forms import MarkedTopics
 from onelog.core.durable.writer import OnStored, Writer, nobody
-from onelog.core.routing.exchanges import Exchange, Sought
-from onelog.core.routing.targets import Letter, Route, Target
+from onelog.core.routing.exchanges import Exchange, RoutingKeys
+from onelog.core.routing.targets import DeadLetter, RoutedTargets, Target
 from onelog.core.routing.topology import Topology
 from onelog.core.routing.walk import (
     NO_HEADERS,
@@ -41,7 +41,7 @@ from onelog.core.routing.walk import (
     groups_of,
     headers_reader,
     is_topic,
-    place_of,
+    log_queue_of,
     route_of,
     walk,
 )
@@ -131,7 +131,7 @@ class Publishing:
 
     def publish(
         self,
-        who: Principal,
+        principal: Principal,
         vhost: str,
         exchange: str,
         key: str,
@@ -143,7 +143,7 @@ class Publishing:
     ) -> int:
         """Publish a message in AMQP's form; how many queues it goes to, 0: nobody is told."""
         if self.check is not None:
-            self.check(who, vhost, exchange, key)
+            self.check(principal, vhost, exchange, key)
         try:
             found = self._vhosts[vhost].exchanges[exchange]
         except KeyError:
@@ -161,15 +161,15 @@ class Publishing:
             or properties[1] & _HAS_USER_ID
             or (flags & _HAS_HEADERS and b"CC" in properties)
         ):
-            properties, sought = self._looked_at(who, vhost, exchange, key, properties)
-            route = found.routes.get(key) if len(sought.keys) == 1 else None
+            properties, query = self._routing_keys(principal, vhost, exchange, key, properties)
+            route = found.routes.get(key) if len(query.keys) == 1 else None
         else:
-            sought = None
+            query = None
             route = found.routes.get(key)
         if route is None or deliver_at_ms is not None:
-            if sought is None:
-                sought = Sought((key,), properties, headers_reader(properties))
-            return self._lead(found, sought, properties, body, on_stored, token, deliver_at_ms)
+            if query is None:
+                query = RoutingKeys((key,), properties, headers_reader(properties))
+            return self._lead(found, query, properties, body, on_stored, token, deliver_at_ms)
         record = b"".join((route.head, _U32.pack(len(properties)), properties, body))
         if not route.is_plain:
             return self._spread(route, record, _AMQP, properties, on_stored, token)
@@ -192,7 +192,7 @@ class Publishing:
 
     def publish_all(
         self,
-        who: Principal,
+        principal: Principal,
         vhost: str,
         exchange: str,
         key: str,
@@ -207,7 +207,7 @@ class Publishing:
         published one by one: their way is not known, or something about them has to be looked at.
         """
         if self.check is not None:
-            self.check(who, vhost, exchange, key)
+            self.check(principal, vhost, exchange, key)
         found = [(key, bodies)]
         return not self._publish_short(vhost, exchange, properties, found, on_stored, token)
 
@@ -274,7 +274,7 @@ class Publishing:
 
     def _put_alike(
         self,
-        route: Route,
+        route: RoutedTargets,
         lead: bytes,
         bodies: list[bytes],
         now_ms: int,
@@ -308,18 +308,18 @@ class Publishing:
 
     # -- closer looks --------------------------------------------------------------------------
 
-    def _looked_at(
-        self, who: Principal, vhost: str, exchange: str, key: str, properties: bytes
-    ) -> tuple[bytes, Sought]:
+    def _routing_keys(
+        self, principal: Principal, vhost: str, exchange: str, key: str, properties: bytes
+    ) -> tuple[bytes, RoutingKeys]:
         """The properties as consumers get them, and what decides where the message goes."""
         try:
             if properties[0] & _HAS_EXPIRATION:
                 check_expiration(property_of(properties, "expiration"))
             if properties[1] & _HAS_USER_ID:
-                _check_user(who, property_of(properties, "user_id"))
+                _check_user(principal, property_of(properties, "user_id"))
             # Few messages have these headers; for the others no table is read.
             if not properties[0] & _HAS_HEADERS or b"CC" not in properties:
-                return properties, Sought((key,), properties, headers_reader(properties))
+                return properties, RoutingKeys((key,), properties, headers_reader(properties))
             headers = headers_of(properties)
         except WireError as error:
             raise PreconditionFailedError(f"the properties cannot be read: {error}") from None
@@ -333,15 +333,15 @@ class Publishing:
             keys += map(str, named)
         if self.check is not None:
             for each in keys[1:]:
-                self.check(who, vhost, exchange, each)
+                self.check(principal, vhost, exchange, each)
         if "BCC" in headers:
             properties = with_headers(properties, {"BCC": REMOVE})
-        return properties, Sought(tuple(dict.fromkeys(keys)), properties, lambda: headers)
+        return properties, RoutingKeys(tuple(dict.fromkeys(keys)), properties, lambda: headers)
 
     def _lead(
         self,
         exchange: Exchange,
-        sought: Sought,
+        query: RoutingKeys,
         properties: bytes,
         body: Buffer,
         on_stored: OnStored,
@@ -349,7 +349,7 @@ class Publishing:
         deliver_at_ms: int | None,
     ) -> int:
         """Publish a message whose way is not known, or that may have to wait."""
-        key = sought.keys[0]
+        key = query.keys[0]
         record = amqp.encode(exchange.name, key, properties, body)
         if deliver_at_ms is not None and deliver_at_ms > self._clock.now_ms():
             if not exchange.name and is_topic(self._vhosts[exchange.vhost], key, self.find_topic):
@@ -357,7 +357,7 @@ class Publishing:
             waiting = self._waiting(exchange, record, _AMQP, deliver_at_ms)
             self._writer.put(waiting, on_stored, token)
             return 1
-        messages, route = self._route(exchange, sought, record, _AMQP)
+        messages, route = self._route(exchange, query, record, _AMQP)
         if not messages:
             return self._spread(route, record, _AMQP, properties, on_stored, token)
         if route.targets:
@@ -366,18 +366,18 @@ class Publishing:
         return len(route.targets) + len(messages)
 
     def _route(
-        self, exchange: Exchange, sought: Sought, record: bytes, form: int
-    ) -> tuple[list[NewMessage], Route]:
+        self, exchange: Exchange, query: RoutingKeys, record: bytes, form: int
+    ) -> tuple[list[NewMessage], RoutedTargets]:
         """What has to wait of a message on its way, and where the rest goes."""
         vhost = self._vhosts[exchange.vhost]
-        delay_ms = _delay_ms(sought)
-        found = walk(vhost, exchange, sought, self.find_topic, delayed=delay_ms > 0, to_topics=True)
+        delay_ms = _delay_ms(query)
+        found = walk(vhost, exchange, query, self.find_topic, delayed=delay_ms > 0, to_topics=True)
         for target in found.targets:
             if isinstance(target, TopicTarget):
                 self.mark(target.topic)
-        key = sought.keys[0]
+        key = query.keys[0]
         route = route_of(exchange.name, key, found.targets)
-        if found.by_key and found.targets and not found.delaying and len(sought.keys) == 1:
+        if found.by_key and found.targets and not found.delaying and len(query.keys) == 1:
             if len(exchange.routes) >= ROUTES_MAX:
                 exchange.routes.clear()
             exchange.routes[key] = route
@@ -391,7 +391,7 @@ class Publishing:
 
     def publish_record(
         self,
-        who: Principal,
+        principal: Principal,
         vhost: str,
         exchange: str,
         key: str,
@@ -409,27 +409,27 @@ class Publishing:
         It has an entry in these `topics`, too, and further `records` are in the same append: with
         any of those there is an answer also if there is no queue.
         """
-        if self.check is not None and who is not SELF:
-            self.check(who, vhost, exchange, key)
+        if self.check is not None and principal is not SELF:
+            self.check(principal, vhost, exchange, key)
         found = self._topology.vhost(vhost).exchange(exchange)
         if len(record) > self.body_bytes_max:
             self._refuse_size(len(record))
         route = found.routes.get(key)
         if route is None:
-            sought = Sought((key,), NO_PROPERTIES, NO_HEADERS)
-            _, route = self._route(found, sought, record, form)
+            query = RoutingKeys((key,), NO_PROPERTIES, NO_HEADERS)
+            _, route = self._route(found, query, record, form)
         if not topics and not records:
             return self._spread(route, record, form, NO_PROPERTIES, on_stored, token, priority)
         for topic in topics:
             self.mark(topic)
-        places = self._taking(route.targets, record, form, priority)
-        messages = self._made([*places, *((topic, 0) for topic in topics)], record, form)
+        destinations = self._taking(route.targets, record, form, priority)
+        messages = self._made([*destinations, *((topic, 0) for topic in topics)], record, form)
         self._writer.put_together([*messages, *records], on_stored, token)
         return len(route.targets)
 
     def _spread(
         self,
-        route: Route,
+        route: RoutedTargets,
         record: bytes,
         form: int,
         properties: bytes,
@@ -460,7 +460,7 @@ class Publishing:
             self._put(messages, on_stored, token)
         else:
             # The others have it, and its publisher is told all the same.
-            self._put(messages, partial(_told_full, on_stored), token)
+            self._put(messages, partial(_report_full, on_stored), token)
         return len(targets)
 
     def _taking(
@@ -474,7 +474,7 @@ class Publishing:
         self, targets: Sequence[Target], record: bytes, form: int, priority: int
     ) -> list[tuple[str, int]]:
         self._hand([each for each in targets if not each.topic], record, form, priority)
-        return [place_of(each, priority) for each in targets if each.topic]
+        return [log_queue_of(each, priority) for each in targets if each.topic]
 
     def _hand(self, targets: Sequence[Target], record: bytes, form: int, priority: int) -> None:
         """Give a message to queues in memory; if they are many, some at a time, in order."""
@@ -513,9 +513,9 @@ class Publishing:
             on_stored(token, None, None)
 
     def _made(
-        self, places: Sequence[tuple[str, int]], record: bytes, form: int
+        self, destinations: Sequence[tuple[str, int]], record: bytes, form: int
     ) -> list[NewMessage]:
-        return [self._message(group, record, form) for group in groups_of(places)]
+        return [self._message(group, record, form) for group in groups_of(destinations)]
 
     def _message(
         self, group: tuple[str, int, tuple[str, ...]], record: bytes, form: int
@@ -552,15 +552,17 @@ class Publishing:
             return []
         carbon = headers.get("CC")
         keys = (content.key, *(map(str, carbon) if isinstance(carbon, list) else ()))
-        sought = Sought(keys, content.properties, lambda: headers)
-        found = walk(vhost, exchange, sought, self.find_topic, to_topics=True)
+        query = RoutingKeys(keys, content.properties, lambda: headers)
+        found = walk(vhost, exchange, query, self.find_topic, to_topics=True)
         priority = property_of(content.properties, "priority") or 0
-        places = self._taking(found.targets, record, form, priority)
-        return self._made(places, record, form)
+        destinations = self._taking(found.targets, record, form, priority)
+        return self._made(destinations, record, form)
 
     # -- dead letters --------------------------------------------------------------------------
 
-    def deliver(self, letters: Sequence[Letter], records: Sequence[NewMessage]) -> list[int]:
+    def deliver(
+        self, dead_letters: Sequence[DeadLetter], records: Sequence[NewMessage]
+    ) -> list[int]:
         """Send messages on, in one append with these records; to how many queues each goes.
 
         Queues in memory get theirs when that is written.
@@ -568,41 +570,47 @@ class Publishing:
         messages: list[NewMessage] = []
         counts: list[int] = []
         later: list[tuple[Target, bytes, int]] = []
-        for letter in letters:
-            record = amqp.encode(letter.exchange, letter.keys[0], letter.properties, letter.body)
+        for dead_letter in dead_letters:
+            record = amqp.encode(
+                dead_letter.exchange, dead_letter.keys[0], dead_letter.properties, dead_letter.body
+            )
             targets = [
                 each
-                for each in self._letter_targets(letter)
+                for each in self._dead_letter_targets(dead_letter)
                 if not each.is_limited or each.admits(record, _AMQP)
             ]
             counts.append(len(targets))
             if targets:
-                priority = property_of(letter.properties, "priority") or 0
+                priority = property_of(dead_letter.properties, "priority") or 0
                 later += [(each, record, priority) for each in targets if not each.topic]
-                places = [place_of(each, priority) for each in targets if each.topic]
-                messages += self._made(places, record, _AMQP)
+                destinations = [log_queue_of(each, priority) for each in targets if each.topic]
+                messages += self._made(destinations, record, _AMQP)
         self._writer.write_now(messages, records)
         for target, record, priority in later:
             target.put(record, _AMQP, priority)
         return counts
 
-    def _letter_targets(self, letter: Letter) -> list[Target]:
+    def _dead_letter_targets(self, dead_letter: DeadLetter) -> list[Target]:
         try:
-            vhost = self._topology.vhost(letter.vhost)
+            vhost = self._topology.vhost(dead_letter.vhost)
         except VhostNotFoundError:
             return []
-        exchange = vhost.exchanges.get(letter.exchange)
+        exchange = vhost.exchanges.get(dead_letter.exchange)
         if exchange is None:
             return []
-        sought = Sought(letter.keys, letter.properties, headers_reader(letter.properties))
-        found = walk(vhost, exchange, sought, self.find_topic, is_asked=letter.is_asked)
-        return [each for each in found.targets if each.name not in letter.not_to]
+        query = RoutingKeys(
+            dead_letter.keys, dead_letter.properties, headers_reader(dead_letter.properties)
+        )
+        found = walk(
+            vhost, exchange, query, self.find_topic, is_authorized=dead_letter.is_authorized
+        )
+        return [each for each in found.targets if each.name not in dead_letter.not_to]
 
     # -- transactions --------------------------------------------------------------------------
 
     def stage(
         self,
-        who: Principal,
+        principal: Principal,
         owner: Hashable,
         name: str,
         vhost: str,
@@ -613,7 +621,7 @@ class Publishing:
     ) -> int:
         """Publish in a transaction: its queues are those of now, and get it with the commit."""
         if self.check is not None:
-            self.check(who, vhost, exchange, key)
+            self.check(principal, vhost, exchange, key)
         found = self._topology.vhost(vhost).exchange(exchange)
         if found.internal:
             raise AccessRefusedError(
@@ -621,28 +629,28 @@ class Publishing:
             )
         if len(body) > self.body_bytes_max:
             self._refuse_size(len(body))
-        properties, sought = self._looked_at(who, vhost, exchange, key, properties)
+        properties, query = self._routing_keys(principal, vhost, exchange, key, properties)
         record = amqp.encode(exchange, key, properties, body)
-        messages, route = self._route(found, sought, record, _AMQP)
+        messages, route = self._route(found, query, record, _AMQP)
         priority = property_of(properties, "priority") or 0
         held = self._held.setdefault((owner, name), [])
-        places = []
+        destinations = []
         for target in route.targets:
             if target.is_limited and not target.admits(record, _AMQP):
                 self._refused.add((owner, name))
             elif target.topic:
-                places.append(place_of(target, priority))
+                destinations.append(log_queue_of(target, priority))
             else:
                 self._staged.reserve(owner, name, 1, len(record))
                 held.append((target, record, _AMQP, priority))
-        staged = [*messages, *self._made(places, record, _AMQP)]
+        staged = [*messages, *self._made(destinations, record, _AMQP)]
         if staged:
             self._staged.stage(owner, name, staged, checked=True)
         return len(route.targets) + len(messages)
 
     def commit(
         self,
-        who: Principal,
+        principal: Principal,
         owner: Hashable,
         name: str,
         on_committed: OnStored,
@@ -675,7 +683,7 @@ class Publishing:
         else:
             self._call_soon(partial(self._hand_held, held, then))
 
-    def abort(self, who: Principal, owner: Hashable, name: str = "") -> None:
+    def abort(self, principal: Principal, owner: Hashable, name: str = "") -> None:
         """Forget what was published."""
         self._forget(owner, name)
         self._staged.abort(owner, name)
@@ -698,11 +706,11 @@ def check_expiration(text: str) -> None:
         raise PreconditionFailedError(f"invalid expiration '{text}': value_too_large")
 
 
-def _delay_ms(sought: Sought) -> int:
+def _delay_ms(query: RoutingKeys) -> int:
     """How long a message waits at exchanges that delay."""
-    if _DELAY.encode() not in sought.properties:
+    if _DELAY.encode() not in query.properties:
         return 0
-    wanted = sought.headers().get(_DELAY)
+    wanted = query.headers().get(_DELAY)
     if isinstance(wanted, str) and wanted.isascii() and wanted.isdigit():
         wanted = int(wanted[:20])
     if isinstance(wanted, bool) or not isinstance(wanted, int):
@@ -710,10 +718,10 @@ def _delay_ms(sought: Sought) -> int:
     return max(0, min(wanted, DELAY_MS_MAX))
 
 
-def _check_user(who: Principal, user: str) -> None:
-    if user != who.name:
+def _check_user(principal: Principal, user: str) -> None:
+    if user != principal.name:
         raise PreconditionFailedError(
-            f"user_id property set to '{user}' but authenticated user was '{who.name}'"
+            f"user_id property set to '{user}' but authenticated user was '{principal.name}'"
         )
 
 
@@ -724,5 +732,5 @@ def _delayed_record(record: bytes, delay_ms: int) -> bytes:
     return amqp.encode(content.exchange, content.key, properties, content.body)
 
 
-def _told_full(on_stored: OnStored, token: Any, where: Any, error: OnelogError | None) -> None:
+def _report_full(on_stored: OnStored, token: Any, where: Any, error: OnelogError | None) -> None:
     on_stored(token, where, error or QueueFullError("a queue that the message is for is full"))

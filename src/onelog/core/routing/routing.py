@@ -13,7 +13,7 @@ from onelog.core.routing.exchanges import (
     Binding,
     DestinationKind,
     Exchange,
-    Sought,
+    RoutingKeys,
     matcher_of,
 )
 from onelog.core.routing.names import DEFAULT_VHOST, named_for_access
@@ -60,16 +60,18 @@ class Routing:
         self._guarded = is_on
         self._publishing.check = self._check_publish if is_on else None
 
-    def _check(self, who: Principal, action: Action, kind: Kind, vhost: str, name: str) -> None:
+    def _check(
+        self, principal: Principal, action: Action, kind: Kind, vhost: str, name: str
+    ) -> None:
         if self._guarded:
-            self._access.check(who, action, (kind, named_for_access(vhost, name)))
+            self._access.check(principal, action, (kind, named_for_access(vhost, name)))
 
-    def _sees(self, who: Principal, kind: Kind, vhost: str, name: str) -> bool:
+    def _sees(self, principal: Principal, kind: Kind, vhost: str, name: str) -> bool:
         """Whether they may know of an exchange, a queue or a topic."""
         if not self._guarded:
             return True
         known_as = name if kind == "topic" else named_for_access(vhost, name)
-        return self._access.may(who, "describe", (kind, known_as))
+        return self._access.may(principal, "describe", (kind, known_as))
 
     # -- vhosts --------------------------------------------------------------------------------
 
@@ -77,12 +79,14 @@ class Routing:
         """Ask this what alternate exchange a policy gives an exchange."""
         self._topology.policy_alternate = alternate
 
-    def vhosts(self, who: Principal) -> list[Vhost]:
+    def vhosts(self, principal: Principal) -> list[Vhost]:
         """Those that they may know of."""
         found = list(self._topology.vhosts.values())
         if not self._guarded:
             return found
-        return [each for each in found if self._access.may(who, "describe", ("vhost", each.name))]
+        return [
+            each for each in found if self._access.may(principal, "describe", ("vhost", each.name))
+        ]
 
     def has_vhost(self, vhost: str) -> bool:
         """Whether there is such a vhost; to be told only who may know."""
@@ -92,30 +96,30 @@ class Routing:
         """The same of an exchange."""
         return self.has_vhost(vhost) and name in self._topology.vhosts[vhost].exchanges
 
-    def is_open_to(self, who: Principal, vhost: str) -> bool:
+    def is_open_to(self, principal: Principal, vhost: str) -> bool:
         """Whether there is such a vhost, and they may know of it."""
-        is_seen = self._access.is_open or self._access.may(who, "describe", ("vhost", vhost))
+        is_seen = self._access.is_open or self._access.may(principal, "describe", ("vhost", vhost))
         return is_seen and vhost in self._topology.vhosts
 
-    def enter(self, who: Principal, vhost: str) -> bool:
+    def enter(self, principal: Principal, vhost: str) -> bool:
         """Whether there is a vhost that they may work in; `NotPermittedError` if they may not.
 
         The default one is for everybody who may do something in it.
         """
-        if vhost != DEFAULT_VHOST or not self._access.may_some(who, ("exchange", "queue")):
-            self._access.check(who, "describe", ("vhost", vhost))
+        if vhost != DEFAULT_VHOST or not self._access.may_some(principal, ("exchange", "queue")):
+            self._access.check(principal, "describe", ("vhost", vhost))
         return vhost in self._topology.vhosts
 
     def declare_vhost(
-        self, who: Principal, name: str, description: str = "", tags: Iterable[str] = ()
+        self, principal: Principal, name: str, description: str = "", tags: Iterable[str] = ()
     ) -> None:
         """Make a vhost, or change what is said of it."""
-        self._access.check(who, "create", ("vhost", name))
+        self._access.check(principal, "create", ("vhost", name))
         self._topology.declare_vhost(name, description, tags)
 
-    def delete_vhost(self, who: Principal, name: str) -> None:
+    def delete_vhost(self, principal: Principal, name: str) -> None:
         """Forget a vhost, with its exchanges, bindings and queues."""
-        self._access.check(who, "delete", ("vhost", name))
+        self._access.check(principal, "delete", ("vhost", name))
         self._topology.check_deletable(name)
         for gone in self.on_vhost_deleted:
             gone(name)
@@ -123,20 +127,20 @@ class Routing:
 
     # -- exchanges -----------------------------------------------------------------------------
 
-    def exchange(self, who: Principal, vhost: str, name: str) -> Exchange:
+    def exchange(self, principal: Principal, vhost: str, name: str) -> Exchange:
         """An exchange, or `ExchangeNotFoundError`; what a passive declaration asks."""
-        self._check(who, "describe", "exchange", vhost, name)
+        self._check(principal, "describe", "exchange", vhost, name)
         return self._topology.vhost(vhost).exchange(name)
 
-    def exchanges(self, who: Principal, vhost: str) -> list[Exchange]:
+    def exchanges(self, principal: Principal, vhost: str) -> list[Exchange]:
         """All exchanges of a vhost."""
-        self._access.check(who, "describe", ("vhost", vhost))
+        self._access.check(principal, "describe", ("vhost", vhost))
         found = list(self._topology.vhost(vhost).exchanges.values())
-        return [each for each in found if self._sees(who, "exchange", vhost, each.name)]
+        return [each for each in found if self._sees(principal, "exchange", vhost, each.name)]
 
     def declare_exchange(
         self,
-        who: Principal,
+        principal: Principal,
         vhost: str,
         name: str,
         kind: str = "direct",
@@ -147,28 +151,28 @@ class Routing:
         arguments: Mapping[str, Value] | None = None,
     ) -> Exchange:
         """An exchange with these settings; one of that name that has others is an error."""
-        self._check(who, "create", "exchange", vhost, name)
+        self._check(principal, "create", "exchange", vhost, name)
         given = dict(arguments or {})
         if (alternate := given.get(ALTERNATE)) is not None:
-            self._check(who, "consume", "exchange", vhost, name)
-            self._check(who, "publish", "exchange", vhost, str(alternate))
+            self._check(principal, "consume", "exchange", vhost, name)
+            self._check(principal, "publish", "exchange", vhost, str(alternate))
         matcher = matcher_of(kind, given, self._random)
         return self._topology.declare_exchange(
             Exchange(vhost, name, kind, durable, auto_delete, internal, given, matcher)
         )
 
     def delete_exchange(
-        self, who: Principal, vhost: str, name: str, *, if_unused: bool = False
+        self, principal: Principal, vhost: str, name: str, *, if_unused: bool = False
     ) -> bool:
         """Forget an exchange and its bindings; False if there is none."""
-        self._check(who, "delete", "exchange", vhost, name)
+        self._check(principal, "delete", "exchange", vhost, name)
         return self._topology.delete_exchange(vhost, name, if_unused=if_unused)
 
     # -- bindings ------------------------------------------------------------------------------
 
     def bind(
         self,
-        who: Principal,
+        principal: Principal,
         vhost: str,
         source: str,
         kind: DestinationKind,
@@ -182,7 +186,7 @@ class Routing:
 
         `instead` of bindings between the same two with the same key, whatever their arguments.
         """
-        self._check_binding(who, vhost, source, kind, destination)
+        self._check_binding(principal, vhost, source, kind, destination)
         if kind == "topic" and self._publishing.find_topic(destination) is not None:
             self._publishing.mark(destination)
         self._topology.bind(
@@ -191,7 +195,7 @@ class Routing:
 
     def unbind(
         self,
-        who: Principal,
+        principal: Principal,
         vhost: str,
         source: str,
         kind: DestinationKind,
@@ -200,22 +204,22 @@ class Routing:
         arguments: Mapping[str, Value] | None = None,
     ) -> bool:
         """Lead them there no more; False if nothing did."""
-        self._check_binding(who, vhost, source, kind, destination)
+        self._check_binding(principal, vhost, source, kind, destination)
         return self._topology.unbind(vhost, source, (kind, destination), key, dict(arguments or {}))
 
     def _check_binding(
-        self, who: Principal, vhost: str, source: str, kind: DestinationKind, destination: str
+        self, principal: Principal, vhost: str, source: str, kind: DestinationKind, destination: str
     ) -> None:
         if self._guarded:
-            self._check(who, "consume", "exchange", vhost, source)
+            self._check(principal, "consume", "exchange", vhost, source)
             if kind == "topic":
-                self._access.check(who, "publish", ("topic", destination))
+                self._access.check(principal, "publish", ("topic", destination))
             else:
-                self._check(who, "publish", kind, vhost, destination)
+                self._check(principal, "publish", kind, vhost, destination)
 
     def bindings(
         self,
-        who: Principal,
+        principal: Principal,
         vhost: str,
         source: str | None = None,
         destination: tuple[DestinationKind, str] | None = None,
@@ -224,9 +228,9 @@ class Routing:
 
         Every queue has one from the default exchange, which nobody made.
         """
-        self._access.check(who, "describe", ("vhost", vhost))
+        self._access.check(principal, "describe", ("vhost", vhost))
         if source:
-            self._check(who, "describe", "exchange", vhost, source)
+            self._check(principal, "describe", "exchange", vhost, source)
         found = self._topology.vhost(vhost)
         names: Iterable[str] = ()
         if destination is None:
@@ -248,20 +252,25 @@ class Routing:
         return [
             each
             for each in (*implied, *bound)
-            if (not each.source or self._sees(who, "exchange", vhost, each.source))
-            and self._sees(who, each.kind, vhost, each.destination)
+            if (not each.source or self._sees(principal, "exchange", vhost, each.source))
+            and self._sees(principal, each.kind, vhost, each.destination)
         ]
 
     def route(
-        self, who: Principal, vhost: str, exchange: str, key: str, headers: Table | None = None
+        self,
+        principal: Principal,
+        vhost: str,
+        exchange: str,
+        key: str,
+        headers: Table | None = None,
     ) -> list[Target]:
         """The queues that a message with this key and these headers would go to."""
-        found = self.exchange(who, vhost, exchange)
-        sought = Sought((key,), NO_PROPERTIES, lambda: headers or {})
-        place = self._topology.vhost(vhost)
+        found = self.exchange(principal, vhost, exchange)
+        query = RoutingKeys((key,), NO_PROPERTIES, lambda: headers or {})
+        scope = self._topology.vhost(vhost)
         find_topic = self._publishing.find_topic
-        targets = walk(place, found, sought, find_topic, to_topics=True).targets
-        return [each for each in targets if self._sees(who, "queue", vhost, each.name)]
+        targets = walk(scope, found, query, find_topic, to_topics=True).targets
+        return [each for each in targets if self._sees(principal, "queue", vhost, each.name)]
 
     def is_topic(self, name: str) -> bool:
         """Whether there is a topic of that name, somebody's queue or not."""
@@ -288,7 +297,7 @@ class Routing:
         self._topology.remove_queue(vhost, name)
 
     def check_dead_letters(
-        self, who: Principal, vhost: str, queue: str, arguments: Mapping[str, object]
+        self, principal: Principal, vhost: str, queue: str, arguments: Mapping[str, object]
     ) -> None:
         """They must be allowed what a queue with these arguments does with its dead letters.
 
@@ -297,37 +306,41 @@ class Routing:
         exchange, key = (arguments.get(f"x-dead-letter-{each}") for each in _DEAD_LETTER)
         if exchange is None or not self._guarded:
             return
-        self._check(who, "consume", "queue", vhost, queue)
-        self._check(who, "publish", "exchange", vhost, str(exchange))
+        self._check(principal, "consume", "queue", vhost, queue)
+        self._check(principal, "publish", "exchange", vhost, str(exchange))
         if not exchange and key is not None:
-            self._check_key(who, vhost, str(key))
+            self._check_key(principal, vhost, str(key))
 
     # -- publishing ----------------------------------------------------------------------------
 
-    def _check_publish(self, who: Principal, vhost: str, exchange: str, key: str) -> None:
+    def _check_publish(self, principal: Principal, vhost: str, exchange: str, key: str) -> None:
         """They must be allowed to send there; of an exchange that is known from then on."""
-        place, senders = f"{vhost}\0{exchange}", self._senders
-        is_known = place in senders.places if who is senders.last else senders.turn_to(who, place)
+        scope, senders = f"{vhost}\0{exchange}", self._senders
+        is_known = (
+            scope in senders.scopes
+            if principal is senders.last
+            else senders.turn_to(principal, scope)
+        )
         if not is_known:
-            self._check(who, "publish", "exchange", vhost, exchange)
-            senders.remember(who, place)
+            self._check(principal, "publish", "exchange", vhost, exchange)
+            senders.remember(principal, scope)
         if not exchange:
-            self._check_key(who, vhost, key)
+            self._check_key(principal, vhost, key)
 
-    def _check_key(self, who: Principal, vhost: str, key: str) -> None:
+    def _check_key(self, principal: Principal, vhost: str, key: str) -> None:
         """They must be allowed to send where the default exchange leads from that key.
 
         Its permission is for all queues, but not for topics, nor for what is denied by name.
         """
-        found, place = self._topology.vhost(vhost), f"{vhost}\0\0{key}"
+        found, scope = self._topology.vhost(vhost), f"{vhost}\0\0{key}"
         queue = found.queues.get(key)
         if queue is None:
             if is_topic(found, key, self._publishing.find_topic):
-                self._access.check(who, "publish", ("topic", key))
-        elif place not in self._senders.places or who is not self._senders.last:
+                self._access.check(principal, "publish", ("topic", key))
+        elif scope not in self._senders.scopes or principal is not self._senders.last:
             resource: Resource = ("queue", named_for_access(vhost, key))
             if key in found.shared:
-                self._access.check(who, "publish", ("topic", queue.topic))
-            elif self._access.forbids(who, "publish", resource):
-                raise not_permitted(who, "publish", "queue", " ".join(resource))
-            self._senders.remember(who, place)
+                self._access.check(principal, "publish", ("topic", queue.topic))
+            elif self._access.forbids(principal, "publish", resource):
+                raise not_permitted(principal, "publish", "queue", " ".join(resource))
+            self._senders.remember(principal, scope)

@@ -51,7 +51,7 @@ class Target(Protocol):
         """The same for messages that are alike but for their payload, which has one length."""
 
 
-class Letter(NamedTuple):
+class DeadLetter(NamedTuple):
     """A message that the broker itself sends on: a dead letter."""
 
     vhost: str
@@ -62,11 +62,11 @@ class Letter(NamedTuple):
     body: Buffer
     not_to: frozenset[str] = frozenset()
     """Queues that it does not go to, whatever is bound."""
-    is_asked: bool = True
+    is_authorized: bool = True
     """Whether it was asked if letters may go where this key says: not, if it is a message's own."""
 
 
-class Route:
+class RoutedTargets:
     """All targets of a key, and how a message is appended for them."""
 
     __slots__ = ("groups", "head", "is_plain", "is_short", "limited", "memory", "targets")

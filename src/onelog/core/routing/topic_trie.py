@@ -69,23 +69,23 @@ class _Rows(Generic[_Value]):
         self._is_stale = False
         self._at, self._masks, self._masks_bytes, self._ends = {}, {}, 0, {}
         starts: list[int] = []
-        place = 0
+        bit = 0
         for words in self.patterns:
-            starts.append(place)
+            starts.append(bit)
             for word in words:
-                self._at.setdefault(word, []).append(place)
-                place += 1
-            self._ends[place] = words
-            place += 1
-        self._size = place // 8 + 1
+                self._at.setdefault(word, []).append(bit)
+                bit += 1
+            self._ends[bit] = words
+            bit += 1
+        self._size = bit // 8 + 1
         self._starts, self._finals = self._bits(starts), self._bits(self._ends)
         self._one = self._bits(self._at.pop(one, ()))
         self._many = self._bits(self._at.pop(many, ()))
 
     def _bits(self, places: Iterable[int]) -> int:
         row = bytearray(self._size)
-        for place in places:
-            row[place >> 3] |= 1 << (place & 7)
+        for bit in places:
+            row[bit >> 3] |= 1 << (bit & 7)
         return int.from_bytes(row, "little")
 
     def _mask(self, word: str) -> int:
@@ -115,9 +115,9 @@ class _Rows(Generic[_Value]):
         found: list[dict[_Value, int]] = []
         places &= self._finals
         while places:
-            place = places.bit_length() - 1
-            found.append(self.patterns[self._ends[place]])
-            places ^= 1 << place
+            bit = places.bit_length() - 1
+            found.append(self.patterns[self._ends[bit]])
+            places ^= 1 << bit
         return found
 
 

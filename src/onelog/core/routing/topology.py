@@ -190,19 +190,19 @@ class Topology:
                 self._require_gone(VHOSTS, vhost_name)
                 self._require_gone(EXCHANGES, join_key(vhost_name, source))
             return
-        place: Destination = (kind, destination)  # type: ignore[assignment]
-        identity = (*place, routing_key, split_key(key, 6)[5])
+        target: Destination = (kind, destination)  # type: ignore[assignment]
+        identity = (*target, routing_key, split_key(key, 6)[5])
         before = exchange.bindings.pop(identity, None)
         if before is not None:
             exchange.matcher.remove(before)
-            _drop(vhost.to, place, (source, *identity))
+            _drop(vhost.to, target, (source, *identity))
         if value is not None:
             arguments = argument_values.from_json(value["arguments"])
             durable = value.get("durable", True)
-            made = Binding(source, *place, routing_key, arguments, durable)
+            made = Binding(source, *target, routing_key, arguments, durable)
             exchange.matcher.add(made)
             exchange.bindings[identity] = made
-            vhost.to.setdefault(place, {})[source, *identity] = made
+            vhost.to.setdefault(target, {})[source, *identity] = made
         self._forget_routes(vhost, ("exchange", source))
 
     def _binding_parts(self) -> Iterator[dict[str, Any]]:
@@ -217,16 +217,16 @@ class Topology:
                         if each.durable
                     }
 
-    def _forget_routes(self, vhost: Vhost, place: Destination) -> None:
+    def _forget_routes(self, vhost: Vhost, target: Destination) -> None:
         """Something about a place has changed: whatever leads there looks anew."""
-        seen, left = {place}, [place]
+        seen, left = {target}, [target]
         while left:
-            place = left.pop()
-            leading = [("exchange", each.source) for each in vhost.to.get(place, {}).values()]
-            if place[0] == "exchange":
-                if (exchange := vhost.exchanges.get(place[1])) is not None:
+            target = left.pop()
+            leading = [("exchange", each.source) for each in vhost.to.get(target, {}).values()]
+            if target[0] == "exchange":
+                if (exchange := vhost.exchanges.get(target[1])) is not None:
                     exchange.routes.clear()
-                leading += [("exchange", name) for name in vhost.alternates.get(place[1], ())]
+                leading += [("exchange", name) for name in vhost.alternates.get(target[1], ())]
             for each in leading:
                 if each not in seen:
                     seen.add(each)  # type: ignore[arg-type]
@@ -355,14 +355,14 @@ class Topology:
         self,
         vhost_name: str,
         source: str,
-        place: Destination,
+        target: Destination,
         key: str,
         arguments: Table,
         *,
         instead: bool = False,
     ) -> None:
         """Lead from an exchange to a place; `instead` of those with the same key."""
-        vhost, binding = self._binding(vhost_name, source, place, key, arguments)
+        vhost, binding = self._binding(vhost_name, source, target, key, arguments)
         exchange = vhost.exchanges[source]
         # What is wrong with the binding shows here, before it is recorded.
         matcher_of(exchange.kind, exchange.arguments, self._random).add(binding)
@@ -385,13 +385,13 @@ class Topology:
         self._write(changes)
 
     def unbind(
-        self, vhost_name: str, source: str, place: Destination, key: str, arguments: Table
+        self, vhost_name: str, source: str, target: Destination, key: str, arguments: Table
     ) -> bool:
         """Lead there no more; False if nothing did."""
         vhost = self.vhost(vhost_name)
         check_exchange_name(source, "default")
         exchange = vhost.exchange(source)
-        wanted = Binding(source, *place, key, arguments, False).identity
+        wanted = Binding(source, *target, key, arguments, False).identity
         binding = exchange.bindings.get(wanted)
         if binding is None:
             return False
@@ -407,13 +407,13 @@ class Topology:
         yield from self._without_exchanges(vhost, self._left_alone(vhost, bindings, {}))
 
     def _binding(
-        self, vhost_name: str, source: str, place: Destination, key: str, arguments: Table
+        self, vhost_name: str, source: str, target: Destination, key: str, arguments: Table
     ) -> tuple[Vhost, Binding]:
         vhost = self.vhost(vhost_name)
         check_exchange_name(source, "default")
         exchange = vhost.exchange(source)
-        durable = self._is_durable(vhost, *place) and exchange.durable
-        return vhost, Binding(source, *place, key, arguments, durable)
+        durable = self._is_durable(vhost, *target) and exchange.durable
+        return vhost, Binding(source, *target, key, arguments, durable)
 
     def _is_durable(self, vhost: Vhost, kind: DestinationKind, name: str) -> bool:
         """Whether a place outlives a restart; it must be there."""
@@ -477,12 +477,12 @@ class Topology:
 
 
 def _drop(
-    to: dict[Destination, dict[tuple[str, ...], Binding]], place: Destination, key: tuple[str, ...]
+    to: dict[Destination, dict[tuple[str, ...], Binding]], target: Destination, key: tuple[str, ...]
 ) -> None:
-    bound = to.get(place, {})
+    bound = to.get(target, {})
     bound.pop(key, None)
     if not bound:
-        to.pop(place, None)
+        to.pop(target, None)
 
 
 def check_exchange_name(name: str, doing: str = "") -> None:

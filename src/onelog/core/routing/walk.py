@@ -14,9 +14,9 @@ from functools import partial
 from typing import NamedTuple
 
 from onelog.core.catalog.topics import TopicConfig
-from onelog.core.routing.exchanges import Destination, Exchange, Sought
+from onelog.core.routing.exchanges import Destination, Exchange, RoutingKeys
 from onelog.core.routing.names import queue_of, topic_of
-from onelog.core.routing.targets import Group, Route, Target
+from onelog.core.routing.targets import Group, RoutedTargets, Target
 from onelog.core.routing.topology import Vhost
 from onelog.errors import WireError
 from onelog.record.forms import amqp
@@ -54,7 +54,7 @@ class TopicTarget(NamedTuple):
         raise AssertionError("a topic is no queue in memory")
 
 
-class Found(NamedTuple):
+class WalkResult(NamedTuple):
     """What a walk has come to."""
 
     targets: list[Target]
@@ -67,17 +67,18 @@ class Found(NamedTuple):
 def walk(
     vhost: Vhost,
     exchange: Exchange,
-    sought: Sought,
+    query: RoutingKeys,
     topic: Callable[[str], TopicConfig | None],
     *,
     delayed: bool = False,
     to_topics: bool = False,
-    is_asked: bool = True,
-) -> Found:
+    is_authorized: bool = True,
+) -> WalkResult:
     """Where a message goes that comes in at an exchange; one that is `delayed` has to wait.
 
     With `to_topics` the default exchange leads to a topic, too, that the key names. Unless it was
-    asked whether the message may go where the key says (`is_asked`), it goes to no topic's queue.
+    asked whether the message may go where the key says (`is_authorized`), it goes to no topic's
+    queue.
     """
     targets: dict[Destination, Target] = {}
     delaying: list[Exchange] = []
@@ -89,28 +90,28 @@ def walk(
             continue
         if at.name:
             by_key &= at.matcher.by_key and not at.delays
-            places = list(at.matcher.match(sought))
+            destinations = list(at.matcher.match(query))
         else:
-            shared = () if is_asked and at is exchange else vhost.shared
-            places = [
-                ("queue", key) for key in sought.keys if key in vhost.queues and key not in shared
+            shared = () if is_authorized and at is exchange else vhost.shared
+            destinations = [
+                ("queue", key) for key in query.keys if key in vhost.queues and key not in shared
             ]
-            if to_topics and at is exchange and is_topic(vhost, sought.keys[0], topic):
-                places.append(("topic", sought.keys[0]))
-        if not places and (alternate := at.alternate) is not None:
-            places = [("exchange", alternate)]
-        for place in places:
-            kind, name = place
+            if to_topics and at is exchange and is_topic(vhost, query.keys[0], topic):
+                destinations.append(("topic", query.keys[0]))
+        if not destinations and (alternate := at.alternate) is not None:
+            destinations = [("exchange", alternate)]
+        for destination in destinations:
+            kind, name = destination
             if kind == "exchange":
                 following = vhost.exchanges.get(name)
                 if following is not None and name not in seen:
                     seen.add(name)
                     left.append(following)
-            elif place not in targets:
-                target = _target(vhost, place, sought.keys[0], topic)
+            elif destination not in targets:
+                target = _target(vhost, destination, query.keys[0], topic)
                 if target is not None:
-                    targets[place] = target
-    return Found(list(targets.values()), delaying, by_key)
+                    targets[destination] = target
+    return WalkResult(list(targets.values()), delaying, by_key)
 
 
 def is_topic(vhost: Vhost, key: str, topic: Callable[[str], TopicConfig | None]) -> bool:
@@ -122,9 +123,9 @@ def is_topic(vhost: Vhost, key: str, topic: Callable[[str], TopicConfig | None])
 
 
 def _target(
-    vhost: Vhost, place: Destination, key: str, topic: Callable[[str], TopicConfig | None]
+    vhost: Vhost, destination: Destination, key: str, topic: Callable[[str], TopicConfig | None]
 ) -> Target | None:
-    kind, name = place
+    kind, name = destination
     if kind == "queue":
         return vhost.queues.get(name)
     config = topic(name)
@@ -150,10 +151,10 @@ def headers_reader(properties: bytes) -> Callable[[], Table]:
 NO_HEADERS = partial(headers_of, NO_PROPERTIES)
 
 
-def groups_of(places: Sequence[tuple[str, int]]) -> list[Group]:
+def groups_of(destinations: Sequence[tuple[str, int]]) -> list[Group]:
     """Topics and queue ids as records can name them: each has one id, and so many extra topics."""
     by_id: dict[int, list[str]] = {}
-    for topic, queue_id in places:
+    for topic, queue_id in destinations:
         by_id.setdefault(queue_id, []).append(topic)
     groups: list[Group] = []
     for queue_id, topics in by_id.items():
@@ -170,14 +171,14 @@ def groups_of(places: Sequence[tuple[str, int]]) -> list[Group]:
     return groups
 
 
-def place_of(target: Target, priority: int) -> tuple[str, int]:
+def log_queue_of(target: Target, priority: int) -> tuple[str, int]:
     """The topic and the queue id where a target in the log gets a message of that priority."""
     if isinstance(target, TopicTarget):
         return target.topic, target.queue_id
     return target.topic, min(priority, target.levels)
 
 
-def route_of(exchange: str, key: str, targets: Sequence[Target]) -> Route:
+def route_of(exchange: str, key: str, targets: Sequence[Target]) -> RoutedTargets:
     """The route to these targets."""
-    groups = groups_of([place_of(target, 0) for target in targets if target.topic])
-    return Route(amqp.head(exchange, key), targets, groups)
+    groups = groups_of([log_queue_of(target, 0) for target in targets if target.topic])
+    return RoutedTargets(amqp.head(exchange, key), targets, groups)

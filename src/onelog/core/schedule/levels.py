@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onelog.clock import Clock
-from onelog.core.cursors.warming import Warming
+from onelog.core.cursors.cold_reads import ColdReads
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.tables import Tables
 from onelog.core.durable.writer import Writer
@@ -55,7 +55,7 @@ class Delay:
     _clock: Clock
     _schedule: Schedule
     _levels_ms: tuple[int, ...]
-    _warming: Warming
+    _cold_reads: ColdReads
 
     def __post_init__(self) -> None:
         self._positions: dict[int, int] = {}
@@ -102,7 +102,7 @@ class Delay:
         """Where in the log the first message is that waits, or its end."""
         return min(
             (
-                self._store.place_of(SCHEDULE_TOPIC, level - 1, self._first_waiting(level))
+                self._store.log_offset_of(SCHEDULE_TOPIC, level - 1, self._first_waiting(level))
                 for level in range(1, len(self._levels_ms) + 1)
             ),
             default=int(self._store.log_end),
@@ -150,7 +150,7 @@ class Delay:
             entries = self._store.entries(SCHEDULE_TOPIC, level - 1, begin, _ROUND_COUNT)
             now = self._clock.now_ms()
             due = [at for at, _, due_ms in entries if due_ms <= now]
-            if not self._warming.is_ready(due, lambda: self._time_passed(level)):
+            if not self._cold_reads.is_ready(due, lambda: self._time_passed(level)):
                 self._armed.add(level)  # It comes again by itself.
                 return
             wait_ms = self._deliver_due(level)

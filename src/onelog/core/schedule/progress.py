@@ -29,7 +29,7 @@ Entry = tuple[int, int]
 """When something is due, and the queue offset of the message, or `~offset` to cancel it."""
 
 
-class Step(NamedTuple):
+class DeliveryStep(NamedTuple):
     """All messages below queue offset `end` that are due up to (due_ms, offset) have left."""
 
     end: int
@@ -38,10 +38,10 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DeliveryProgress:
     """The staircase; at first nothing has left."""
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[DeliveryStep, ...] = ()
 
     def covers(self, due_ms: int, offset: int) -> bool:
         """Whether an entry has left."""
@@ -60,22 +60,24 @@ class Progress:
             found |= before & (messages < end)
         return found
 
-    def after(self, due_ms: int, offset: int, end: int) -> "Progress":
+    def after(self, due_ms: int, offset: int, end: int) -> "DeliveryProgress":
         """The progress when everything below `end` that is due up to this entry has left too."""
         higher = [step for step in self.steps if (step.due_ms, step.offset) > (due_ms, offset)]
         if higher and higher[-1].end >= end:
             return self
-        return Progress((*higher, Step(end, due_ms, offset)))
+        return DeliveryProgress((*higher, DeliveryStep(end, due_ms, offset)))
 
-    def up_to(self, end: int) -> "Progress":
+    def up_to(self, end: int) -> "DeliveryProgress":
         """The progress as far as it is about messages below `end`."""
-        return Progress(tuple(step._replace(end=min(step.end, end)) for step in self.steps))
+        return DeliveryProgress(tuple(step._replace(end=min(step.end, end)) for step in self.steps))
 
     def as_json(self) -> list[list[int]]:
         """The steps, as they are recorded."""
         return [list(step) for step in self.steps]
 
     @staticmethod
-    def from_json(value: Any) -> "Progress":
+    def from_json(value: Any) -> "DeliveryProgress":
         """The inverse of `as_json`."""
-        return Progress(tuple(Step(int(end), int(due), int(at)) for end, due, at in value))
+        return DeliveryProgress(
+            tuple(DeliveryStep(int(end), int(due), int(at)) for end, due, at in value)
+        )

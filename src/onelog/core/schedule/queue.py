@@ -42,7 +42,7 @@ _WARM_BYTES = 64 << 20
 """How close to the log's end records are in the page cache anyway."""
 
 
-class Batch(NamedTuple):
+class DueBatch(NamedTuple):
     """Some messages: the plain ones, the others, and where they end in queue and log."""
 
     plain: Columns
@@ -68,7 +68,7 @@ class TimerQueue:
         """The queue offset of the next message."""
         return int(self._store.max_offset(TIMER_TOPIC, 0))
 
-    def place_of(self, offset: int) -> int:
+    def log_offset_of(self, offset: int) -> int:
         """Where in the log a message is; -1 if it is not there."""
         queue = self._store.queue_table.find(TIMER_TOPIC, 0)
         if queue is None or not queue.start <= offset < queue.end:
@@ -95,7 +95,7 @@ class TimerQueue:
             log.error("the timed message at queue offset %d is dropped: %s", offset, error)
             return None
 
-    def read(self, begin: int, count_max: int) -> Batch:
+    def read(self, begin: int, count_max: int) -> DueBatch:
         """Messages from a queue offset on, of which there must be some."""
         queue = self._store.queue_table.find(TIMER_TOPIC, 0)
         assert queue is not None
@@ -113,7 +113,7 @@ class TimerQueue:
             & (tails[:, -1] == 2)
         )
         dues = digits[is_plain].astype(np.int64) @ _POWERS
-        return Batch(
+        return DueBatch(
             Columns(dues, offsets[is_plain]),
             offsets[~is_plain].tolist(),
             end,

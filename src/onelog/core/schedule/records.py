@@ -161,7 +161,7 @@ def delayed(message: NewMessage, level: int) -> NewMessage:
 def read(message: Message) -> Scheduled:
     """What a record of the timer queue says; `MessageError` if that is nothing useful."""
     properties = decode_properties(message.properties)
-    topic, _ = _own_place(properties)
+    topic, _ = _own_queue(properties)
     due_ms = _due_ms(message, properties)
     unique_key = properties.get(UNIQUE_KEY)
     deletes = properties.get(DELETE_KEY)
@@ -198,7 +198,7 @@ def _own_end(properties: bytes) -> re.Match[bytes] | None:
     return _OWN.match(properties, at) if at == 0 or properties[at - 1] == 2 else None
 
 
-def _own_place(properties: dict[str, str]) -> tuple[str, int]:
+def _own_queue(properties: dict[str, str]) -> tuple[str, int]:
     topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE_ID, "")
     if not topic or topic == HALF_TOPIC or not (queue_id.isascii() and queue_id.isdigit()):
         raise MessageError(f"it has no topic and queue to go to ({topic!r}, {queue_id!r})")
@@ -216,7 +216,7 @@ def delivered(message: Message, now_ms: int) -> NewMessage:
         kept = message.properties[: found.start()]
     else:
         properties = decode_properties(message.properties)
-        topic, queue_id = _own_place(properties)
+        topic, queue_id = _own_queue(properties)
         due = properties.get(DUE_MS, "").lstrip("0")
         for name in (*_RESERVED, DUE_MS):
             properties.pop(name, None)
@@ -232,7 +232,7 @@ def delivered(message: Message, now_ms: int) -> NewMessage:
 def renewed(message: Message) -> NewMessage:
     """The scheduled message once more."""
     properties = decode_properties(message.properties)
-    _own_place(properties)
+    _own_queue(properties)
     times = properties.get(ROLL_TIMES, "")
     properties[ROLL_TIMES] = str(int(times) + 1 if times.isascii() and times.isdigit() else 1)
     properties[ROLL_FROM] = str(message.queue_offset)
@@ -248,7 +248,7 @@ def restored(message: Message) -> NewMessage:
     Its times go, too: the level went before them, and they must not be obeyed now.
     """
     properties = decode_properties(message.properties)
-    topic, queue_id = _own_place(properties)
+    topic, queue_id = _own_queue(properties)
     for name in (DELAY_LEVEL, *UNITS_MS):
         properties.pop(name, None)
     return written_again(message, topic, queue_id, encode_properties(properties))

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from onelog.clock import Clock
-from onelog.core.cursors.warming import Warming
+from onelog.core.cursors.cold_reads import ColdReads
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.writer import Writer
 from onelog.core.schedule import records as timed_messages
@@ -42,7 +42,7 @@ class TimerRenewal:
     writer: Writer
     clock: Clock
     schedule: Schedule
-    warming: Warming
+    cold_reads: ColdReads
 
     def __post_init__(self) -> None:
         self._round: Iterator[Columns] | None = None
@@ -59,7 +59,7 @@ class TimerRenewal:
         oldest = max(wheel.position, int(self.store.min_offset(TIMER_TOPIC, 0)))
         if self._round is None and oldest < wheel.end:
             old_ms = self.clock.now_ms() - self.store.config.retention_ms * 2 // 3
-            self.warming.find(lambda: self._end_of_older(oldest, old_ms), self._renew_below)
+            self.cold_reads.find(lambda: self._end_of_older(oldest, old_ms), self._renew_below)
 
     def _begin(self, chunks: Iterator[Columns], urgent: bool) -> None:
         is_waiting = self._round is not None
@@ -140,7 +140,7 @@ class TimerRenewal:
     def needed_from(self) -> int:
         """Where in the log the first message is that waits, or its end."""
         first = max(self.timers.wheel.position, self.free_below)
-        return self.store.place_of(TIMER_TOPIC, 0, first)
+        return self.store.log_offset_of(TIMER_TOPIC, 0, first)
 
 
 def _first_from(queue: ConsumeQueue, log_offset: int) -> int:

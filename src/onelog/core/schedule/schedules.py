@@ -26,7 +26,7 @@ from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Change, Tables, in_parts
 from onelog.core.durable.writer import OnStored
 from onelog.core.routing.routing import Routing
-from onelog.core.routing.targets import Letter
+from onelog.core.routing.targets import DeadLetter
 from onelog.core.schedule.cron import parse_cron
 from onelog.errors import (
     BrokerBusyError,
@@ -62,9 +62,9 @@ class Repeating:
     """How often after the first time; -1 for ever."""
     cron: str
 
-    def letter(self) -> Letter:
+    def letter(self) -> DeadLetter:
         """As it is published."""
-        return Letter(
+        return DeadLetter(
             self.vhost, self.exchange, (self.key,), base64.b64decode(self.properties),
             base64.b64decode(self.body),
         )  # fmt: skip
@@ -148,7 +148,7 @@ class Schedules:
 
     def add(
         self,
-        who: Principal,
+        principal: Principal,
         vhost: str,
         exchange: str,
         key: str,
@@ -168,7 +168,7 @@ class Schedules:
             # One that would be due after a period is due then, as with those that come again.
             at_ms = now_ms + (delay_ms or period_ms)
             if not self._routing.publish(
-                who, vhost, exchange, key, properties, body, on_stored, token, at_ms
+                principal, vhost, exchange, key, properties, body, on_stored, token, at_ms
             ):
                 on_stored(token, None, None)
             return
@@ -186,7 +186,7 @@ class Schedules:
             raise MessageTooLargeError(
                 f"a message that comes again may have {CONTENT_BYTES_MAX} bytes"
             )
-        self._routing.exchange(who, vhost, exchange)
+        self._routing.exchange(principal, vhost, exchange)
         content = Repeating(
             vhost, exchange, key, base64.b64encode(properties).decode(),
             base64.b64encode(body).decode(), delay_ms, period_ms, repeat, cron,

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 from isal.isal_zlib import crc32
 
-from onelog.core.schedule.progress import Numbers, Progress
+from onelog.core.schedule.progress import DeliveryProgress, Numbers
 from onelog.errors import StoreCorruptError
 from onelog.private_files import make_folder, opener
 from onelog.store.segment import disk_error
@@ -57,11 +57,11 @@ class Columns(NamedTuple):
         """The entries in the order in which they leave."""
         return self.part(np.lexsort((self.offsets, self.dues)))
 
-    def pending(self, progress: Progress) -> "Columns":
+    def pending(self, progress: DeliveryProgress) -> "Columns":
         """The entries that have not left."""
         return self.part(~progress.covered(self.dues, self.offsets))
 
-    def useful(self, progress: Progress) -> "Columns":
+    def useful(self, progress: DeliveryProgress) -> "Columns":
         """The entries of messages that have not left.
 
         What cancels a message is of use as long as that one, though it leaves before it: of many
@@ -77,8 +77,8 @@ class Columns(NamedTuple):
         found = np.zeros(len(dues), np.bool_)
         for number in np.flatnonzero(begins < ends):
             same = self.offsets[begins[number] : ends[number]]
-            place = int(np.searchsorted(same, offsets[number]))
-            found[number] = place < len(same) and same[place] == offsets[number]
+            row = int(np.searchsorted(same, offsets[number]))
+            found[number] = row < len(same) and same[row] == offsets[number]
         return found
 
 
@@ -92,7 +92,7 @@ def join(parts: Sequence[Columns]) -> Columns:
     )
 
 
-def merge(parts: Sequence[Columns], progress: Progress) -> Columns:
+def merge(parts: Sequence[Columns], progress: DeliveryProgress) -> Columns:
     """What is still of use of the entries, in order; not both of a pair that cancel each other."""
     left = join(parts).useful(progress)
     cancels = ~left.offsets[left.offsets < 0]
@@ -121,7 +121,7 @@ class SortedFile:
         """How many entries have not left, or a few more."""
         return len(self) - self.cursor
 
-    def skip(self, progress: Progress) -> None:
+    def skip(self, progress: DeliveryProgress) -> None:
         """Move the cursor to the first entry that is pending."""
         while self.cursor < len(self):
             part = self.columns.part(slice(self.cursor, self.cursor + _SKIP_COUNT))
@@ -131,7 +131,7 @@ class SortedFile:
                 return
             self.cursor += len(left)
 
-    def is_done(self, progress: Progress) -> bool:
+    def is_done(self, progress: DeliveryProgress) -> bool:
         """Whether nothing of it is pending; sometimes a moment late."""
         if not len(self):
             return True

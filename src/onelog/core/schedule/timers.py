@@ -30,12 +30,12 @@ from typing import Any
 import numpy as np
 
 from onelog.clock import Clock
-from onelog.core.cursors.warming import Warming
+from onelog.core.cursors.cold_reads import ColdReads
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.tables import Change, Tables
 from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.schedule import records as timed_messages
-from onelog.core.schedule.progress import Entry, Progress
+from onelog.core.schedule.progress import DeliveryProgress, Entry
 from onelog.core.schedule.queue import TimerQueue
 from onelog.core.schedule.records import Scheduled
 from onelog.core.schedule.sorted_files import Columns, join
@@ -87,7 +87,7 @@ class Timers:
     _clock: Clock
     _schedule: Schedule
     _offload: Callable[[Callable[[], None]], None]
-    _warming: Warming
+    _cold_reads: ColdReads
     _store_host: bytes
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ class Timers:
         self.queue = TimerQueue(self._store)
         barrier = partial(self._store.barrier, seen=True)
         self.wheel = TimerWheel(self._store.folder / FOLDER, self._offload, barrier)
-        self._recorded: tuple[int, Progress] | None = None
+        self._recorded: tuple[int, DeliveryProgress] | None = None
         self._free_below = 0
         self._cancelled: dict[int, int] = {}
         self._recalling: dict[str, list[Entry]] = {}
@@ -123,7 +123,7 @@ class Timers:
             self._free_below = int(value)
             return
         assert key == _KEY
-        progress = Progress.from_json(value["steps"])
+        progress = DeliveryProgress.from_json(value["steps"])
         self._recorded = (int(value["position"]), progress)
         self.wheel.progress = progress
 
@@ -139,7 +139,7 @@ class Timers:
         queue = self.queue
         self._come_back(queue.end)
         position, progress = self._recorded or (0, self._rocketmq_progress(queue.end))
-        self.wheel.load(max(position, queue.begin), queue.end, progress, queue.place_of)
+        self.wheel.load(max(position, queue.begin), queue.end, progress, queue.log_offset_of)
         self.collect_all()
         self._cancelled = self.wheel.cancelled_halfway()
         self._arm()
@@ -160,14 +160,14 @@ class Timers:
             )  # fmt: skip
             self._tables.write([(self.name, _KEY, _as_json(*cut))])
 
-    def _rocketmq_progress(self, end: int) -> Progress:
+    def _rocketmq_progress(self, end: int) -> DeliveryProgress:
         """What RocketMQ has delivered, if it was here before."""
         try:
             data = (self._store.folder / "config" / "timercheck").read_bytes()
         except FileNotFoundError:
-            return Progress()
+            return DeliveryProgress()
         read_ms = int.from_bytes(data[:8], "big", signed=True)
-        return Progress().after(read_ms, _FOR_EVER, end)
+        return DeliveryProgress().after(read_ms, _FOR_EVER, end)
 
     def close(self) -> None:
         """Deliver nothing more, and leave little to do for the next start."""
@@ -199,7 +199,7 @@ class Timers:
     def needed_from(self) -> int:
         """Where in the log the first message is that may wait, by what is recorded."""
         position = 0 if self._recorded is None else self._recorded[0]
-        return self._store.place_of(TIMER_TOPIC, 0, max(position, self._free_below))
+        return self._store.log_offset_of(TIMER_TOPIC, 0, max(position, self._free_below))
 
     def hold(self, offsets: Iterable[int]) -> None:
         """Copies of these messages are written that nobody sees yet: they wait for those."""
@@ -388,8 +388,8 @@ class Timers:
             if self._collect_some():
                 self._expect_more()
             taken = self.wheel.take(self._clock.now_ms(), _ROUND_COUNT)
-            places = [self.queue.place_of(offset) for _, offset in taken if offset >= 0]
-            self._is_reading = not self._warming.is_ready(places, self._have_read)
+            log_offsets = [self.queue.log_offset_of(offset) for _, offset in taken if offset >= 0]
+            self._is_reading = not self._cold_reads.is_ready(log_offsets, self._have_read)
             if self._is_reading:
                 self.wheel.drop_cache()
             elif self._deliver(taken):
@@ -437,7 +437,7 @@ class Timers:
         self.wheel.forget_below(self._recorded[0])
         self.wheel.fill_ahead()
 
-    def _change(self, progress: Progress) -> Change:
+    def _change(self, progress: DeliveryProgress) -> Change:
         return (self.name, _KEY, _as_json(self.wheel.position, progress))
 
     def _warm(self) -> None:
@@ -534,8 +534,8 @@ class Timers:
             for on_counted in asking:
                 on_counted(dict(counted))
 
-        self._warming.find(count, then)
+        self._cold_reads.find(count, then)
 
 
-def _as_json(position: int, progress: Progress) -> dict[str, Any]:
+def _as_json(position: int, progress: DeliveryProgress) -> dict[str, Any]:
     return {"position": position, "steps": progress.as_json()}

@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from onelog.core.schedule.progress import Entry, Numbers, Progress
+from onelog.core.schedule.progress import DeliveryProgress, Entry, Numbers
 from onelog.core.schedule.sorted_files import (
     Columns,
     SortedFile,
@@ -121,7 +121,7 @@ class TimerWheel:
     _barrier: Callable[[], Callable[[], None]]
 
     def __post_init__(self) -> None:
-        self.progress = Progress()
+        self.progress = DeliveryProgress()
         self._files: list[SortedFile] = []
         self._sealed: list[_Stretch] = []
         self._open = _Stretch(0)
@@ -136,12 +136,16 @@ class TimerWheel:
     # -- life ----------------------------------------------------------------------------------
 
     def load(
-        self, position: int, end: int, progress: Progress, place_of: Callable[[int], int]
+        self,
+        position: int,
+        end: int,
+        progress: DeliveryProgress,
+        log_offset_of: Callable[[int], int],
     ) -> None:
         """Take over what was written before, up to the first thing that is wrong with it.
 
         Nothing below queue offset `position` is pending or still there, and the queue ends at
-        `end`. `place_of` tells where in the log the message at a queue offset is: if it is
+        `end`. `log_offset_of` tells where in the log the message at a queue offset is: if it is
         somewhere else than a file knows, the queue was cut and went on with other messages.
         """
         self.progress = progress
@@ -151,7 +155,7 @@ class TimerWheel:
             first, file_end, path = files[0]
             if file_end > at:
                 file = self._usable(first, file_end, path) if first <= at else None
-                if file is None or file_end > end or place_of(file_end - 1) != file.last_at:
+                if file is None or file_end > end or log_offset_of(file_end - 1) != file.last_at:
                     log.warning("timed messages from offset %d to %d are read again", at, end)
                     break
                 self._files.append(file)
@@ -376,7 +380,7 @@ class TimerWheel:
         self._open = following
 
     def _write(
-        self, sources: Sequence[_Source], progress: Progress, barrier: Callable[[], None]
+        self, sources: Sequence[_Source], progress: DeliveryProgress, barrier: Callable[[], None]
     ) -> SortedFile:
         """Make one file of what is left of neighbours."""
         first, last = sources[0], sources[-1]

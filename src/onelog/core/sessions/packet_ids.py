@@ -85,19 +85,19 @@ class PacketIds:
         self.apply(key, True)
         return self._tables.record([(self.name, key, True)])
 
-    def forgotten(self, client: str, packet_id: int, told: OnRecorded | None) -> None:
+    def forgotten(self, client: str, packet_id: int, on_recorded: OnRecorded | None) -> None:
         """The client will not send that message again."""
-        self._change(f"{client}{SEPARATOR}i{packet_id}", None, told)
+        self._change(f"{client}{SEPARATOR}i{packet_id}", None, on_recorded)
 
-    def released(self, client: str, packet_id: int, place: int, told: OnRecorded) -> None:
+    def released(self, client: str, packet_id: int, position: int, on_recorded: OnRecorded) -> None:
         """The client has the message with this id."""
-        self._change(f"{client}{SEPARATOR}o{packet_id}", place, told)
+        self._change(f"{client}{SEPARATOR}o{packet_id}", position, on_recorded)
 
     def assigned(
-        self, client: str, packet_id: int, queue: str, place: int, told: OnRecorded
+        self, client: str, packet_id: int, queue: str, position: int, on_recorded: OnRecorded
     ) -> None:
         """The client, and nobody else, gets a message of a shared queue, with this id."""
-        self._change(f"{client}{SEPARATOR}s{packet_id}", (queue, place), told)
+        self._change(f"{client}{SEPARATOR}s{packet_id}", (queue, position), on_recorded)
 
     def misplaced(self, client: str, packet_id: int) -> None:
         """The queue went with the broker that stopped; the client may forget the id."""
@@ -113,15 +113,15 @@ class PacketIds:
         for key, _ in list(_rows(client, self.of(client))):
             self._change(key, None, None)
 
-    def _change(self, key: str, value: Any, told: OnRecorded | None) -> None:
+    def _change(self, key: str, value: Any, on_recorded: OnRecorded | None) -> None:
         self.apply(key, value)  # At once: the next packet may be about the same id.
-        self._records.put((self.name, key, value), told)
+        self._records.put((self.name, key, value), on_recorded)
 
 
 def _rows(client: str, exchanges: Exchanges) -> Iterator[tuple[str, Any]]:
     for packet_id in exchanges.received:
         yield f"{client}{SEPARATOR}i{packet_id}", True
-    for packet_id, place in exchanges.released.items():
-        yield f"{client}{SEPARATOR}o{packet_id}", place
+    for packet_id, position in exchanges.released.items():
+        yield f"{client}{SEPARATOR}o{packet_id}", position
     for packet_id, shared in exchanges.shared.items():
         yield f"{client}{SEPARATOR}s{packet_id}", shared

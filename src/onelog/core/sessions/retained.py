@@ -59,16 +59,16 @@ class Retained:
 
     # -- for gateways --------------------------------------------------------------------------
 
-    def retain(self, topic: str, body: bytes | None, told: OnRecorded) -> None:
-        """Keep a topic's last message, or with None none; `told` when that is written."""
+    def retain(self, topic: str, body: bytes | None, on_recorded: OnRecorded) -> None:
+        """Keep a topic's last message, or with None none; `on_recorded` when that is written."""
         if body is not None and self.bytes + len(body) > self._bytes_max:
             raise BrokerBusyError(f"retained messages have {self.bytes} bytes: no more are kept")
         if body is None and topic not in self._bodies:
-            told(None)
+            on_recorded(None)
             return
         self._set(topic, body)
         value = None if body is None else base64.b64encode(body).decode()
-        self._records.put((self.name, topic, value), told)
+        self._records.put((self.name, topic, value), on_recorded)
 
     def find(self, topic: str) -> bytes | None:
         """What is retained of a topic."""

@@ -22,22 +22,22 @@ class TickRecords:
         self._writer = writer
         self._when_durable = when_durable
         self._changes: list[Change] = []
-        self._told: list[OnRecorded] = []
+        self._on_recorded: list[OnRecorded] = []
 
-    def put(self, change: Change, told: OnRecorded | None = None) -> None:
+    def put(self, change: Change, on_recorded: OnRecorded | None = None) -> None:
         """Record a change that its owner has made already."""
         if not self._changes:
             self._writer.join_tick(self._record)
         self._changes.append(change)
-        if told is not None:
-            self._told.append(told)
+        if on_recorded is not None:
+            self._on_recorded.append(on_recorded)
 
     def _record(self) -> None:
         changes, self._changes = self._changes, []
-        told, self._told = self._told, []
+        on_recorded, self._on_recorded = self._on_recorded, []
 
         def tell(error: OnelogError | None) -> None:
-            for each in told:
+            for each in on_recorded:
                 each(error)
 
         def written(error: OnelogError | None) -> None:

@@ -20,7 +20,7 @@ from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.offset_notes import Note
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Change, Tables, in_parts
-from onelog.core.membership.coordinator import Coordinator, Member, Position, Positions
+from onelog.core.membership.coordinator import CommittingMember, Coordinator, Position, Positions
 from onelog.core.transactions.in_place import Stamp
 from onelog.core.transactions.producers import BatchProducers, Queue
 from onelog.core.transactions.transactional_ids import TransactionalIds
@@ -85,11 +85,13 @@ class Branches:
 
     # -- what the coordinator says -------------------------------------------------------------
 
-    def join(self, who: Principal, producer_id: int, epoch: int, queues: Sequence[Queue]) -> None:
+    def join(
+        self, principal: Principal, producer_id: int, epoch: int, queues: Sequence[Queue]
+    ) -> None:
         """A producer will send batches of its transaction to these queues, or positions."""
-        self.access.check(who, "alter", ("broker", "cluster"))
+        self.access.check(principal, "alter", ("broker", "cluster"))
         for topic, _ in queues:
-            self.access.check(who, "publish", ("topic", topic))
+            self.access.check(principal, "publish", ("topic", topic))
         found = self._branches.get(producer_id)
         if found is None or found.epoch < epoch:
             # The coordinator ends a transaction everywhere before it begins the next one: what is
@@ -101,10 +103,10 @@ class Branches:
             self._record(replace(found, queues=found.queues.union(queues)))
 
     def end(
-        self, who: Principal, producer_id: int, epoch: int, commit: bool, when_safe: WhenSafe
+        self, principal: Principal, producer_id: int, epoch: int, commit: bool, when_safe: WhenSafe
     ) -> None:
         """The transaction has ended; calls back when that is as safe as configured."""
-        self.access.check(who, "alter", ("broker", "cluster"))
+        self.access.check(principal, "alter", ("broker", "cluster"))
         found = self._branches.get(producer_id)
         if found is not None and found.epoch <= epoch:
             self._carry_out(found, epoch, commit)
@@ -129,18 +131,18 @@ class Branches:
 
     def commit_offsets(
         self,
-        who: Principal,
+        principal: Principal,
         producer_id: int,
         epoch: int,
         group: str,
-        member: Member,
+        member: CommittingMember,
         positions: Positions,
     ) -> None:
         """Positions that the group has if the transaction is committed."""
-        self.access.check(who, "consume", ("group", group))
+        self.access.check(principal, "consume", ("group", group))
         found = self._require(producer_id, epoch)
-        if member != Member():
-            self._coordinator.check_member(who, group, member, in_transaction=True)
+        if member != CommittingMember():
+            self._coordinator.check_member(principal, group, member, in_transaction=True)
         pending = dict(found.groups.get(group, {}))
         for topic, queues in positions.items():
             pending[topic] = {**pending.get(topic, {}), **queues}

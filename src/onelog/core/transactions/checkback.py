@@ -21,12 +21,12 @@ from typing import Any
 
 from onelog.clock import Clock
 from onelog.core.catalog.topics import TopicConfig, Topics
-from onelog.core.cursors.warming import Warming
+from onelog.core.cursors.cold_reads import ColdReads
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.writer import OnStored, Writer
 from onelog.core.membership.members import Client, Members
 from onelog.core.transactions import half_records
-from onelog.core.transactions.half import Transactions
+from onelog.core.transactions.half import HalfMessages
 from onelog.errors import (
     MessageError,
     OffsetOutOfRangeError,
@@ -69,25 +69,25 @@ def _sliced(offsets: list[int]) -> Iterator[list[int]]:
 class CheckBack:
     """Asks, and gives up in the end."""
 
-    _transactions: Transactions
+    _transactions: HalfMessages
     _store: MessageStore
     _topics: Topics
     _members: Members
     _writer: Writer
     _clock: Clock
     _schedule: Schedule
-    _warming: Warming
+    _cold_reads: ColdReads
     checks_max: int
 
     def __post_init__(self) -> None:
-        self.asks: list[AskProducer] = []
+        self.askers: list[AskProducer] = []
         """Those of the gateways that producers are connected through."""
-        self.places = self._transactions.places
+        self.log_offsets = self._transactions.log_offsets
         self._round: Iterator[list[int]] | None = None
         self._leaving: list[int] = []
-        self._keeping = Job("putting away transactions whose log files should be deleted")
+        self._moving = Job("putting away transactions whose log files should be deleted")
         self._unasked: Counter[str] = Counter()
-        self._turns: dict[str, int] = {}
+        self._next_producer: dict[str, int] = {}
         self._job = Job("asking about open transactions")
         self._closed = False
 
@@ -132,7 +132,7 @@ class CheckBack:
         """What to do one after the other: record what is open, then see to it, some at a time."""
         for _ in self._transactions.remember_some():
             yield []
-        yield from _sliced(list(self.places))
+        yield from _sliced(list(self.log_offsets))
 
     def _check_some(self) -> None:
         if self._round is None or self._closed:
@@ -149,26 +149,28 @@ class CheckBack:
         """Go on with half messages when that needs no disk."""
         doubtful = [each for each in part if self._transactions.is_doubtful(each)]
         if doubtful:
-            self._warming.find(
+            self._cold_reads.find(
                 lambda: self._transactions.read_ahead(doubtful), lambda _: self._go_on(part, then)
             )
         else:
             self._go_on(part, then)
 
     def _go_on(self, part: list[int], then: Callable[[list[int]], None]) -> None:
-        places = [self.places[each] for each in part if each in self.places]
-        if not self._closed and self._warming.is_ready(places, lambda: self._go_on(part, then)):
+        log_offsets = [self.log_offsets[each] for each in part if each in self.log_offsets]
+        if not self._closed and self._cold_reads.is_ready(
+            log_offsets, lambda: self._go_on(part, then)
+        ):
             then(part)
 
     def _check_part(self, part: list[int]) -> None:
-        asked: dict[int, int] = {}
+        checked: dict[int, int] = {}
         with self._job:
             for half_offset in part:
                 checks = self._check_one(half_offset)
                 if checks:
-                    asked[half_offset] = checks
+                    checked[half_offset] = checks
             # After the questions: a crash in between asks once more than it counts.
-            self._transactions.count_checks(asked)
+            self._transactions.count_checks(checked)
         if self._job.failed:
             self._end_round()
         else:
@@ -185,14 +187,14 @@ class CheckBack:
 
     def _check_one(self, half_offset: int) -> int:
         """See to one transaction; how often its producers were asked, if they were asked now."""
-        at = self.places.get(half_offset)
+        at = self.log_offsets.get(half_offset)
         if at is None:
             return 0
         try:
             half = self._store.message_at(at)
         except (OffsetOutOfRangeError, StoreCorruptError) as error:
             log.error("the transaction of half message %d is lost: %s", half_offset, error)
-            del self.places[half_offset]
+            del self.log_offsets[half_offset]
             return 0
         checks = self._transactions.checks(half)
         if self._is_expired(half) or checks >= self.checks_max:
@@ -208,7 +210,7 @@ class CheckBack:
     def _ask_group(self, half: Message, checks: int) -> bool:
         """Ask one of the producers of the group, in turn; False if none could be asked."""
         try:
-            message = half_records.asked_about(half, checks)
+            message = half_records.check_of(half, checks)
         except MessageError as error:
             log.error("nobody can be asked about half message %d: %s", half.queue_offset, error)
             return True  # Counted, so that it does not stay open for ever.
@@ -216,12 +218,12 @@ class CheckBack:
         group = property_value(half.properties, half_records.PRODUCER_GROUP) or ""
         producers = self._members.producers(group)
         for _ in range(min(len(producers), _TRIES_MAX)):
-            turn = self._turns.get(group, 0) % len(producers)
-            self._turns[group] = turn + 1
-            if any(ask(producers[turn].client, check) for ask in self.asks):
+            turn = self._next_producer.get(group, 0) % len(producers)
+            self._next_producer[group] = turn + 1
+            if any(ask(producers[turn].client, check) for ask in self.askers):
                 return True
         if not producers:
-            self._turns.pop(group, None)
+            self._next_producer.pop(group, None)
         self._unasked[group] += 1
         return False
 
@@ -237,7 +239,7 @@ class CheckBack:
         self._topics.ensure(TopicConfig(CHECKED_OUT_TOPIC, 1, 1))
         kept = half_records.checked_out(half, checks)
         self._writer.write_now([kept, *self._transactions.operations([half.queue_offset])])
-        del self.places[half.queue_offset]
+        del self.log_offsets[half.queue_offset]
         log.error(
             "half message %d (%r) is put away in %s; its producers were asked %d times",
             half.queue_offset,
@@ -249,7 +251,7 @@ class CheckBack:
     def prepare_retention(self, reach: int) -> None:
         """Before log files up to this offset are deleted: put away the transactions in them."""
         if not self._leaving:
-            self._leaving = [offset for offset, at in self.places.items() if at < reach]
+            self._leaving = [offset for offset, at in self.log_offsets.items() if at < reach]
             self._put_away_some()
 
     def _put_away_some(self) -> None:
@@ -258,15 +260,15 @@ class CheckBack:
             self._when_read(part, self._put_away_part)
 
     def _put_away_part(self, part: list[int]) -> None:
-        with self._keeping, self._writer.head_room():
+        with self._moving, self._writer.head_room():
             for half_offset in part:
-                if half_offset in self.places:
-                    self._put_away(self._store.message_at(self.places[half_offset]))
-        if self._keeping.failed:
+                if half_offset in self.log_offsets:
+                    self._put_away(self._store.message_at(self.log_offsets[half_offset]))
+        if self._moving.failed:
             self._leaving = []  # The next round of retention finds them again.
         else:
             self._schedule(_SLICE_PAUSE_MS, self._put_away_some)
 
     def needed_from(self) -> int:
         """Where in the log the first half message is that is open, or its end."""
-        return min(self.places.values(), default=int(self._store.log_end))
+        return min(self.log_offsets.values(), default=int(self._store.log_end))

@@ -16,9 +16,9 @@ The positions of RocketMQ's own checker, group CID_RMQ_SYS_TRANS, are where a st
 taken over, and are kept as it means them, for the way back: no open half message, and none of its
 operations, lie before them.
 
-Invariant: until an operation names a half message in the log, it is open (in `places`), or among
-the endings of this tick; whoever ends it a second time is refused, so that a commit delivers at
-most once.
+Invariant: until an operation names a half message in the log, it is open (in `log_offsets`), or
+among the endings of this tick; whoever ends it a second time is refused, so that a commit delivers
+at most once.
 """
 
 import itertools
@@ -76,7 +76,7 @@ class _Ending(NamedTuple):
 
 
 @dataclass(eq=False)
-class Transactions:
+class HalfMessages:
     """The half messages that are open: begins them and ends them."""
 
     name = "transactions"
@@ -92,7 +92,7 @@ class Transactions:
     _store_host: bytes
 
     def __post_init__(self) -> None:
-        self.places: dict[int, int] = {}
+        self.log_offsets: dict[int, int] = {}
         """Open half messages, by queue offset: where each is in the log."""
         self._endings: list[_Ending] = []
         self._known_end = 0
@@ -102,7 +102,7 @@ class Transactions:
         self._doubtful: set[int] = set()
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.log_offsets)
 
     # -- the table -----------------------------------------------------------------------------
 
@@ -140,16 +140,16 @@ class Transactions:
         for offset in itertools.chain(recorded, range(begin, half_end)):
             if offset in ended:
                 continue
-            entry = store.place(HALF_TOPIC, 0, offset)
+            entry = store.entry_at(HALF_TOPIC, 0, offset)
             if entry is None:
                 log.error("half message %d is gone from the log, its transaction lost", offset)
             else:
-                self.places[offset] = entry[0]
+                self.log_offsets[offset] = entry[0]
         self._drop_superseded(ended)
         self._known_end = half_end
-        self._doubtful = set(self.places)
-        if self.places:
-            log.info("%d transactions are open", len(self.places))
+        self._doubtful = set(self.log_offsets)
+        if self.log_offsets:
+            log.info("%d transactions are open", len(self.log_offsets))
 
     def _come_back(self, half_end: int) -> None:
         """A crash may have cut the queues off: what comes there is new."""
@@ -193,20 +193,20 @@ class Transactions:
         It tells by its position, which may not be saved after a crash, or not be known here.
         """
         latest: dict[str, int] = {}
-        for offset, at in list(self.places.items()):
+        for offset, at in list(self.log_offsets.items()):
             try:
                 half = self._store.message_at(at)
             except StoreError as error:
                 log.error("the transaction of half message %d is lost: %s", offset, error)
-                del self.places[offset]
+                del self.log_offsets[offset]
                 continue
             key = half.unique_key
             first = property_value(half.properties, half_records.PREPARED_QUEUE_OFFSET) or ""
             if first.isdigit() and int(first) in ended:
-                del self.places[offset]
+                del self.log_offsets[offset]
             elif key is not None:
                 if (first or half_records.stated_checks(half)) and key in latest:
-                    del self.places[latest[key]]
+                    del self.log_offsets[latest[key]]
                 latest[key] = offset
 
     def was_committed(self, half: Message) -> bool:
@@ -238,7 +238,7 @@ class Transactions:
     def read_ahead(self, half_offsets: Iterable[int]) -> None:
         """Read what `was_committed` will read, in a worker; it may be on disk only."""
         for half_offset in half_offsets:
-            at = self.places.get(half_offset)
+            at = self.log_offsets.get(half_offset)
             if at is not None:
                 try:
                     self._is_delivered(self._store.message_at(at))
@@ -248,7 +248,7 @@ class Transactions:
     def needed_from(self) -> int:
         """Where in the log the first half message is that may be open, by what is recorded."""
         half_end, _ = self._position or self._rocketmq_position()
-        return self._store.place_of(HALF_TOPIC, 0, min(half_end, *self._recorded, half_end))
+        return self._store.log_offset_of(HALF_TOPIC, 0, min(half_end, *self._recorded, half_end))
 
     def remember(self) -> None:
         """Record what is open, so that a start need not find it out."""
@@ -276,7 +276,7 @@ class Transactions:
                 yield
         if changes or has_changed:
             self._tables.write([*changes, (self.name, _POSITION, [half_end, op_end])])
-            lowest = min(self.places.keys() | self._ending(), default=half_end)
+            lowest = min(self.log_offsets.keys() | self._ending(), default=half_end)
             self._offsets.commit(CHECKER_GROUP, HALF_TOPIC, 0, lowest)
             self._offsets.commit(
                 CHECKER_GROUP, OP_HALF_TOPIC, 0, self._first_op_after(lowest, op_end)
@@ -289,23 +289,23 @@ class Transactions:
             yield [
                 (self.name, str(offset), None)
                 for offset, _ in recorded
-                if offset not in self.places and offset not in open_still
+                if offset not in self.log_offsets and offset not in open_still
             ]
         yield [
             (self.name, str(offset), 0)
             for offset in sorted(self._ending())
             if offset < half_end and offset not in self._recorded
         ]
-        for places in in_parts(self.places):
+        for log_offsets in in_parts(self.log_offsets):
             yield [
                 (self.name, str(offset), 0)
-                for offset, _ in places
+                for offset, _ in log_offsets
                 if offset < half_end and offset not in self._recorded
             ]
 
     def _first_op_after(self, half_offset: int, op_end: int) -> int:
         """The first operation that may name this half message or a later one."""
-        entry = self._store.place(HALF_TOPIC, 0, half_offset)
+        entry = self._store.entry_at(HALF_TOPIC, 0, half_offset)
         queue = self._store.queue_table.find(OP_HALF_TOPIC, 0)
         if entry is None or queue is None:
             return op_end
@@ -323,9 +323,9 @@ class Transactions:
 
     def put_half(self, half: NewMessage, on_stored: OnStored, token: Any) -> None:
         """Store a half message as it is."""
-        if len(self.places) >= OPEN_MAX:
+        if len(self.log_offsets) >= OPEN_MAX:
             raise BrokerBusyError(
-                f"{len(self.places)} transactions are open; producers have to end some first"
+                f"{len(self.log_offsets)} transactions are open; producers have to end some first"
             )
         self._writer.begin_tick()
         self._writer.put_together((half,), self._prepared, (on_stored, token))
@@ -341,7 +341,7 @@ class Transactions:
             on_stored(token, None, error)
         else:
             where = appended[0]
-            self.places[where.queue_offset] = where.log_offset
+            self.log_offsets[where.queue_offset] = where.log_offset
             self._known_end = max(self._known_end, where.queue_offset + 1)
             on_stored(token, where, error)
 
@@ -349,7 +349,7 @@ class Transactions:
 
     def topic_of(self, half_offset: int, log_offset: int) -> str | None:
         """Where a half message goes if it is committed; None if none is open there."""
-        if self.places.get(half_offset) != log_offset:
+        if self.log_offsets.get(half_offset) != log_offset:
             return None
         return property_value(self._store.message_at(log_offset).properties, REAL_TOPIC)
 
@@ -394,7 +394,7 @@ class Transactions:
 
     def _required(self, group: str, half_offset: int, log_offset: int, checked: bool) -> Message:
         """The half message, if it is open and whoever ends it may do so."""
-        at = self.places.get(half_offset)
+        at = self.log_offsets.get(half_offset)
         if at is None:
             raise TransactionNotFoundError(NOT_OPEN.format(half_offset))
         if at != log_offset:
@@ -434,7 +434,7 @@ class Transactions:
         if not self._endings:
             self._writer.begin_tick()
             self._writer.join_tick(self._write_endings)
-        at = self.places.pop(half.queue_offset)
+        at = self.log_offsets.pop(half.queue_offset)
         self._endings.append(_Ending(half.queue_offset, at, message, on_stored, token))
 
     def _write_endings(self) -> None:
@@ -458,9 +458,9 @@ class Transactions:
         if appended is None:
             self._not_ended(endings, error)
             return
-        places = iter(appended)
+        log_offsets = iter(appended)
         for ending in endings:
-            where = None if ending.message is None else next(places)
+            where = None if ending.message is None else next(log_offsets)
             ending.on_stored(ending.token, where, error)
 
     def _not_ended(self, endings: list[_Ending], error: OnelogError | None) -> None:
@@ -475,7 +475,7 @@ class Transactions:
                     self._put_endings([ending])
                 return
         for ending in endings:
-            self.places[ending.half_offset] = ending.log_offset
+            self.log_offsets[ending.half_offset] = ending.log_offset
             ending.on_stored(ending.token, None, error)
 
     # -- questions to producers ----------------------------------------------------------------

@@ -89,7 +89,7 @@ def prepared(message: NewMessage) -> NewMessage:
     )
 
 
-def own_place(properties: bytes) -> tuple[str, int]:
+def own_queue(properties: bytes) -> tuple[str, int]:
     """The topic and queue that a half message is meant for; `MessageError` if it names none."""
     topic = property_bytes(properties, _TOPIC_NEEDLE)
     queue_id = property_bytes(properties, _QUEUE_NEEDLE) or b""
@@ -101,7 +101,7 @@ def own_place(properties: bytes) -> tuple[str, int]:
 def committed(half: Message, checks: int) -> NewMessage:
     """What consumers get, after the producer was asked `checks` times."""
     properties = _properties(half, checks)
-    topic, queue_id = own_place(properties)
+    topic, queue_id = own_queue(properties)
     for needle in (_MARK_NEEDLE, _TOPIC_NEEDLE, _QUEUE_NEEDLE):
         properties = without_property(properties, needle)
     return written_again(
@@ -110,10 +110,10 @@ def committed(half: Message, checks: int) -> NewMessage:
     )  # fmt: skip
 
 
-def asked_about(half: Message, checks: int) -> NewMessage:
+def check_of(half: Message, checks: int) -> NewMessage:
     """The message as its producer knows it, for the `checks`-th question what became of it."""
     properties = _properties(half, checks)
-    return written_again(half, *own_place(properties), properties)
+    return written_again(half, *own_queue(properties), properties)
 
 
 def checked_out(half: Message, checks: int) -> NewMessage:
@@ -124,7 +124,7 @@ def checked_out(half: Message, checks: int) -> NewMessage:
 def resumed(given_up: Message) -> NewMessage:
     """A half message, from one that was checked out, with all checks before it again."""
     properties = without_property(_properties(given_up, 0), _CHECKS_NEEDLE)
-    own_place(properties)
+    own_queue(properties)
     return written_again(given_up, HALF_TOPIC, 0, properties)
 
 

@@ -46,7 +46,7 @@ class Stamp(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Sent:
+class AcceptedBatch:
     """A batch that was taken: its numbers, and where it is, once that is known."""
 
     first: int
@@ -59,7 +59,7 @@ class Producer:
     """What one queue knows of one producer."""
 
     epoch: int
-    sent: deque[Sent] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    sent: deque[AcceptedBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
     seen_ms: int = 0
 
 
@@ -87,7 +87,7 @@ class QueueProducers(Outcomes):
             return min(found, min(self._unconfirmed, default=(found, 0))[0])
         return found
 
-    def take(self, stamp: Stamp, end: int, now_ms: int) -> Sent | None:
+    def take(self, stamp: Stamp, end: int, now_ms: int) -> AcceptedBatch | None:
         """Take a batch, which is to be stored at `end` or behind; None if it was there before.
 
         To be followed by `stored` or `failed`. What is wrong with it is raised.
@@ -99,19 +99,19 @@ class QueueProducers(Outcomes):
         if known is None or epoch > known.epoch:
             known = self.producers[producer_id] = Producer(epoch)
         known.seen_ms = now_ms
-        sent = Sent(first, stamp.last)
+        sent = AcceptedBatch(first, stamp.last)
         known.sent.append(sent)
         if transactional:
             self.open.setdefault(producer_id, end)
         self.on_the_way += 1
         return sent
 
-    def repeated(self, stamp: Stamp) -> Sent | None:
+    def repeated(self, stamp: Stamp) -> AcceptedBatch | None:
         """The batch that this one repeats, if it repeats one."""
         known = self.producers.get(stamp.producer_id)
         return None if known is None else self._repeated(known, stamp)
 
-    def _repeated(self, known: Producer, stamp: Stamp) -> Sent | None:
+    def _repeated(self, known: Producer, stamp: Stamp) -> AcceptedBatch | None:
         """`repeated`, which also raises what is wrong with a batch."""
         producer_id, epoch, first, _, transactional = stamp
         if epoch < known.epoch:
@@ -137,12 +137,12 @@ class QueueProducers(Outcomes):
                 raise _out_of_order(producer_id, first, expected)
         return None
 
-    def stored(self, stamp: Stamp, sent: Sent, offset: int) -> None:
+    def stored(self, stamp: Stamp, sent: AcceptedBatch, offset: int) -> None:
         """A batch that was taken is in the queue."""
         sent.offset = offset
         self.on_the_way -= 1
 
-    def failed(self, stamp: Stamp, sent: Sent) -> None:
+    def failed(self, stamp: Stamp, sent: AcceptedBatch) -> None:
         """A batch that was taken is not in the queue, or the queue is not this node's any more."""
         if sent.offset == UNKNOWN:
             self.on_the_way -= 1
@@ -156,7 +156,7 @@ class QueueProducers(Outcomes):
         if known is None or stamp.epoch > known.epoch:
             known = self.producers[stamp.producer_id] = Producer(stamp.epoch)
         known.seen_ms = now_ms
-        known.sent.append(Sent(stamp.first, stamp.last, offset))
+        known.sent.append(AcceptedBatch(stamp.first, stamp.last, offset))
         if stamp.transactional:
             self.open.setdefault(stamp.producer_id, offset)
 
@@ -168,7 +168,7 @@ class QueueProducers(Outcomes):
         if epoch > known.epoch:
             known.epoch = epoch
             known.sent.clear()
-            known.sent.append(Sent(-1, -1, offset))  # The next batch has number 0.
+            known.sent.append(AcceptedBatch(-1, -1, offset))  # The next batch has number 0.
         known.seen_ms = now_ms
         if producer_id in self.open:
             self._unconfirmed.append((self.open[producer_id], offset))
@@ -212,7 +212,7 @@ class QueueProducers(Outcomes):
         queue = cls()
         queue.restore(kept)
         for producer_id, epoch, seen_ms, sent in kept.get("producers", ()):
-            batches: Iterable[Sent] = (Sent(*each) for each in sent)
+            batches: Iterable[AcceptedBatch] = (AcceptedBatch(*each) for each in sent)
             queue.producers[producer_id] = Producer(
                 epoch, deque(batches, maxlen=BATCHES_KEPT), seen_ms
             )

@@ -38,13 +38,13 @@ from typing import Any, NamedTuple
 
 from onelog.clock import Clock
 from onelog.core.catalog.topics import Topics
-from onelog.core.cursors.warming import Warming
+from onelog.core.cursors.cold_reads import ColdReads
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Durability
 from onelog.core.durable.tables import Change, Tables, in_parts
 from onelog.core.durable.writer import OnStored
 from onelog.core.publish import Publisher
-from onelog.core.transactions.staged import Part, StagedParts, told_as
+from onelog.core.transactions.staged import Part, StagedParts, reported_as
 from onelog.errors import (
     BatchFencedError,
     BrokerBusyError,
@@ -128,7 +128,7 @@ class PreparedBatches:
     _clock: Clock
     _schedule: Schedule
     _call_soon: Callable[[Callable[[], None]], None]
-    _warming: Warming
+    _cold_reads: ColdReads
 
     def __post_init__(self) -> None:
         self._queries: dict[str, _Query] = {}
@@ -217,7 +217,7 @@ class PreparedBatches:
         )
         if first is None:
             return int(self._store.log_end)
-        return self._parts.place_of(first)
+        return self._parts.log_offset_of(first)
 
     def expire(self) -> None:
         """Forget queries that have not committed for very long, some at a time."""
@@ -360,10 +360,12 @@ class PreparedBatches:
         """See that parts are there, some at a time, and decide when all of them are."""
         self._deciding.pop(query, None)
         some = state.parts[begin : begin + _CHECKED_TOGETHER]
-        places = [self._parts.place_of(offset) for offset in some if offset >= 0]
+        log_offsets = [self._parts.log_offset_of(offset) for offset in some if offset >= 0]
         if self._is_closed:
             return
-        if not self._warming.is_ready(places, lambda: self._check_more(query, state, begin)):
+        if not self._cold_reads.is_ready(
+            log_offsets, lambda: self._check_more(query, state, begin)
+        ):
             self._deciding[query] = state
             return
         for offset in some:
@@ -381,7 +383,7 @@ class PreparedBatches:
             self._check_some(query, state, begin)
         except Exception as reason:
             for on_committed, token in state.waiting:
-                on_committed(token, None, told_as(reason))
+                on_committed(token, None, reported_as(reason))
 
     def _decide(self, query: str, state: _Query) -> None:
         forgotten = self._room_for_one_off(query) if state.one_off else []
@@ -427,8 +429,8 @@ class PreparedBatches:
             return  # The next start goes on.
         state = self._queries[query]
         number = state.begun[0] if state.begun else 0
-        places = map(self._parts.place_of, state.parts[number : number + 2])
-        if not self._warming.is_ready(places, lambda: self._publish(query)):
+        log_offsets = map(self._parts.log_offset_of, state.parts[number : number + 2])
+        if not self._cold_reads.is_ready(log_offsets, lambda: self._publish(query)):
             self._publishing.add(query)
             return
         try:
@@ -471,7 +473,7 @@ class PreparedBatches:
 
     def _failed(self, query: str, state: _Query, reason: Exception) -> None:
         """The disk is full, say. The batch is decided, so it is tried until it is published."""
-        error = told_as(reason)
+        error = reported_as(reason)
         self._complain(query, state, error)
         waiting, state.waiting = state.waiting, []
         for on_committed, token in waiting:
@@ -486,11 +488,11 @@ class PreparedBatches:
             log.error("batch %d of query %r cannot be published yet: %s", state.batch, query, error)
 
     def _tell(self, waiting: list[tuple[OnCommitted, Any]], committed: Committed) -> None:
-        def told(error: OnelogError | None) -> None:
+        def on_durable(error: OnelogError | None) -> None:
             for on_committed, token in waiting:
                 on_committed(token, committed, error)
 
-        self._durability.when_safe(self._store.log_end, told)
+        self._durability.when_safe(self._store.log_end, on_durable)
 
 
 def _old_run(part: Part) -> NewRun:

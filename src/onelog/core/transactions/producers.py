@@ -21,9 +21,15 @@ from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.forms import MarkedTopics
 from onelog.core.durable.durability import Durability
 from onelog.core.durable.tables import Change, Tables, exhausted, in_parts
-from onelog.core.durable.writer import UNCONFIRMED, OnStored, Placed, StoredHere
+from onelog.core.durable.writer import UNCONFIRMED, OnStored, StoredHere, WithOffsets
 from onelog.core.publish import Publisher
-from onelog.core.transactions.in_place import UNKNOWN, Producer, QueueProducers, Sent, Stamp
+from onelog.core.transactions.in_place import (
+    UNKNOWN,
+    AcceptedBatch,
+    Producer,
+    QueueProducers,
+    Stamp,
+)
 from onelog.errors import OnelogError
 from onelog.message import Appended, LogOffset, NewMessage, QueueOffset
 from onelog.names import join_key, split_key
@@ -40,7 +46,7 @@ _NEXT_ID = "next_id"
 
 Queue = tuple[str, int]
 """A topic and a queue id."""
-_Taken = tuple[QueueProducers, Stamp, Sent, OnStored, Any]
+_Taken = tuple[QueueProducers, Stamp, AcceptedBatch, OnStored, Any]
 """A batch that was taken, and whom to tell of it."""
 
 
@@ -219,16 +225,18 @@ class BatchProducers:
         if sent is None:
             before = producers.repeated(stamp)
             assert before is not None
-            told = partial(on_stored, token, Appended(LogOffset(0), QueueOffset(before.offset), 0))
+            on_durable = partial(
+                on_stored, token, Appended(LogOffset(0), QueueOffset(before.offset), 0)
+            )
             # The first time, that may not have been told, because it is not safe yet.
             durability, is_here = self._durability, isinstance(on_stored, StoredHere)
             when = durability.when_safe_here if is_here else durability.when_safe
-            when(self._store.log_end, told)
+            when(self._store.log_end, on_durable)
             return
         # Where it is counts from when it is written: under load some batch always waits to be safe.
-        self._publisher.tell_places()
-        kind = StoredHere if isinstance(on_stored, StoredHere) else Placed
-        stored = kind(self._stored, _placed)
+        self._publisher.report_offsets()
+        kind = StoredHere if isinstance(on_stored, StoredHere) else WithOffsets
+        stored = kind(self._stored, _on_offset)
         try:
             self._publisher.publish(message, stored, (producers, stamp, sent, on_stored, token))
         except BaseException:
@@ -247,7 +255,7 @@ class BatchProducers:
             producers.failed(stamp, sent)
         else:
             assert error is None or isinstance(error, UNCONFIRMED)
-            _placed(taken, appended)
+            _on_offset(taken, appended)
         on_stored(token, appended, error)
 
     def mark(self, topic: str) -> None:
@@ -280,7 +288,7 @@ class BatchProducers:
         return [] if producers is None else producers.aborted_between(begin, end)
 
 
-def _placed(taken: _Taken, appended: Appended) -> None:
+def _on_offset(taken: _Taken, appended: Appended) -> None:
     producers, stamp, sent, _, _ = taken
     if sent.offset == UNKNOWN:
         producers.stored(stamp, sent, appended.queue_offset)

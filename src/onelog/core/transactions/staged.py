@@ -45,7 +45,7 @@ import msgspec
 
 from onelog.clock import Clock
 from onelog.core.catalog.topics import Topics
-from onelog.core.cursors.warming import Warming
+from onelog.core.cursors.cold_reads import ColdReads
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Durability
 from onelog.core.durable.tables import STAGED_TOPIC, Change, Tables
@@ -143,20 +143,20 @@ class StagedParts:
 
     def put_now(self, part: Part) -> int:
         """Store a part, and say its queue offset."""
-        (place,) = self._writer.write_now([self._record(part)])
+        (stored,) = self._writer.write_now([self._record(part)])
         if self.store.gated:
             end = self.store.max_offset(STAGED_TOPIC, 0)
             self._ahead = {offset: at for offset, at in self._ahead.items() if offset >= end}
-            self._ahead[place.queue_offset] = place.log_offset
-        return int(place.queue_offset)
+            self._ahead[stored.queue_offset] = stored.log_offset
+        return int(stored.queue_offset)
 
     def _record(self, part: Part) -> NewMessage:
         labels, now_ms = encode_properties(part.labels), self.clock.now_ms()
         return NewMessage(STAGED_TOPIC, 0, part.body, labels, born_ms=now_ms)
 
-    def place_of(self, offset: int) -> int:
+    def log_offset_of(self, offset: int) -> int:
         """Where in the log a part is."""
-        return self.store.place_of(STAGED_TOPIC, 0, offset)
+        return self.store.log_offset_of(STAGED_TOPIC, 0, offset)
 
     def read(self, offset: int) -> Part:
         """The part with this queue offset."""
@@ -200,7 +200,7 @@ class StagedParts:
         return self._writer.head_room()
 
 
-def told_as(reason: Exception) -> OnelogError:
+def reported_as(reason: Exception) -> OnelogError:
     """What is told of a commit that failed, whatever the reason was."""
     return reason if isinstance(reason, OnelogError) else StagedPartError(repr(reason))
 
@@ -259,7 +259,7 @@ class StagedTransactions:
     publisher: Publisher
     durability: Durability
     clock: Clock
-    warming: Warming
+    cold_reads: ColdReads
     schedule: Schedule
 
     def __post_init__(self) -> None:
@@ -489,7 +489,7 @@ class StagedTransactions:
             records = [] if alongside is None else alongside.records()
             appended = self._append(transaction, records)
         except Exception as reason:
-            on_committed(token, None, told_as(reason))
+            on_committed(token, None, reported_as(reason))
         else:
             if alongside is not None:
                 alongside.written()
@@ -497,8 +497,8 @@ class StagedTransactions:
 
     def _is_warm(self, parts: list[int], again: Callable[[], None]) -> bool:
         """Whether the next append can be made without waiting for the disk."""
-        places = map(self.records.place_of, parts[:_PARTS_MAX])
-        return self.warming.is_ready(places, again)
+        log_offsets = map(self.records.log_offset_of, parts[:_PARTS_MAX])
+        return self.cold_reads.is_ready(log_offsets, again)
 
     def _commit_large(self, transaction: _Transaction) -> None:
         """Commit what does not fit one append. What has begun is written, however long it takes."""
@@ -513,7 +513,7 @@ class StagedTransactions:
             if alongside is not None and (records := alongside.records()):
                 parts.insert(0, self.records.put_now(Part.of_messages(records)))
         except Exception as reason:
-            on_committed(token, None, told_as(reason))
+            on_committed(token, None, reported_as(reason))
             return
         if not parts:  # All of it is kept in memory, by its owner.
             self.durability.when_safe(self.store.log_end, partial(on_committed, token, []))
@@ -536,7 +536,7 @@ class StagedTransactions:
                 self.schedule(_RETRY_MS, partial(self._go_on, commit))
             else:
                 del self._commits[commit.key]
-                commit.on_committed(commit.token, None, told_as(reason))
+                commit.on_committed(commit.token, None, reported_as(reason))
             return
         if is_first and commit.alongside is not None:
             commit.alongside.written()
@@ -546,8 +546,8 @@ class StagedTransactions:
             self.schedule(0, partial(self._go_on, commit))
             return
         del self._commits[commit.key]
-        told = partial(commit.on_committed, commit.token, commit.appended)
-        self.durability.when_safe(self.store.log_end, told)
+        on_durable = partial(commit.on_committed, commit.token, commit.appended)
+        self.durability.when_safe(self.store.log_end, on_durable)
 
     def _append(self, transaction: _Transaction, records: Sequence[NewMessage]) -> list[Appended]:
         parts, gathered = transaction.parts, [*transaction.gathered, *records]
@@ -601,4 +601,4 @@ class StagedTransactions:
         """Where in the log the first message is that is staged and may be committed, or its end."""
         firsts = [each.parts[0] for each in self._open.values() if each.parts]
         firsts += [min(each.parts) for each in self._commits.values()]
-        return self.records.place_of(min(firsts)) if firsts else int(self.store.log_end)
+        return self.records.log_offset_of(min(firsts)) if firsts else int(self.store.log_end)

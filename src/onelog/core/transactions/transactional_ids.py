@@ -34,7 +34,7 @@ from onelog.core.durable.deadlines import Deadlines, Schedule
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Change, Tables, in_parts
 from onelog.core.durable.writer import Writer
-from onelog.core.membership.coordinator import Coordinator, Member, Position, Positions
+from onelog.core.membership.coordinator import CommittingMember, Coordinator, Position, Positions
 from onelog.core.transactions.in_place import Stamp
 from onelog.core.transactions.producers import BatchProducers, Queue
 from onelog.errors import (
@@ -67,7 +67,7 @@ WhenEnded = Callable[[Incarnation, OnelogError | None], None]
 _KAFKA_FORM = Form.KAFKA.sys_flag
 
 
-class State(enum.Enum):
+class TransactionState(enum.Enum):
     """How far a transaction is; the values are Kafka's names."""
 
     EMPTY = "Empty"
@@ -78,18 +78,21 @@ class State(enum.Enum):
     ABORTED = "CompleteAbort"
 
 
-_ENDING = {State.COMMITTING: State.COMMITTED, State.ABORTING: State.ABORTED}
+_ENDING = {
+    TransactionState.COMMITTING: TransactionState.COMMITTED,
+    TransactionState.ABORTING: TransactionState.ABORTED,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Transaction:
+class InPlaceTransaction:
     """A transactional id, and its transaction."""
 
     name: str
     producer_id: int
     epoch: int
     timeout_ms: int
-    state: State = State.EMPTY
+    state: TransactionState = TransactionState.EMPTY
     begun_ms: int = 0
     seen_ms: int = 0
     queues: frozenset[Queue] = frozenset()
@@ -128,14 +131,14 @@ class TransactionalIds:
         self._coordinator = coordinator
         self._arrived = arrived
         self._when_durable = when_durable
-        self._transactions: dict[str, Transaction] = {}
-        self._by_producer: dict[int, Transaction] = {}
-        self._with_groups: dict[str, Transaction] = {}
+        self._transactions: dict[str, InPlaceTransaction] = {}
+        self._by_producer: dict[int, InPlaceTransaction] = {}
+        self._with_groups: dict[str, InPlaceTransaction] = {}
         self._deadlines: Deadlines[str] = Deadlines(clock, schedule, self._overdue)
         """Of those that are open."""
         self.guard: Callable[[str], None] = lambda name: None
         """Raises if another broker coordinates a transactional id."""
-        self.tell_others: Callable[[Transaction], bool] = lambda transaction: True
+        self.tell_others: Callable[[InPlaceTransaction], bool] = lambda transaction: True
         """Tells other brokers of an end; whether there are some that do not know it yet."""
         producers.covers = self._covers
         coordinator.is_pending = self._is_pending
@@ -154,7 +157,7 @@ class TransactionalIds:
             self._by_producer[transaction.producer_id] = transaction
             if transaction.groups:
                 self._with_groups[key] = transaction
-            if transaction.state is State.ONGOING:
+            if transaction.state is TransactionState.ONGOING:
                 self._deadlines.add(key, transaction.begun_ms + transaction.timeout_ms)
 
     def parts(self) -> Iterator[dict[str, Any]]:
@@ -172,7 +175,7 @@ class TransactionalIds:
             if transaction.state in _ENDING and not transaction.others:
                 self._carry_out(transaction)
 
-    def _record(self, transaction: Transaction) -> Transaction:
+    def _record(self, transaction: InPlaceTransaction) -> InPlaceTransaction:
         """Record a transaction that was changed; it is another object then."""
         self._tables.write([(self.name, transaction.name, _kept(transaction))])
         return self._transactions[transaction.name]
@@ -181,7 +184,7 @@ class TransactionalIds:
 
     def begin(
         self,
-        who: Principal,
+        principal: Principal,
         name: str,
         timeout_ms: int,
         producer_id: int = NOBODY,
@@ -192,7 +195,7 @@ class TransactionalIds:
         Who says which producer it was before must be the last one, or be told the same again. An
         open transaction is aborted.
         """
-        self.access.check(who, "publish", ("transaction", name))
+        self.access.check(principal, "publish", ("transaction", name))
         if not name:
             raise InvalidRequestError("a transactional id cannot be empty")
         self.guard(name)
@@ -203,16 +206,16 @@ class TransactionalIds:
         found = self._transactions.get(name)
         if found is None:
             now_ms = self._clock.now_ms()
-            new = Transaction(name, self._producers.new_id(), 0, timeout_ms, seen_ms=now_ms)
+            new = InPlaceTransaction(name, self._producers.new_id(), 0, timeout_ms, seen_ms=now_ms)
             self._record(new)
             return new.producer_id, new.epoch
         before = NO_PRODUCER if producer_id == NOBODY else (producer_id, epoch)
         found = self._settled(found)
         if before not in (NO_PRODUCER, (found.producer_id, found.epoch)):
-            if before == found.before and found.state is not State.ONGOING:
+            if before == found.before and found.state is not TransactionState.ONGOING:
                 return found.producer_id, found.epoch
             raise ProducerFencedError(f"{name!r} has another producer, or epoch {found.epoch}")
-        if found.state is State.ONGOING:
+        if found.state is TransactionState.ONGOING:
             # While others are told, it is at its epoch, for who asks again to be known.
             is_renewed = not found.others
             found = self._end(found, commit=False, epoch=found.epoch + is_renewed)
@@ -224,7 +227,7 @@ class TransactionalIds:
             producer_id, epoch = self._usable(found.producer_id, found.epoch + 1)
         now_ms = self._clock.now_ms()
         self._record(
-            Transaction(name, producer_id, epoch, timeout_ms, seen_ms=now_ms, before=before)
+            InPlaceTransaction(name, producer_id, epoch, timeout_ms, seen_ms=now_ms, before=before)
         )
         return producer_id, epoch
 
@@ -233,56 +236,56 @@ class TransactionalIds:
         return (producer_id, epoch) if epoch < EPOCH_MAX else (self._producers.new_id(), 0)
 
     def add_queues(
-        self, who: Principal, name: str, producer_id: int, epoch: int, queues: Sequence[Queue]
+        self, principal: Principal, name: str, producer_id: int, epoch: int, queues: Sequence[Queue]
     ) -> None:
         """The producer will send batches of its transaction to these queues, if they are there."""
-        self.access.check(who, "publish", ("transaction", name))
+        self.access.check(principal, "publish", ("transaction", name))
         for topic, _ in queues:
-            self.access.check(who, "publish", ("topic", topic))
+            self.access.check(principal, "publish", ("topic", topic))
         found = self._require(name, producer_id, epoch)
         queues = [each for each in queues if self._is_there(*each)]
-        if found.state is not State.ONGOING or not found.queues.issuperset(queues):
+        if found.state is not TransactionState.ONGOING or not found.queues.issuperset(queues):
             self._record(replace(self._going_on(found), queues=found.queues.union(queues)))
 
     def add_others(
-        self, who: Principal, name: str, producer_id: int, epoch: int, others: Sequence[Queue]
+        self, principal: Principal, name: str, producer_id: int, epoch: int, others: Sequence[Queue]
     ) -> None:
         """Partitions on other brokers will be in the transaction; to be called before they are."""
-        self.access.check(who, "publish", ("transaction", name))
+        self.access.check(principal, "publish", ("transaction", name))
         found = self._require(name, producer_id, epoch)
-        if found.state is not State.ONGOING or not found.others.issuperset(others):
+        if found.state is not TransactionState.ONGOING or not found.others.issuperset(others):
             self._record(replace(self._going_on(found), others=found.others.union(others)))
 
     def add_group(
-        self, who: Principal, name: str, producer_id: int, epoch: int, group: str
+        self, principal: Principal, name: str, producer_id: int, epoch: int, group: str
     ) -> None:
         """The transaction will have positions of this group."""
-        self.access.check(who, "publish", ("transaction", name))
-        self.access.check(who, "consume", ("group", group))
+        self.access.check(principal, "publish", ("transaction", name))
+        self.access.check(principal, "consume", ("group", group))
         found = self._require(name, producer_id, epoch)
-        if found.state is not State.ONGOING or group not in found.groups:
+        if found.state is not TransactionState.ONGOING or group not in found.groups:
             self._record(replace(self._going_on(found), groups={group: {}, **found.groups}))
 
     def commit_offsets(
         self,
-        who: Principal,
+        principal: Principal,
         name: str,
         producer_id: int,
         epoch: int,
         group: str,
-        member: Member,
+        member: CommittingMember,
         positions: Positions,
         *,
         joins: bool = False,
     ) -> None:
         """Positions that the group has if the transaction is committed; `joins`: it is added."""
-        self.access.check(who, "publish", ("transaction", name))
-        self.access.check(who, "consume", ("group", group))
+        self.access.check(principal, "publish", ("transaction", name))
+        self.access.check(principal, "consume", ("group", group))
         found = self._require(name, producer_id, epoch)
-        if not joins and (found.state is not State.ONGOING or group not in found.groups):
+        if not joins and (found.state is not TransactionState.ONGOING or group not in found.groups):
             raise NotInTransactionError(f"group {group} was not added to the transaction of {name}")
-        if member != Member():
-            self._coordinator.check_member(who, group, member, in_transaction=True)
+        if member != CommittingMember():
+            self._coordinator.check_member(principal, group, member, in_transaction=True)
         self._coordinator.use(group)
         if joins:
             found = self._going_on(found)
@@ -293,7 +296,7 @@ class TransactionalIds:
 
     def end(
         self,
-        who: Principal,
+        principal: Principal,
         name: str,
         producer_id: int,
         epoch: int,
@@ -306,38 +309,42 @@ class TransactionalIds:
 
         `renews`: the producer gets the next epoch with it, also if there was nothing to abort.
         """
-        self.access.check(who, "publish", ("transaction", name))
+        self.access.check(principal, "publish", ("transaction", name))
         found = self._transactions.get(name)
         is_repeated = found is not None and found.before == (producer_id, epoch)
-        if found is None or not is_repeated or found.state in (State.EMPTY, State.ONGOING):
+        if (
+            found is None
+            or not is_repeated
+            or found.state in (TransactionState.EMPTY, TransactionState.ONGOING)
+        ):
             found, is_repeated = self._require(name, producer_id, epoch), False
         found = self._settled(found)
-        if found.state is State.ONGOING or (renews and not commit and not is_repeated):
-            asked = (producer_id, epoch) if renews else NO_PRODUCER
-            found = self._end(found, commit=commit, epoch=epoch + renews, asked=asked)
+        if found.state is TransactionState.ONGOING or (renews and not commit and not is_repeated):
+            requested = (producer_id, epoch) if renews else NO_PRODUCER
+            found = self._end(found, commit=commit, epoch=epoch + renews, requested=requested)
         elif renews != is_repeated or found.state is not (
-            State.COMMITTED if commit else State.ABORTED
+            TransactionState.COMMITTED if commit else TransactionState.ABORTED
         ):
             word = "commit" if commit else "abort"
             raise TransactionStateError(f"{name!r} has nothing to {word}: {found.state.value}")
         self._when_durable(partial(when_ended, (found.producer_id, found.epoch)))
 
-    def finish(self, who: Principal, name: str) -> None:
+    def finish(self, principal: Principal, name: str) -> None:
         """Carry out an end that all other brokers know."""
-        self.access.check(who, "publish", ("transaction", name))
+        self.access.check(principal, "publish", ("transaction", name))
         if name in self._transactions:
             self._settled(self._transactions[name])
 
-    def transactions(self, who: Principal) -> list[Transaction]:
+    def transactions(self, principal: Principal) -> list[InPlaceTransaction]:
         """Every transactional id that they may know of."""
         found = list(self._transactions.values())
         if self.access.is_open:
             return found
-        self.access.check(who, "describe", ("broker", ""))
+        self.access.check(principal, "describe", ("broker", ""))
         may = self.access.may
-        return [each for each in found if may(who, "describe", ("transaction", each.name))]
+        return [each for each in found if may(principal, "describe", ("transaction", each.name))]
 
-    def _require(self, name: str, producer_id: int, epoch: int) -> Transaction:
+    def _require(self, name: str, producer_id: int, epoch: int) -> InPlaceTransaction:
         if not name:
             raise InvalidRequestError("a transactional id cannot be empty")
         self.guard(name)
@@ -348,35 +355,35 @@ class TransactionalIds:
             raise ProducerFencedError(f"{name!r} is at epoch {found.epoch}, not at {epoch}")
         return self._settled(found)
 
-    def _settled(self, transaction: Transaction) -> Transaction:
+    def _settled(self, transaction: InPlaceTransaction) -> InPlaceTransaction:
         """The transaction after its end, if that is still to be written."""
         if transaction.state in _ENDING:
             return self._carry_out(transaction)
         return transaction
 
-    def _going_on(self, transaction: Transaction) -> Transaction:
+    def _going_on(self, transaction: InPlaceTransaction) -> InPlaceTransaction:
         now_ms = self._clock.now_ms()
-        if transaction.state is State.ONGOING:
+        if transaction.state is TransactionState.ONGOING:
             return replace(transaction, seen_ms=now_ms)
-        return replace(transaction, state=State.ONGOING, begun_ms=now_ms, seen_ms=now_ms)
+        return replace(transaction, state=TransactionState.ONGOING, begun_ms=now_ms, seen_ms=now_ms)
 
     # -- ending --------------------------------------------------------------------------------
 
     def _end(
         self,
-        transaction: Transaction,
+        transaction: InPlaceTransaction,
         *,
         commit: bool,
         epoch: int,
-        asked: Incarnation = NO_PRODUCER,
-    ) -> Transaction:
-        """Decide, and carry it out; `asked`: who may ask again."""
-        state = State.COMMITTING if commit else State.ABORTING
+        requested: Incarnation = NO_PRODUCER,
+    ) -> InPlaceTransaction:
+        """Decide, and carry it out; `requested`: who may ask again."""
+        state = TransactionState.COMMITTING if commit else TransactionState.ABORTING
         now_ms = self._clock.now_ms()
-        decided = replace(transaction, state=state, epoch=epoch, seen_ms=now_ms, before=asked)
+        decided = replace(transaction, state=state, epoch=epoch, seen_ms=now_ms, before=requested)
         return self._carry_out(self._record(decided))
 
-    def _carry_out(self, transaction: Transaction) -> Transaction:
+    def _carry_out(self, transaction: InPlaceTransaction) -> InPlaceTransaction:
         """Write markers and positions, and that they are written, in one append.
 
         `TransactionEndingError` if it cannot be written, or others have to be told before.
@@ -385,7 +392,7 @@ class TransactionalIds:
             raise TransactionEndingError(
                 f"brokers are being told of the end of {transaction.name!r}"
             )
-        commit = transaction.state is State.COMMITTING
+        commit = transaction.state is TransactionState.COMMITTING
         now_ms = self._clock.now_ms()
         producer_id, epoch = transaction.producer_id, transaction.epoch
         queues = [each for each in sorted(transaction.queues) if self._is_there(*each)]
@@ -396,7 +403,7 @@ class TransactionalIds:
                     topic: each for topic, each in positions.items() if self._topics.get(topic)
                 }
                 changes += self._coordinator.committing(group, there)
-        ended = Transaction(
+        ended = InPlaceTransaction(
             transaction.name, *self._usable(producer_id, epoch), transaction.timeout_ms,
             _ENDING[transaction.state], transaction.begun_ms, now_ms, before=transaction.before,
         )  # fmt: skip
@@ -431,8 +438,8 @@ class TransactionalIds:
                 f"the end of what producer {producer_id} sent is not written: {error}"
             ) from error
         self._tables.apply(changes)
-        for queue, place in zip(queues, appended[: len(queues)], strict=True):
-            self._producers.ended(queue, producer_id, epoch, place.queue_offset, kept=commit)
+        for queue, stored in zip(queues, appended[: len(queues)], strict=True):
+            self._producers.ended(queue, producer_id, epoch, stored.queue_offset, kept=commit)
         for queue in queues:
             self._arrived(*queue)  # Who waits for committed messages can go on only now.
 
@@ -448,7 +455,7 @@ class TransactionalIds:
         """Abort what lasts too long; whoever had it is fenced."""
         for name in names:
             transaction = self._transactions.get(name)
-            if transaction is None or transaction.state is not State.ONGOING:
+            if transaction is None or transaction.state is not TransactionState.ONGOING:
                 continue
             log.warning("the transaction of %r lasted too long: aborted", name)
             try:
@@ -465,7 +472,7 @@ class TransactionalIds:
                     self._carry_out(transaction)
                 except TransactionEndingError as error:
                     log.log(_level(transaction), "%s; it is tried again", error)
-            elif transaction.state is State.ONGOING:
+            elif transaction.state is TransactionState.ONGOING:
                 if now_ms > transaction.begun_ms + transaction.timeout_ms + _LATE_MS:
                     self._overdue([transaction.name])
             elif now_ms - transaction.seen_ms > IDLE_MAX_MS:
@@ -482,7 +489,7 @@ class TransactionalIds:
             raise InvalidProducerEpochError(
                 f"{found.name!r} is at epoch {found.epoch}, not at {stamp.epoch}"
             )
-        if found.state is not State.ONGOING or queue not in found.queues:
+        if found.state is not TransactionState.ONGOING or queue not in found.queues:
             raise NotInTransactionError(f"{queue} is not in a transaction of {found.name!r}")
 
     def _is_pending(self, group: str, topic: str, queue_id: int) -> bool:
@@ -493,12 +500,12 @@ class TransactionalIds:
         )
 
 
-def _level(transaction: Transaction) -> int:
+def _level(transaction: InPlaceTransaction) -> int:
     """How bad it is that a transaction could not be ended at once."""
     return logging.INFO if transaction.others else logging.ERROR
 
 
-def _kept(transaction: Transaction) -> dict[str, Any]:
+def _kept(transaction: InPlaceTransaction) -> dict[str, Any]:
     return {
         "producer_id": transaction.producer_id,
         "epoch": transaction.epoch,
@@ -522,10 +529,16 @@ def _kept(transaction: Transaction) -> dict[str, Any]:
     }
 
 
-def _restored(name: str, kept: Mapping[str, Any]) -> Transaction:
-    return Transaction(
-        name, kept["producer_id"], kept["epoch"], kept["timeout_ms"], State(kept["state"]),
-        kept["begun_ms"], kept["seen_ms"], frozenset((each[0], each[1]) for each in kept["queues"]),
+def _restored(name: str, kept: Mapping[str, Any]) -> InPlaceTransaction:
+    return InPlaceTransaction(
+        name,
+        kept["producer_id"],
+        kept["epoch"],
+        kept["timeout_ms"],
+        TransactionState(kept["state"]),
+        kept["begun_ms"],
+        kept["seen_ms"],
+        frozenset((each[0], each[1]) for each in kept["queues"]),
         {
             group: {
                 topic: {
@@ -538,4 +551,4 @@ def _restored(name: str, kept: Mapping[str, Any]) -> Transaction:
         },
         tuple(kept.get("before", NO_PRODUCER)),
         others=frozenset((each[0], each[1]) for each in kept.get("others", ())),
-    )  # fmt: skip
+    )

@@ -67,12 +67,12 @@ class Audit:
 
     # -- writing -------------------------------------------------------------------------------
 
-    def asked(self, who: Principal, action: str, resource: Resource, allowed: bool) -> None:
+    def decided(self, principal: Principal, action: str, resource: Resource, allowed: bool) -> None:
         """Somebody wants to make, change or delete something, and may or may not."""
-        if who is SELF:
+        if principal is SELF:
             return
         if action == "create" and allowed:
-            key = who.name, who.protocol, resource
+            key = principal.name, principal.protocol, resource
             if key in self._made:
                 return
             if len(self._made) >= MADE_MAX:
@@ -81,14 +81,20 @@ class Audit:
         elif action == "delete":
             self._made = {each for each in self._made if each[2] != resource}
         result = "allowed" if allowed else "refused"
-        self.note(who, action, f"{resource[0]}:{resource[1]}", result)
+        self.note(principal, action, f"{resource[0]}:{resource[1]}", result)
 
-    def note(self, who: Principal, action: str, thing: str, result: str) -> None:
+    def note(self, principal: Principal, action: str, thing: str, result: str) -> None:
         """Write one line."""
         if self._folder is None:
             return
         entry = Entry(
-            self._clock.now_ms(), who.name, who.protocol, who.address, action, thing, result
+            self._clock.now_ms(),
+            principal.name,
+            principal.protocol,
+            principal.address,
+            action,
+            thing,
+            result,
         )
         with self._lock:
             if len(self._waiting) >= WAITING_MAX:

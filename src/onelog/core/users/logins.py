@@ -197,16 +197,16 @@ class Logins:
         name: str,
         given: str,
         content: bytes,
-        who: Principal,
+        principal: Principal,
         refused: OnLoggedIn,
         body: Buffer = b"",
     ) -> Principal | None:
         """Who has signed a request; None if it was not they, which is told later to `refused`.
 
-        `who` is known so far: the same again, if it is still that one.
+        `principal` is known so far: the same again, if it is still that one.
         """
-        is_known = who.name == name
-        if not is_known and self._waits and self._has_to_wait(who.address):
+        is_known = principal.name == name
+        if not is_known and self._waits and self._has_to_wait(principal.address):
             self.failed += 1
             refused(NotAuthenticatedError(f"{_FAILED} too many came from here: try again later"))
             return None
@@ -215,18 +215,18 @@ class Logins:
         right = signature(secret or "nobody", content, body)
         if not secret or not hmac.compare_digest(right, given.encode()):
             why = f"{_FAILED} wrong access key or signature (access key {name!r:.80})"
-            self.fail(name, who.protocol, who.address, refused, why)
+            self.fail(name, principal.protocol, principal.address, refused, why)
             return None
-        return who if is_known else who._replace(name=name)
+        return principal if is_known else principal._replace(name=name)
 
     def _has_to_wait(self, address: str) -> bool:
         """Whether an answer of before is still to be waited for there."""
         host = address.rpartition(":")[0]
         return self._waits[address] > 0 or self._waits[host] >= HOST_CHECKS_MAX
 
-    def signing_secret(self, who: Principal) -> str:
+    def signing_secret(self, principal: Principal) -> str:
         """What somebody who has logged in signs with; empty if they cannot."""
-        user = self._user(who.name)
+        user = self._user(principal.name)
         return user.proofs.secret if user else ""
 
     # -- tokens and certificates ---------------------------------------------------------------
@@ -253,11 +253,11 @@ class Logins:
             try:
                 if isinstance(answer, OnelogError):
                     raise answer
-                who = self.vouched_for(answer, protocol, address)
+                principal = self.vouched_for(answer, protocol, address)
             except OnelogError as error:
                 self.fail("token", protocol, address, then, str(error))
             else:
-                then(who)
+                then(principal)
 
         self._offload(check)
 
@@ -350,8 +350,8 @@ class ScramExchange:
             raise NotAuthenticatedError(WRONG)
         server_key = base64.b64decode(self._keys.server_key)
         verifier = base64.b64encode(hmac.digest(server_key, signed, digest))
-        who = self._logins.vouched_for(self.name, self._protocol, self._address)
-        return b"v=" + verifier, who
+        principal = self._logins.vouched_for(self.name, self._protocol, self._address)
+        return b"v=" + verifier, principal
 
 
 def _certified_name(certificate: Mapping[str, Any], what: str) -> str:

@@ -22,15 +22,15 @@ FETCH_SECONDS = 5.0
 LEEWAY_SECONDS = 30
 
 
-def read_document(place: str) -> bytes:
+def read_document(source: str) -> bytes:
     """What is in a file, or at an address."""
-    if place.startswith(("http://", "https://")):
+    if source.startswith(("http://", "https://")):
         from urllib.request import urlopen  # It takes a megabyte, and few need it.
 
-        with urlopen(place, timeout=FETCH_SECONDS) as answer:
+        with urlopen(source, timeout=FETCH_SECONDS) as answer:
             document: bytes = answer.read(JWKS_BYTES_MAX)
             return document
-    return Path(place).expanduser().read_bytes()[:JWKS_BYTES_MAX]
+    return Path(source).expanduser().read_bytes()[:JWKS_BYTES_MAX]
 
 
 class Tokens:

@@ -147,30 +147,30 @@ class Users(Access):
 
     # -- may they ------------------------------------------------------------------------------
 
-    def permits(self, who: Principal, action: Action, resource: Resource) -> bool:
+    def permits(self, principal: Principal, action: Action, resource: Resource) -> bool:
         """What permissions say of it; where there are no users, all is permitted."""
-        if who is SELF or self.is_open:
+        if principal is SELF or self.is_open:
             return True
-        host = who.address.rpartition(":")[0]
-        key = who.name, host, action, resource
+        host = principal.address.rpartition(":")[0]
+        key = principal.name, host, action, resource
         answer = self._answers.get(key)
         if resource[0] == MQTT:
             # There are too many, and too long ones; who has a session remembers its own.
-            answer = self._decide(who.name, action, resource, host)
+            answer = self._decide(principal.name, action, resource, host)
         elif answer is None:
             if len(self._answers) >= _REMEMBERED_MAX:
                 self._answers.clear()
-            answer = self._answers[key] = self._decide(who.name, action, resource, host)
+            answer = self._answers[key] = self._decide(principal.name, action, resource, host)
         if not answer:
             self.refused += 1
         return answer
 
-    def forbids(self, who: Principal, action: Action, resource: Resource) -> bool:
+    def forbids(self, principal: Principal, action: Action, resource: Resource) -> bool:
         """Whether a permission denies it, whatever others allow."""
-        if who is SELF or self.is_open:
+        if principal is SELF or self.is_open:
             return False
-        rules = self._rules(who.name) or ()
-        return is_denied(rules, action, resource, who.address.rpartition(":")[0])
+        rules = self._rules(principal.name) or ()
+        return is_denied(rules, action, resource, principal.address.rpartition(":")[0])
 
     def _decide(self, name: str, action: Action, resource: Resource, host: str) -> bool:
         rules = self._rules(name)
@@ -210,11 +210,11 @@ class Users(Access):
         """Whether the next user must be an administrator, or nobody would be one."""
         return self.is_open and self._is_closed
 
-    def may_some(self, who: Principal, kinds: Sequence[Kind]) -> bool:
+    def may_some(self, principal: Principal, kinds: Sequence[Kind]) -> bool:
         """Whether they may do anything to things of these kinds."""
-        if who is SELF or self.is_open:
+        if principal is SELF or self.is_open:
             return True
-        rules = self._rules(who.name) or ()
+        rules = self._rules(principal.name) or ()
         return any(each.effect == "allow" and each.kind in (*kinds, ANY) for each in rules)
 
     def is_gone(self, name: str) -> bool:
@@ -222,28 +222,34 @@ class Users(Access):
         user: User | None = self.users.known.get(name)
         return not self.is_open and (user is None or user.disabled)
 
-    def is_admin(self, who: Principal) -> bool:
+    def is_admin(self, principal: Principal) -> bool:
         """Whether they may change what others may do."""
-        return self.may(who, "alter", ("broker", "users"))
+        return self.may(principal, "alter", ("broker", "users"))
 
-    def audited(self, who: Principal, count: int, user: str = "") -> list[Entry]:
+    def audited(self, principal: Principal, count: int, user: str = "") -> list[Entry]:
         """What administrators did last, all or one, newest first; for a worker to ask."""
-        self.check(who, "describe", ("broker", "users"))
+        self.check(principal, "describe", ("broker", "users"))
         if self.audit is None:
             return []
         return self.audit.last(count, lambda entry: user in ("", entry.user))
 
     # -- changing ------------------------------------------------------------------------------
 
-    def _write(self, who: Principal, changes: list[Change], said: str) -> None:
+    def _write(self, principal: Principal, changes: list[Change], said: str) -> None:
         assert self._tables is not None
         self._tables.write(changes)
-        log.info("%r (%s, %s): %s", who.name or "anonymous", who.protocol, who.address, said)
-        if self.audit is not None and who is not SELF:
-            self.audit.note(who, "alter", said, "done")
+        log.info(
+            "%r (%s, %s): %s",
+            principal.name or "anonymous",
+            principal.protocol,
+            principal.address,
+            said,
+        )
+        if self.audit is not None and principal is not SELF:
+            self.audit.note(principal, "alter", said, "done")
 
-    def _put_user(self, who: Principal, user: User, said: str) -> None:
-        self._write(who, [self._change(user)], said)
+    def _put_user(self, principal: Principal, user: User, said: str) -> None:
+        self._write(principal, [self._change(user)], said)
 
     def _change(self, user: User) -> Change:
         """What is to be recorded of a user, whose secret is encrypted first."""
@@ -290,31 +296,31 @@ class Users(Access):
             )  # fmt: skip
         return bool(changes)
 
-    def user(self, who: Principal, name: str) -> User:
+    def user(self, principal: Principal, name: str) -> User:
         """A user; `UserNotFoundError` if there is none."""
-        self.check(who, "describe", ("broker", "users"))
+        self.check(principal, "describe", ("broker", "users"))
         found: User | None = self.users.known.get(name)
         if found is None:
             raise UserNotFoundError(f"there is no user {name!r}")
         return found
 
-    def all_users(self, who: Principal) -> list[User]:
+    def all_users(self, principal: Principal) -> list[User]:
         """All users, by name."""
-        self.check(who, "describe", ("broker", "users"))
+        self.check(principal, "describe", ("broker", "users"))
         return sorted(self.users.known.values(), key=lambda each: each.name)
 
-    def all_roles(self, who: Principal) -> list[Role]:
+    def all_roles(self, principal: Principal) -> list[Role]:
         """All roles, by name, with the one that always exists."""
-        self.check(who, "describe", ("broker", "users"))
+        self.check(principal, "describe", ("broker", "users"))
         roles = {ADMIN_ROLE: Role(ADMIN_ROLE, (EVERYTHING,)), **self.roles.known}
         return sorted(roles.values(), key=lambda each: each.name)
 
     def create_user(
-        self, who: Principal, name: str, proofs: Proofs, roles: tuple[str, ...] = (),
+        self, principal: Principal, name: str, proofs: Proofs, roles: tuple[str, ...] = (),
         tags: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         """Make a user; the first one must be an administrator, or nobody would be one."""
-        self.check(who, "alter", ("broker", "users"))
+        self.check(principal, "alter", ("broker", "users"))
         check_name(name, "user", InvalidRequestError)
         if name in self.users.known:
             raise UserExistsError(f"there is a user {name!r} already")
@@ -326,7 +332,7 @@ class Users(Access):
                 "anything without a permission"
             )
         self._check_roles(roles)
-        self._put_user(who, User(name, proofs, roles, tags=tags), f"user {name} created")
+        self._put_user(principal, User(name, proofs, roles, tags=tags), f"user {name} created")
 
     def _check_roles(self, roles: tuple[str, ...]) -> None:
         for each in roles:
@@ -334,12 +340,12 @@ class Users(Access):
                 raise RoleNotFoundError(f"there is no role {each!r}")
 
     def change_user(
-        self, who: Principal, name: str, *, proofs: Proofs | None = None,
+        self, principal: Principal, name: str, *, proofs: Proofs | None = None,
         roles: tuple[str, ...] | None = None, tags: tuple[str, ...] | None = None,
         disabled: bool | None = None,
     ) -> None:  # fmt: skip
         """Give a user another password, other roles; or let him in no more."""
-        self.check(who, "alter", ("broker", "users"))
+        self.check(principal, "alter", ("broker", "users"))
         user = self.user(SELF, name)
         if roles is not None:
             self._check_roles(roles)
@@ -351,7 +357,7 @@ class Users(Access):
             disabled=user.disabled if disabled is None else disabled,
         )
         self._require_admin_left(changed)
-        self._put_user(who, changed, f"user {name} changed")
+        self._put_user(principal, changed, f"user {name} changed")
 
     def _require_admin_left(self, changed: User) -> None:
         """Somebody must be left who can change users, unless no user is left."""
@@ -365,27 +371,27 @@ class Users(Access):
                 "one first"
             )
 
-    def delete_user(self, who: Principal, name: str) -> None:
+    def delete_user(self, principal: Principal, name: str) -> None:
         """Forget a user. With the last one, everything is open again."""
-        self.check(who, "alter", ("broker", "users"))
+        self.check(principal, "alter", ("broker", "users"))
         user = self.user(SELF, name)
         if len(self.users.known) > 1:
             self._require_admin_left(replace(user, roles=(), disabled=True))
-        self._write(who, [(self.users.name, name, None)], f"user {name} deleted")
+        self._write(principal, [(self.users.name, name, None)], f"user {name} deleted")
 
-    def put_role(self, who: Principal, role: Role) -> None:
+    def put_role(self, principal: Principal, role: Role) -> None:
         """Make a role, or change what it may do."""
-        self.check(who, "alter", ("broker", "users"))
+        self.check(principal, "alter", ("broker", "users"))
         check_name(role.name, "role", InvalidRequestError)
         if role.name == ADMIN_ROLE:
             raise InvalidRequestError(f"the role {ADMIN_ROLE} may do everything; make another one")
         _check_rules(role.rules)
         value = msgspec.to_builtins(role)
-        self._write(who, [(self.roles.name, role.name, value)], f"role {role.name} changed")
+        self._write(principal, [(self.roles.name, role.name, value)], f"role {role.name} changed")
 
-    def delete_role(self, who: Principal, name: str) -> None:
+    def delete_role(self, principal: Principal, name: str) -> None:
         """Forget a role; users who have it have it no more."""
-        self.check(who, "alter", ("broker", "users"))
+        self.check(principal, "alter", ("broker", "users"))
         if name not in self.roles.known:
             raise RoleNotFoundError(f"there is no role {name!r}")
         changes: list[Change] = [(self.roles.name, name, None)]
@@ -393,24 +399,24 @@ class Users(Access):
             if name in user.roles:
                 left = replace(user, roles=tuple(each for each in user.roles if each != name))
                 changes.append(self._change(left))
-        self._write(who, changes, f"role {name} deleted")
+        self._write(principal, changes, f"role {name} deleted")
 
-    def set_rules(self, who: Principal, holder: str, rules: tuple[Rule, ...]) -> None:
+    def set_rules(self, principal: Principal, holder: str, rules: tuple[Rule, ...]) -> None:
         """What a user ("name"), or a role ("role:name"), may do, beside what its roles may."""
-        self.check(who, "alter", ("broker", "users"))
+        self.check(principal, "alter", ("broker", "users"))
         _check_rules(rules)
         kind, _, name = holder.rpartition(":")
         if kind == "role":
             if name not in self.roles.known:
                 raise RoleNotFoundError(f"there is no role {name!r}: onelog role create {name}")
-            self.put_role(who, Role(name, rules))
+            self.put_role(principal, Role(name, rules))
         else:
             user = replace(self.user(SELF, holder), rules=rules)
-            self._put_user(who, user, f"permissions of user {holder} changed")
+            self._put_user(principal, user, f"permissions of user {holder} changed")
 
-    def rules(self, who: Principal, holder: str) -> tuple[Rule, ...]:
+    def rules(self, principal: Principal, holder: str) -> tuple[Rule, ...]:
         """The permissions of a user or of a role, as `set_rules` takes them."""
-        self.check(who, "describe", ("broker", "users"))
+        self.check(principal, "describe", ("broker", "users"))
         kind, _, name = holder.rpartition(":")
         if kind != "role":
             return self.user(SELF, holder).rules

@@ -37,7 +37,7 @@ _COMPARED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class QueueLimits:
     """What the arguments of a queue mean."""
 
     kind: Kind = "classic"
@@ -62,39 +62,39 @@ class Terms:
         return self.length_max is not None or self.bytes_max is not None
 
 
-def _invalid(name: str, place: str, why: str) -> PreconditionFailedError:
-    return PreconditionFailedError(f"invalid arg '{name}' for {place}: {why}")
+def _invalid(name: str, queue: str, why: str) -> PreconditionFailedError:
+    return PreconditionFailedError(f"invalid arg '{name}' for {queue}: {why}")
 
 
 def _number(low: int, high: int) -> Callable[[str, str, Any], int]:
-    def check(name: str, place: str, value: Any) -> int:
+    def check(name: str, queue: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise _invalid(name, place, f"{{unacceptable_type,{type(value).__name__}}}")
+            raise _invalid(name, queue, f"{{unacceptable_type,{type(value).__name__}}}")
         if value < low:
-            raise _invalid(name, place, f"{{value_negative,{value}}}")
+            raise _invalid(name, queue, f"{{value_negative,{value}}}")
         if value > high:
-            raise _invalid(name, place, f"{{value_too_large,{value}}}")
+            raise _invalid(name, queue, f"{{value_too_large,{value}}}")
         return value
 
     return check
 
 
-def _text(name: str, place: str, value: Any) -> str:
+def _text(name: str, queue: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise _invalid(name, place, f"{{unacceptable_type,{type(value).__name__}}}")
+        raise _invalid(name, queue, f"{{unacceptable_type,{type(value).__name__}}}")
     return value
 
 
-def _flag(name: str, place: str, value: Any) -> bool:
+def _flag(name: str, queue: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise _invalid(name, place, f"{{unacceptable_type,{type(value).__name__}}}")
+        raise _invalid(name, queue, f"{{unacceptable_type,{type(value).__name__}}}")
     return value
 
 
 def _one_of(*values: str) -> Callable[[str, str, Any], str]:
-    def check(name: str, place: str, value: Any) -> str:
-        if _text(name, place, value) not in values:
-            raise _invalid(name, place, f"{{value_not_one_of,{value}}}; it may be "
+    def check(name: str, queue: str, value: Any) -> str:
+        if _text(name, queue, value) not in values:
+            raise _invalid(name, queue, f"{{value_not_one_of,{value}}}; it may be "
                            + ", ".join(values))  # fmt: skip
         return str(value)
 
@@ -118,44 +118,44 @@ _CHECKS: dict[str, tuple[str, Callable[[str, str, Any], Any]]] = {
 }
 
 
-def terms_of(
-    arguments: Mapping[str, Any], place: str, *, durable: bool, exclusive: bool, auto_delete: bool
-) -> Terms:
-    """What a queue's arguments mean, or `PreconditionFailedError`; `place` names it, for people."""
+def limits_of(
+    arguments: Mapping[str, Any], queue: str, *, durable: bool, exclusive: bool, auto_delete: bool
+) -> QueueLimits:
+    """What a queue's arguments mean, or `PreconditionFailedError`; `queue` names it, for people."""
     found: dict[str, Any] = {}
     for name, (field, check) in _CHECKS.items():
         if name in arguments:
-            found[field] = check(name, place, arguments[name])
+            found[field] = check(name, queue, arguments[name])
     kind = found.get("kind", "classic")
     if "dead_letter_key" in found and "dead_letter_exchange" not in found:
-        raise _invalid("x-dead-letter-routing-key", place, "routing_key_but_no_dlx_defined")
+        raise _invalid("x-dead-letter-routing-key", queue, "routing_key_but_no_dlx_defined")
     if kind == "classic":
         found.pop("delivery_limit", None)
     elif kind == "quorum":
-        _check_foreign(_NOT_OF_QUORUM, arguments, place)
+        _check_foreign(_NOT_OF_QUORUM, arguments, queue)
         if found.get("overflow") == "reject-publish-dlx":
-            raise _invalid("x-overflow", place, "{invalid_overflow,reject-publish-dlx}")
+            raise _invalid("x-overflow", queue, "{invalid_overflow,reject-publish-dlx}")
         found.setdefault("delivery_limit", DELIVERY_LIMIT)
     else:
-        _check_foreign(_NOT_OF_STREAMS, arguments, place)
+        _check_foreign(_NOT_OF_STREAMS, arguments, queue)
     if found.get("delivery_limit") == -1:
         found["delivery_limit"] = None
     if kind != "classic":
         unfit = {"non-durable": not durable, "exclusive": exclusive, "auto-delete": auto_delete}
         for what, is_so in unfit.items():
             if is_so:
-                raise PreconditionFailedError(f"invalid property '{what}' for {place}")
-    return Terms(**found)
+                raise PreconditionFailedError(f"invalid property '{what}' for {queue}")
+    return QueueLimits(**found)
 
 
-def _check_foreign(names: tuple[str, ...], arguments: Mapping[str, Any], place: str) -> None:
+def _check_foreign(names: tuple[str, ...], arguments: Mapping[str, Any], queue: str) -> None:
     for name in names:
         if name in arguments:
-            raise PreconditionFailedError(f"invalid arg '{name}' for {place}: not of this type")
+            raise PreconditionFailedError(f"invalid arg '{name}' for {queue}: not of this type")
 
 
 def check_same(
-    place: str, declared: Mapping[str, Any], current: Mapping[str, Any], what: str = "arg"
+    queue: str, declared: Mapping[str, Any], current: Mapping[str, Any], what: str = "arg"
 ) -> None:
     """`PreconditionFailedError` if arguments that matter are not those that the queue has."""
     for name in _COMPARED:
@@ -164,7 +164,7 @@ def check_same(
             mine, its = mine or "classic", its or "classic"
         if not same(mine, its):
             raise PreconditionFailedError(
-                f"inequivalent {what} '{name}' for {place}: received {_shown(mine)} but current is "
+                f"inequivalent {what} '{name}' for {queue}: received {_shown(mine)} but current is "
                 f"{_shown(its)}"
             )
 

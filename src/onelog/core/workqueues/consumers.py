@@ -11,6 +11,7 @@ With a single active consumer, only the first of them is.
 Invariant: `unacked` is how many messages are out that this consumer was given.
 """
 
+import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -19,6 +20,8 @@ from onelog.core.workqueues.deliveries import Delivery
 
 if TYPE_CHECKING:
     from onelog.core.workqueues.queue import WorkQueue
+
+log = logging.getLogger(__name__)
 
 NO_LIMIT = 1 << 30
 UNACKED_MAX = 65_535
@@ -61,7 +64,7 @@ class Window:
             consumer.queue.wake()
 
 
-class Wishes(TypedDict, total=False):
+class ConsumerOptions(TypedDict, total=False):
     """What a consumer asks for besides its queue."""
 
     tag: str
@@ -176,8 +179,15 @@ class Consumer:
         if self.window is not None:
             self.window.consumers.pop(self, None)
 
+    def cancelled(self, reason: str) -> None:
+        """Report to its gateway that the broker cancelled it."""
+        try:
+            self.on_cancel(self, reason)
+        except Exception:
+            log.exception("consumer of %s: its session failed at a cancel", self.queue.label)
 
-class Rota:
+
+class RoundRobin:
     """Whose turn it is among the consumers of one queue."""
 
     __slots__ = ("_groups", "all", "selects", "single")

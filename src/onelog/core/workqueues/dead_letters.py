@@ -10,7 +10,7 @@ for one queue and reason are one.
 
 from typing import Any, Literal
 
-from onelog.core.routing.targets import Letter
+from onelog.core.routing.targets import DeadLetter
 from onelog.record.forms.amqp import Content
 from onelog.record.forms.amqp_fields import (
     REMOVE,
@@ -25,7 +25,7 @@ Reason = Literal["rejected", "expired", "maxlen", "delivery_limit"]
 _COUNT_MAX = (1 << 63) - 1
 
 
-def letter_of(
+def dead_letter_of(
     content: Content,
     vhost: str,
     queue: str,
@@ -33,7 +33,7 @@ def letter_of(
     exchange: str,
     key: str | None,
     now_ms: int,
-) -> Letter:
+) -> DeadLetter:
     """The letter that a message becomes that died in a queue with this dead-letter exchange."""
     headers = headers_of(content.properties)
     copies = headers.get("CC")
@@ -59,8 +59,14 @@ def letter_of(
             changes["CC"] = REMOVE
     properties = with_headers(content.properties, changes, expiration=REMOVE)
     not_to = frozenset() if reason == "rejected" else _went_through(deaths)
-    return Letter(
-        vhost, exchange, tuple(keys), properties, content.body, not_to, is_asked=key is not None
+    return DeadLetter(
+        vhost,
+        exchange,
+        tuple(keys),
+        properties,
+        content.body,
+        not_to,
+        is_authorized=key is not None,
     )
 
 

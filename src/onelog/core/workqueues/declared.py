@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from onelog.core.durable.tables import Change, in_parts
 from onelog.core.routing.names import topic_of
-from onelog.core.workqueues.arguments import terms_of
+from onelog.core.workqueues.arguments import limits_of
 from onelog.names import join_key, split_key
 from onelog.record.forms.amqp_fields import Table, decode_table, encode_table
 
@@ -50,7 +50,7 @@ class DeclaredQueues:
         self._known.pop(key, None)
         if value is not None:
             vhost, name = split_key(key)
-            terms_of(
+            limits_of(
                 _arguments(value), f"queue '{name}' in vhost '{vhost}'", durable=True,
                 exclusive=False, auto_delete=value["auto_delete"],
             )  # fmt: skip

@@ -24,7 +24,7 @@ Delivery = tuple[int, int, bytes, int, int, int]
 
 A tuple that is made once per message, and no class: it is the one thing that every message costs.
 """
-PLACE: Final = 0
+POSITION: Final = 0
 TIMES: Final = 1
 BODY: Final = 2
 FORM: Final = 3

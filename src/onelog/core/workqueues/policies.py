@@ -21,7 +21,7 @@ from onelog.core.access import Access, Principal
 from onelog.core.durable.tables import Tables, in_parts
 from onelog.core.filters.patterns import Pattern, compile_pattern
 from onelog.core.routing.exchanges import ALTERNATE, Exchange
-from onelog.core.workqueues.arguments import Terms, terms_of
+from onelog.core.workqueues.arguments import QueueLimits, limits_of
 from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import FilterSyntaxError, PreconditionFailedError, QueueNotFoundError
 from onelog.names import join_key, split_key
@@ -103,17 +103,17 @@ class Policies:
 
     # -- changing ------------------------------------------------------------------------------
 
-    def listed(self, who: Principal, kind: Kind, vhosts: list[str]) -> list[Policy]:
+    def listed(self, principal: Principal, kind: Kind, vhosts: list[str]) -> list[Policy]:
         """The policies of these vhosts."""
         for vhost in vhosts:
-            self._access.check(who, "describe", ("vhost", vhost))
+            self._access.check(principal, "describe", ("vhost", vhost))
         return [each for each, _ in self._of(kind) if each.vhost in vhosts]
 
-    def put(self, who: Principal, kind: Kind, policy: Policy) -> None:
+    def put(self, principal: Principal, kind: Kind, policy: Policy) -> None:
         """Make a policy, or change it."""
-        self._access.check(who, "alter", ("vhost", policy.vhost))
+        self._access.check(principal, "alter", ("vhost", policy.vhost))
         _check(kind, policy)
-        self._check_use(who, policy)
+        self._check_use(principal, policy)
         key = join_key(kind, policy.vhost, policy.name)
         if key not in self._known and len(self._known) >= POLICIES_MAX:
             raise PreconditionFailedError(f"there are {POLICIES_MAX} policies, which is the limit")
@@ -124,9 +124,9 @@ class Policies:
         """Whether there is such a policy; to be told only who may know."""
         return join_key(kind, vhost, name) in self._known
 
-    def delete(self, who: Principal, kind: Kind, vhost: str, name: str) -> None:
+    def delete(self, principal: Principal, kind: Kind, vhost: str, name: str) -> None:
         """Forget a policy."""
-        self._access.check(who, "alter", ("vhost", vhost))
+        self._access.check(principal, "alter", ("vhost", vhost))
         key = join_key(kind, vhost, name)
         if key not in self._known:
             raise QueueNotFoundError(f"no policy '{name}' in vhost '{vhost}'")
@@ -186,7 +186,7 @@ class Policies:
             found[name] = min(found[name], value) if name in found else value
         return found
 
-    def terms(self, queue: WorkQueue, own: Terms) -> Terms:
+    def limits(self, queue: WorkQueue, own: QueueLimits) -> QueueLimits:
         """A queue's terms, with its policies; `own` are those that it was declared with."""
         if not self._known or queue.is_stream:
             return own
@@ -197,12 +197,12 @@ class Policies:
             if name in _LIMITS or (name in _OTHERS and f"x-{name}" not in arguments):
                 arguments[f"x-{name}"] = value
         try:
-            return terms_of(
-                arguments, queue.place_name, durable=queue.durable, exclusive=queue.exclusive,
+            return limits_of(
+                arguments, queue.label, durable=queue.durable, exclusive=queue.exclusive,
                 auto_delete=queue.auto_delete,
             )  # fmt: skip
         except PreconditionFailedError as error:
-            log.warning("a policy is not for %s: %s", queue.place_name, error)
+            log.warning("a policy is not for %s: %s", queue.label, error)
             return own
 
 
@@ -241,5 +241,5 @@ def _check(kind: Kind, policy: Policy) -> None:
         ) from None
     named = {f"x-{name}": value for name, value in policy.definition.items()}
     named.pop("x-dead-letter-routing-key", None)
-    place = f"policy '{policy.name}' in vhost '{policy.vhost}'"
-    terms_of(named, place, durable=True, exclusive=False, auto_delete=False)
+    label = f"policy '{policy.name}' in vhost '{policy.vhost}'"
+    limits_of(named, label, durable=True, exclusive=False, auto_delete=False)

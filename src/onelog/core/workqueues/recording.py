@@ -1,10 +1,10 @@
-"""What is recorded of the shelves of durable queues, and when.
+"""What is recorded of the ledgers of durable queues, and when.
 
 Acknowledgements are many, and none of them has to be on its way by itself: what changed is recorded
 every few milliseconds, or with the tick for who waits for it. A process that is killed before that
 delivers those messages again, as redelivered.
 
-    table     "shelves": {topic@queue id: as in `log_shelf`}; with the leases', because it changes
+    table     "shelves": {topic@queue id: as in `log_ledger`}; with the leases', because it changes
               as often as they do
 """
 
@@ -16,16 +16,16 @@ from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Tables, in_parts
 from onelog.core.durable.writer import Writer
 from onelog.core.leases.journal import LeaseJournal
-from onelog.core.workqueues.log_shelf import TABLE, LogShelf, shelf_key, shelf_of
+from onelog.core.workqueues.log_ledger import TABLE, LogLedger, ledger_key, ledger_of
 from onelog.message import NewMessage
 from onelog.names import join_key
 
 RECORD_MS = 5
-_PART_SHELVES = 100
+_PART_LEDGERS = 100
 
 
-class Shelves:
-    """All shelves of durable queues, and their table."""
+class LedgerRecords:
+    """All ledgers of durable queues, and their table."""
 
     name = TABLE
 
@@ -38,11 +38,11 @@ class Shelves:
     ) -> None:
         self._tables = tables
         self._schedule = schedule
-        self._journal: LeaseJournal[LogShelf] = LeaseJournal(
-            tables, writer, schedule, when_durable, lambda shelf: None, shelf_key, TABLE
+        self._journal: LeaseJournal[LogLedger] = LeaseJournal(
+            tables, writer, schedule, when_durable, lambda ledger: None, ledger_key, TABLE
         )
-        self.known: dict[str, LogShelf] = {}
-        self._dirty: list[LogShelf] = []
+        self.known: dict[str, LogLedger] = {}
+        self._dirty: list[LogLedger] = []
         self._is_due = False
 
     def apply(self, key: str, value: Any) -> None:
@@ -50,43 +50,43 @@ class Shelves:
         if value is None:
             self.known.pop(key, None)
             return
-        shelf = self.known.get(key)
-        if shelf is None:
-            shelf = self.known[key] = shelf_of(key)
-        shelf.apply(value)
+        ledger = self.known.get(key)
+        if ledger is None:
+            ledger = self.known[key] = ledger_of(key)
+        ledger.apply(value)
 
     def parts(self) -> Iterator[dict[str, Any] | None]:
-        """Every shelf; a pause after some."""
+        """Every ledger; a pause after some."""
         for part in in_parts(self.known):
-            for at in range(0, len(part), _PART_SHELVES):
-                yield {key: shelf.state() for key, shelf in part[at : at + _PART_SHELVES]}
+            for at in range(0, len(part), _PART_LEDGERS):
+                yield {key: ledger.state() for key, ledger in part[at : at + _PART_LEDGERS]}
                 yield None
 
-    def get(self, topic: str, queue_id: int) -> LogShelf:
-        """The shelf of a queue of a topic; a new one if it has none."""
+    def get(self, topic: str, queue_id: int) -> LogLedger:
+        """The ledger of a queue of a topic; a new one if it has none."""
         key = join_key(topic, str(queue_id))
-        shelf = self.known.get(key)
-        if shelf is None:
-            shelf = self.known[key] = LogShelf(topic, queue_id)
-        return shelf
+        ledger = self.known.get(key)
+        if ledger is None:
+            ledger = self.known[key] = LogLedger(topic, queue_id)
+        return ledger
 
-    def forget(self, shelves: Iterable[LogShelf]) -> None:
+    def forget(self, ledgers: Iterable[LogLedger]) -> None:
         """These are gone; that is recorded at once."""
-        for shelf in shelves:
-            self.known.pop(shelf_key(shelf), None)
-            if shelf.is_dirty:
-                shelf.is_dirty = False
-                self._dirty.remove(shelf)
-            self._journal.gone(shelf)
+        for ledger in ledgers:
+            self.known.pop(ledger_key(ledger), None)
+            if ledger.is_dirty:
+                ledger.is_dirty = False
+                self._dirty.remove(ledger)
+            self._journal.gone(ledger)
         self._journal.end_of_tick()
 
     # -- changes -------------------------------------------------------------------------------
 
-    def changed(self, shelf: LogShelf) -> None:
+    def changed(self, ledger: LogLedger) -> None:
         """Record what changed, soon."""
-        if not shelf.is_dirty:
-            shelf.is_dirty = True
-            self._dirty.append(shelf)
+        if not ledger.is_dirty:
+            ledger.is_dirty = True
+            self._dirty.append(ledger)
             if not self._is_due:
                 self._is_due = True
                 self._schedule(RECORD_MS, self._time_passed)
@@ -97,9 +97,9 @@ class Shelves:
 
     def _hand_over(self) -> None:
         dirty, self._dirty = self._dirty, []
-        for shelf in dirty:
-            shelf.is_dirty = False
-            self._journal.changed(shelf)
+        for ledger in dirty:
+            ledger.is_dirty = False
+            self._journal.changed(ledger)
 
     def when_recorded(self, callback: WhenSafe) -> None:
         """Call back once what changed so far is in the log, as safe as configured."""
@@ -111,13 +111,13 @@ class Shelves:
         self._hand_over()
         self._journal.end_of_tick()
 
-    def records(self, places: Mapping[LogShelf, Iterable[int]]) -> list[NewMessage]:
+    def records(self, positions: Mapping[LogLedger, Iterable[int]]) -> list[NewMessage]:
         """What changed, and that the messages at these places are done: for others' appends.
 
-        Who has written them says so to the shelves.
+        Who has written them says so to the ledgers.
         """
         return self._tables.record(
-            [(TABLE, shelf_key(shelf), shelf.record(also)) for shelf, also in places.items()]
+            [(TABLE, ledger_key(ledger), ledger.record(also)) for ledger, also in positions.items()]
         )
 
     def follow(self) -> None:

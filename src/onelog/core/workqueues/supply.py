@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from onelog.core.cursors.forms import is_of, place_in
+from onelog.core.cursors.forms import is_of, offset_in
 from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.unpacking import ColdError
 from onelog.core.routing.names import queue_of
@@ -52,7 +52,7 @@ class Stretch(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """Messages that were just appended, as a shelf wants to know them."""
+    """Messages that were just appended, as a ledger wants to know them."""
 
     bodies: list[bytes]
     forms: list[int]
@@ -122,7 +122,7 @@ class LogSupply:
         self.store = store
         self._reader = reader
         self.hot_bytes = 0
-        """What all shelves keep at hand together."""
+        """What all ledgers keep at hand together."""
         self._last: tuple[Sequence[NewMessage | NewRun], Entries] = ((), entries_of(()))
 
     def entries(self, messages: Sequence[NewMessage | NewRun]) -> Entries:
@@ -224,7 +224,7 @@ class LogSupply:
         found: list[Delivery] = []
         reached, room = begin, bytes_max
         for message in (each for view in slices for each in decode_messages(view)):
-            first = place_in(topic, queue_id, message)
+            first = offset_in(topic, queue_id, message)
             form = message.sys_flag & FORM_MASK
             if form in AS_STORED:
                 body = bytes(message.body)
@@ -268,9 +268,9 @@ def content_of(delivery: Delivery, queue: str) -> amqp.Content | None:
     """A message that was read, as AMQP has it, whatever its form is; None if it is unreadable."""
     if delivery[FORM] == AMQP_FLAG:
         return amqp.read(delivery[BODY])
-    place, _, body, form, stored_ms, _ = delivery
+    position, _, body, form, stored_ms, _ = delivery
     record = Message(
-        queue, 0, QueueOffset(place), LogOffset(0), memoryview(body), b"", 0, form, stored_ms,
+        queue, 0, QueueOffset(position), LogOffset(0), memoryview(body), b"", 0, form, stored_ms,
         LOOPBACK, stored_ms, LOOPBACK, 0, 0, 0, len(body),
     )  # fmt: skip
     from onelog.record.forms.conversion import in_amqp_form  # Few queues have such messages.

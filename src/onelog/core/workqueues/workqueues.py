@@ -5,7 +5,7 @@ decided here. Queues are named to `access` as topics are: see `routing.names`.
 
     arguments     what a queue may be declared with
     declared      which durable ones there are
-    queue         one of them: its shelves, its consumers, its turn
+    queue         one of them: its ledgers, its consumers, its turn
     log_shelf     its messages in the log
     memory_shelf  or in memory
     recording     what is recorded of that
@@ -25,9 +25,9 @@ from onelog.config import BrokerConfig
 from onelog.core.access import SELF, Access, Action, Principal
 from onelog.core.admin import Admin
 from onelog.core.catalog.topics import TopicConfig, Topics
+from onelog.core.cursors.cold_reads import ColdReads
 from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.unpacking import ColdError
-from onelog.core.cursors.warming import Warming
 from onelog.core.durable.deadlines import Deadlines, Schedule
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Tables
@@ -35,20 +35,20 @@ from onelog.core.durable.waiting import Key
 from onelog.core.durable.writer import Writer
 from onelog.core.routing.names import named_for_access, queue_of, topic_of
 from onelog.core.routing.routing import Routing
-from onelog.core.routing.targets import Letter
+from onelog.core.routing.targets import DeadLetter
 from onelog.core.transactions.staged import Alongside
-from onelog.core.workqueues.arguments import Terms, check_same, terms_of
-from onelog.core.workqueues.consumers import Consumer, OnCancel, OnDeliver, Wishes
-from onelog.core.workqueues.dead_letters import Reason, letter_of
+from onelog.core.workqueues.arguments import QueueLimits, check_same, limits_of
+from onelog.core.workqueues.consumers import Consumer, ConsumerOptions, OnCancel, OnDeliver
+from onelog.core.workqueues.dead_letters import Reason, dead_letter_of
 from onelog.core.workqueues.declared import DeclaredQueues
-from onelog.core.workqueues.deliveries import PLACE, Delivery
-from onelog.core.workqueues.log_shelf import LogShelf
-from onelog.core.workqueues.memory_shelf import MemoryShelf
+from onelog.core.workqueues.deliveries import POSITION, Delivery
+from onelog.core.workqueues.delivery_loop import DeliveryLoop
+from onelog.core.workqueues.log_ledger import LogLedger
+from onelog.core.workqueues.memory_ledger import MemoryLedger
 from onelog.core.workqueues.policies import Policies, Policy
-from onelog.core.workqueues.queue import Shelf, WorkQueue
-from onelog.core.workqueues.recording import Shelves
+from onelog.core.workqueues.queue import Ledger, WorkQueue
+from onelog.core.workqueues.recording import LedgerRecords
 from onelog.core.workqueues.supply import LogSupply, content_of
-from onelog.core.workqueues.turns import Turns
 from onelog.errors import (
     AccessRefusedError,
     BrokerBusyError,
@@ -76,6 +76,7 @@ OnGot = Callable[[Any, Delivery | None, WorkQueue, int, OnelogError | None], Non
 OnDeleted = Callable[[WorkQueue, str], None]
 Acks = Iterable[tuple[WorkQueue, Sequence[int]]]
 """Queues, and the places of messages that are done."""
+_PRINTABLE = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "_")
 
 
 @dataclass(eq=False)
@@ -91,7 +92,7 @@ class WorkQueues:
     _admin: Admin
     _routing: Routing
     _reader: QueueReader
-    _warming: Warming
+    _cold_reads: ColdReads
     clock: Clock
     _schedule: Schedule
     _call_soon: Callable[[Callable[[], None]], None]
@@ -104,14 +105,16 @@ class WorkQueues:
         self.policies = Policies(
             self._access, self._tables, self._policies_changed, self._check_policy
         )
-        self.shelves = Shelves(self._lease_tables, self._writer, self._schedule, self._when_durable)
+        self.ledgers = LedgerRecords(
+            self._lease_tables, self._writer, self._schedule, self._when_durable
+        )
         self._supply = LogSupply(self._store, self._reader)
         self._queues: dict[tuple[str, str], WorkQueue] = {}
         self._owned: dict[Hashable, dict[WorkQueue, None]] = {}
         self._consumers: dict[Hashable, dict[Consumer, None]] = {}
         self._of_topic: dict[str, WorkQueue] = {}
-        self._turns = Turns(self._call_soon, self._admin.stats)
-        self.pend = self._turns.pend
+        self._delivery_loop = DeliveryLoop(self._call_soon, self._admin.stats)
+        self.pend = self._delivery_loop.pend
         self._unseen: list[WorkQueue] = []
         self.memory_bytes = 0
         self.memory_is_full = self.memory_is_high = False
@@ -138,38 +141,38 @@ class WorkQueues:
         for vhost in self._routing.vhosts(SELF):
             self._routing.policies_changed(vhost.name)
         for each in self.declared.all():
-            terms = self._terms(each.vhost, each.name, each.arguments, True, False, False)
+            limits = self._limits(each.vhost, each.name, each.arguments, True, False, False)
             queue = WorkQueue(
-                self, each.vhost, each.name, topic_of(each.vhost, each.name), terms, durable=True,
+                self, each.vhost, each.name, topic_of(each.vhost, each.name), limits, durable=True,
                 auto_delete=each.auto_delete, arguments=each.arguments,
             )  # fmt: skip
             try:
                 self._ensure_topic(queue)
                 self._routing.add_queue(each.vhost, queue, is_shared=each.is_shared)
             except OnelogError as error:
-                log.error("%s is left out: %s", queue.place_name, error)
+                log.error("%s is left out: %s", queue.label, error)
                 continue
             self._install(queue)
-        kept = {id(shelf) for queue in self._queues.values() for shelf in queue.shelves}
+        kept = {id(ledger) for queue in self._queues.values() for ledger in queue.ledgers}
         lost = [
-            shelf
-            for shelf in self.shelves.known.values()
-            if id(shelf) not in kept and not self._is_aside(shelf.topic)
+            ledger
+            for ledger in self.ledgers.known.values()
+            if id(ledger) not in kept and not self._is_aside(ledger.topic)
         ]
         if lost:
-            self.shelves.forget(lost)
+            self.ledgers.forget(lost)
 
     def close(self) -> None:
         """Record what is still to be recorded, and let nothing expire any more."""
         self.stop()
-        self.shelves.flush()
+        self.ledgers.flush()
 
     def stop(self) -> None:
         """Let nothing happen by itself any more."""
         self._heads.close()
         self._ends.close()
 
-    def _terms(
+    def _limits(
         self,
         vhost: str,
         name: str,
@@ -177,10 +180,10 @@ class WorkQueues:
         durable: bool,
         exclusive: bool,
         auto_delete: bool,
-    ) -> Terms:
-        place = f"queue '{name}' in vhost '{vhost}'"
-        return terms_of(
-            arguments, place, durable=durable, exclusive=exclusive, auto_delete=auto_delete
+    ) -> QueueLimits:
+        position = f"queue '{name}' in vhost '{vhost}'"
+        return limits_of(
+            arguments, position, durable=durable, exclusive=exclusive, auto_delete=auto_delete
         )
 
     def _ensure_topic(self, queue: WorkQueue) -> int:
@@ -190,7 +193,7 @@ class WorkQueues:
         if found is None:
             if self._topics.is_there(queue.topic):
                 raise PreconditionFailedError(
-                    f"{queue.place_name} has a topic whose settings cannot be read: make those anew"
+                    f"{queue.label} has a topic whose settings cannot be read: make those anew"
                 )
             if self._store.queue_table.by_topic.get(queue.topic):
                 self._writer.delete_topic(queue.topic)  # What a crash has left of one before.
@@ -204,19 +207,19 @@ class WorkQueues:
         return is_topic_aside or self._tables.is_aside(self.declared.name, key)
 
     def _install(self, queue: WorkQueue) -> None:
-        """Give a queue its shelves, and make it known."""
-        queue.set_terms(self.policies.terms(queue, queue.own_terms))
-        shelves: list[Shelf] = []
+        """Give a queue its ledgers, and make it known."""
+        queue.set_limits(self.policies.limits(queue, queue.own_limits))
+        ledgers: list[Ledger] = []
         if queue.topic and not queue.is_stream:
             for queue_id in range(self._ensure_topic(queue)):
-                shelf = self.shelves.get(queue.topic, queue_id)
-                if shelf.settle(self._supply):
-                    self.shelves.changed(shelf)
-                shelves.append(shelf)
-                self._writer.watch((queue.topic, queue_id), partial(queue.entered, shelf))
+                ledger = self.ledgers.get(queue.topic, queue_id)
+                if ledger.settle(self._supply):
+                    self.ledgers.changed(ledger)
+                ledgers.append(ledger)
+                self._writer.watch((queue.topic, queue_id), partial(queue.entered, ledger))
         elif not queue.topic:
-            shelves = [MemoryShelf() for _ in range(queue.levels + 1)]
-        queue.furnish(shelves)
+            ledgers = [MemoryLedger() for _ in range(queue.levels + 1)]
+        queue.attach(ledgers)
         self._queues[queue.vhost, queue.name] = queue
         if queue.topic:
             self._of_topic[queue.topic] = queue
@@ -227,13 +230,13 @@ class WorkQueues:
 
     # -- declaring -----------------------------------------------------------------------------
 
-    def _check(self, who: Principal, action: Action, vhost: str, name: str) -> None:
+    def _check(self, principal: Principal, action: Action, vhost: str, name: str) -> None:
         if not self._access.is_open:
-            self._access.check(who, action, ("queue", named_for_access(vhost, name)))
+            self._access.check(principal, action, ("queue", named_for_access(vhost, name)))
 
     def declare(
         self,
-        who: Principal,
+        principal: Principal,
         vhost: str,
         name: str,
         *,
@@ -247,9 +250,9 @@ class WorkQueues:
 
         An exclusive queue is its owner's, and ends with it; without a name it gets one.
         """
-        self._check(who, "create", vhost, name or "amq.gen-")
+        self._check(principal, "create", vhost, name or "amq.gen-")
         arguments = arguments or {}
-        self._routing.check_dead_letters(who, vhost, name or "amq.gen-", arguments)
+        self._routing.check_dead_letters(principal, vhost, name or "amq.gen-", arguments)
         found = self._queues.get((vhost, name))
         if found is not None:
             self._check_like(found, durable, exclusive, auto_delete, arguments, owner)
@@ -264,17 +267,17 @@ class WorkQueues:
                 )
             name = f"amq.gen-{self._new_name()}"
         check_name(name.translate(_PRINTABLE), "queue", PreconditionFailedError)
-        terms = self._terms(vhost, name, arguments, durable, exclusive, auto_delete)
+        limits = self._limits(vhost, name, arguments, durable, exclusive, auto_delete)
         if len(self._queues) >= QUEUES_MAX:
             raise BrokerBusyError(f"there are {len(self._queues)} queues, which is the limit")
         topic = topic_of(vhost, name)
         is_shared = self._topics.get(topic) is not None
         if is_shared:  # Also one in memory gets what publishers mean for the topic.
-            self._access.check(who, "consume", ("topic", topic))
+            self._access.check(principal, "consume", ("topic", topic))
         if not durable or exclusive:
             topic, is_shared = "", False
         queue = WorkQueue(
-            self, vhost, name, topic, terms, durable=durable, exclusive=exclusive,
+            self, vhost, name, topic, limits, durable=durable, exclusive=exclusive,
             auto_delete=auto_delete, arguments=arguments, owner=owner,
         )  # fmt: skip
         self._routing.add_queue(vhost, queue, is_shared=is_shared)
@@ -304,7 +307,7 @@ class WorkQueues:
         self._check_owner(queue, owner)
         if exclusive != queue.exclusive:
             raise ResourceLockedError(
-                f"cannot obtain exclusive access to locked {queue.place_name}. It could be "
+                f"cannot obtain exclusive access to locked {queue.label}. It could be "
                 "originally declared on another connection or the exclusive property value does "
                 "not match that of the original declaration."
             )
@@ -314,15 +317,15 @@ class WorkQueues:
         ):
             if mine != its:
                 raise PreconditionFailedError(
-                    f"inequivalent arg '{what}' for {queue.place_name}: received "
+                    f"inequivalent arg '{what}' for {queue.label}: received "
                     f"'{str(mine).lower()}' but current is '{str(its).lower()}'"
                 )
-        check_same(queue.place_name, arguments, queue.arguments)
+        check_same(queue.label, arguments, queue.arguments)
 
     def _check_owner(self, queue: WorkQueue, owner: Hashable) -> None:
         if queue.exclusive and queue.owner != owner:
             raise ResourceLockedError(
-                f"cannot obtain exclusive access to locked {queue.place_name}. It could be "
+                f"cannot obtain exclusive access to locked {queue.label}. It could be "
                 "originally declared on another connection or the exclusive property value does "
                 "not match that of the original declaration."
             )
@@ -334,23 +337,23 @@ class WorkQueues:
         self._check_owner(queue, owner)
         return queue
 
-    def find(self, who: Principal, vhost: str, name: str, owner: Hashable = None) -> WorkQueue:
+    def find(
+        self, principal: Principal, vhost: str, name: str, owner: Hashable = None
+    ) -> WorkQueue:
         """The queue of that name, with all that was published to it so far."""
-        self._check(who, "describe", vhost, name)
+        self._check(principal, "describe", vhost, name)
         queue = self._find(vhost, name, owner)
         queue.used()
         self.settle(queue)
         return queue
 
-    def queues(self, who: Principal, vhost: str | None = None) -> list[WorkQueue]:
+    def queues(self, principal: Principal, vhost: str | None = None) -> list[WorkQueue]:
         """All queues, or those of a vhost, in the order of declaration."""
         found = [each for each in self._queues.values() if vhost in (None, each.vhost)]
         if self._access.is_open:
             return found
-        return [
-            each for each in found
-            if self._access.may(who, "describe", ("queue", named_for_access(each.vhost, each.name)))
-        ]  # fmt: skip
+        may = partial(self._access.may, principal, "describe")
+        return [each for each in found if may(("queue", named_for_access(each.vhost, each.name)))]
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -361,7 +364,7 @@ class WorkQueues:
 
     def delete(
         self,
-        who: Principal,
+        principal: Principal,
         vhost: str,
         name: str,
         *,
@@ -370,16 +373,16 @@ class WorkQueues:
         owner: Hashable = None,
     ) -> int:
         """Delete a queue; how many messages waited in it. There need not be one."""
-        self._check(who, "delete", vhost, name)
+        self._check(principal, "delete", vhost, name)
         queue = self._queues.get((vhost, name))
         if queue is None:
             return 0
         self._check_owner(queue, owner)
         self.settle(queue)
-        if if_unused and queue.rota.all:
-            raise PreconditionFailedError(f"{queue.place_name} in use")
+        if if_unused and queue.round_robin.all:
+            raise PreconditionFailedError(f"{queue.label} in use")
         if if_empty and queue.ready:
-            raise PreconditionFailedError(f"{queue.place_name} not empty")
+            raise PreconditionFailedError(f"{queue.label} not empty")
         count = queue.ready
         self._delete(queue, "deleted")
         return count
@@ -394,13 +397,13 @@ class WorkQueues:
             owned.pop(queue, None)
             if not owned:
                 del self._owned[queue.owner]
-        self._turns.pending.pop(queue, None)
+        self._delivery_loop.pending.pop(queue, None)
         queue.end()
         self.expire_at(queue, None)
         for consumer in queue.consumers:
-            queue.rota.remove(consumer)
+            queue.round_robin.remove(consumer)
             self._close_consumer(consumer)
-            _tell(consumer, reason)
+            consumer.cancelled(reason)
         for listener in self.on_deleted:
             listener(queue, reason)
 
@@ -420,15 +423,15 @@ class WorkQueues:
             if self.declared.has(queue.vhost, queue.name):
                 self._of_topic[queue.topic] = queue
                 raise
-            log.exception("the messages of %s are still there", queue.place_name)
-        logged = [shelf for shelf in queue.shelves if isinstance(shelf, LogShelf)]
-        for shelf in logged:
-            self._writer.watch((shelf.topic, shelf.queue_id), None)
-        self.shelves.forget(logged)
+            log.exception("the messages of %s are still there", queue.label)
+        logged = [ledger for ledger in queue.ledgers if isinstance(ledger, LogLedger)]
+        for ledger in logged:
+            self._writer.watch((ledger.topic, ledger.queue_id), None)
+        self.ledgers.forget(logged)
 
-    def purge(self, who: Principal, vhost: str, name: str, owner: Hashable = None) -> int:
+    def purge(self, principal: Principal, vhost: str, name: str, owner: Hashable = None) -> int:
         """Drop the messages of a queue that wait in it; how many these were."""
-        self._check(who, "consume", vhost, name)
+        self._check(principal, "consume", vhost, name)
         queue = self._find(vhost, name, owner)
         self._check_consumable(queue)
         self.settle(queue)
@@ -447,34 +450,34 @@ class WorkQueues:
             return
         if config is None:
             self._delete(queue, "deleted", has_topic=False)
-        elif not queue.is_stream and config.queues > len(queue.shelves):
-            log.info("%s has %d queues now", queue.place_name, config.queues)
-            self._more_shelves(queue, config.queues)
+        elif not queue.is_stream and config.queues > len(queue.ledgers):
+            log.info("%s has %d queues now", queue.label, config.queues)
+            self._more_ledgers(queue, config.queues)
 
-    def _more_shelves(self, queue: WorkQueue, count: int) -> None:
+    def _more_ledgers(self, queue: WorkQueue, count: int) -> None:
         """Somebody has given the topic more queues: those belong to the queue, too."""
-        if len(queue.shelves) == 1 and (queue.unacked or queue.consumers):
+        if len(queue.ledgers) == 1 and (queue.unacked or queue.consumers):
             return  # Its places would have other names; after a restart it has them.
-        shelves: list[Shelf] = list(queue.shelves)
-        for queue_id in range(len(shelves), count):
-            shelf = self.shelves.get(queue.topic, queue_id)
-            shelf.settle(self._supply)
-            shelves.append(shelf)
-            self._writer.watch((queue.topic, queue_id), partial(queue.entered, shelf))
-        queue.furnish(shelves)
+        ledgers: list[Ledger] = list(queue.ledgers)
+        for queue_id in range(len(ledgers), count):
+            ledger = self.ledgers.get(queue.topic, queue_id)
+            ledger.settle(self._supply)
+            ledgers.append(ledger)
+            self._writer.watch((queue.topic, queue_id), partial(queue.entered, ledger))
+        queue.attach(ledgers)
 
-    def _check_policy(self, who: Principal, policy: Policy) -> None:
+    def _check_policy(self, principal: Principal, policy: Policy) -> None:
         """They must be allowed what a policy does to queues, as if they declared these so."""
         arguments = {f"x-{name}": value for name, value in policy.definition.items()}
         for queue in self.policies.matching(policy, self._queues.values()):
-            self._routing.check_dead_letters(who, queue.vhost, queue.name, arguments)
+            self._routing.check_dead_letters(principal, queue.vhost, queue.name, arguments)
 
     def _policies_changed(self, vhost: str) -> None:
         self._routing.policies_changed(vhost)
         for queue in [each for each in self._queues.values() if each.vhost == vhost]:
-            terms = self.policies.terms(queue, queue.own_terms)
-            if terms != queue.terms:
-                queue.set_terms(terms)
+            limits = self.policies.limits(queue, queue.own_limits)
+            if limits != queue.limits:
+                queue.set_limits(limits)
                 self._routing.queue_changed(vhost, queue.name)
                 self.watch_use(queue)
                 self.pend(queue)
@@ -490,30 +493,30 @@ class WorkQueues:
     def _check_consumable(queue: WorkQueue) -> None:
         if queue.is_stream:
             raise ReadOnlyQueueError(
-                f"{queue.place_name} is a stream: it is read by position, and keeps its messages"
+                f"{queue.label} is a stream: it is read by position, and keeps its messages"
             )
 
     def consume(
         self,
-        who: Principal,
+        principal: Principal,
         vhost: str,
         name: str,
         on_deliver: OnDeliver,
         on_cancel: OnCancel,
-        **wishes: Unpack[Wishes],
+        **options: Unpack[ConsumerOptions],
     ) -> Consumer:
         """Have the messages of a queue delivered, from the end of this tick on.
 
         Of all of them, or of those that it `wants`: the others are for others.
         """
-        self._check(who, "consume", vhost, name)
-        owner = wishes.get("owner")
+        self._check(principal, "consume", vhost, name)
+        owner = options.get("owner")
         queue = self._find(vhost, name, owner)
         self._check_consumable(queue)
-        others = queue.rota.all
-        if others and (wishes.get("exclusive") or others[0].exclusive):
-            raise AccessRefusedError(f"{queue.place_name} in exclusive use")
-        consumer = Consumer(queue, on_deliver, on_cancel, **wishes)
+        others = queue.round_robin.all
+        if others and (options.get("exclusive") or others[0].exclusive):
+            raise AccessRefusedError(f"{queue.label} in exclusive use")
+        consumer = Consumer(queue, on_deliver, on_cancel, **options)
         if owner is not None:
             self._consumers.setdefault(owner, {})[consumer] = None
         queue.add(consumer)
@@ -524,7 +527,7 @@ class WorkQueues:
         """Deliver nothing more to a consumer. What it has is still to be acknowledged."""
         queue = consumer.queue
         self._close_consumer(consumer)
-        if queue.remove(consumer) and queue.auto_delete and not queue.rota.all:
+        if queue.remove(consumer) and queue.auto_delete and not queue.round_robin.all:
             self._delete(queue, "auto-delete")
 
     def _close_consumer(self, consumer: Consumer) -> None:
@@ -537,7 +540,7 @@ class WorkQueues:
 
     def get(
         self,
-        who: Principal,
+        principal: Principal,
         vhost: str,
         name: str,
         on_got: OnGot,
@@ -547,12 +550,12 @@ class WorkQueues:
         owner: Hashable = None,
     ) -> None:
         """One message of a queue, if there is one: told at once, or when a worker has read it."""
-        self._check(who, "consume", vhost, name)
+        self._check(principal, "consume", vhost, name)
         queue = self._find(vhost, name, owner)
         self._check_consumable(queue)
-        if queue.terms.single_active:
+        if queue.limits.single_active:
             raise ResourceLockedError(
-                f"cannot obtain access to locked {queue.place_name}. basic.get operations are not "
+                f"cannot obtain access to locked {queue.label}. basic.get operations are not "
                 "supported by queues with single active consumer"
             )
         queue.used()
@@ -580,8 +583,8 @@ class WorkQueues:
         if got is None:
             on_got(token, None, queue, 0, None)
             return
-        shelf, delivery = got
-        queue.got(shelf, delivery, no_ack=no_ack)
+        ledger, delivery = got
+        queue.got(ledger, delivery, no_ack=no_ack)
         on_got(token, delivery, queue, queue.ready, None)
 
     # -- turns ---------------------------------------------------------------------------------
@@ -589,14 +592,16 @@ class WorkQueues:
     def is_behind(self) -> bool:
         """Whether queues that wait for their turn have a lot to deliver."""
         at_hand = self._supply.hot_bytes + self.memory_bytes
-        return at_hand > _BEHIND_BYTES and bool(self._turns.pending or self._writer.messages)
+        return at_hand > _BEHIND_BYTES and bool(
+            self._delivery_loop.pending or self._writer.messages
+        )
 
     def settle(self, queue: WorkQueue) -> None:
         """Append what is on its way to the log, and deliver what a queue has for its consumers."""
         if self._writer.messages:
             self._writer.write_now(())
         if queue.is_pending:
-            self._turns.run(queue)
+            self._delivery_loop.run(queue)
 
     def confirmed(self, touched: set[Key] | None) -> None:
         """Replicas have confirmed what was written to these queues of topics, or to many."""
@@ -610,17 +615,17 @@ class WorkQueues:
 
     # -- what queues ask for -------------------------------------------------------------------
 
-    def changed(self, shelf: LogShelf) -> None:
-        """Record what changed on a shelf, soon."""
-        self.shelves.changed(shelf)
+    def changed(self, ledger: LogLedger) -> None:
+        """Record what changed on a ledger, soon."""
+        self.ledgers.changed(ledger)
 
     def when_recorded(self, queue: WorkQueue, callback: WhenSafe) -> None:
         """Call back once what changed so far is in the log, as safe as configured."""
-        self.shelves.when_recorded(callback)
+        self.ledgers.when_recorded(callback)
 
     def warm(self, ranges: Sequence[tuple[int, int]], then: Callable[[], None]) -> None:
         """Have a worker read from disk, and go on."""
-        self._warming.prepare(self._reader, ranges, then)
+        self._cold_reads.prepare(self._reader, ranges, then)
 
     def later(self, wait_ms: int, then: Callable[[], None]) -> None:
         """Call back after a while."""
@@ -632,11 +637,11 @@ class WorkQueues:
         share = self.memory_bytes * 100 // max(1, self._config().memory_queue_bytes_max)
         if (share >= 80 - 10 * self.memory_is_high) != self.memory_is_high:
             self.memory_is_high = not self.memory_is_high
-            for told in self.on_alarm:
+            for notify in self.on_alarm:
                 if self.memory_is_high:
-                    told()  # What publishers have sent meanwhile would find no room.
+                    notify()  # What publishers have sent meanwhile would find no room.
                 else:
-                    self._call_soon(told)
+                    self._call_soon(notify)
         if (share >= 100 - 10 * self.memory_is_full) != self.memory_is_full:
             is_full = self.memory_is_full = not self.memory_is_full
             log.warning(
@@ -650,42 +655,44 @@ class WorkQueues:
     def gone_by(self, queue: WorkQueue, consumer: Consumer) -> None:
         """A consumer cannot be delivered to."""
         self.cancel(consumer)
-        _tell(consumer, "error")
+        consumer.cancelled("error")
 
     # -- dead letters --------------------------------------------------------------------------
 
     def bury(
-        self, queue: WorkQueue, shelf: Shelf, found: Sequence[Delivery], reason: Reason
+        self, queue: WorkQueue, ledger: Ledger, found: Sequence[Delivery], reason: Reason
     ) -> None:
         """Send messages to the dead letters, and record that they are done, in one append."""
         try:
-            self._bury(queue, shelf, found, reason)
+            self._bury(queue, ledger, found, reason)
         except MessageError as error:
             if len(found) > 1:
                 for each in found:
-                    self.bury(queue, shelf, [each], reason)
+                    self.bury(queue, ledger, [each], reason)
                 return
-            log.error("a message of %s is no dead letter: %s", queue.place_name, error)
+            log.error("a message of %s is no dead letter: %s", queue.label, error)
 
     def _bury(
-        self, queue: WorkQueue, shelf: Shelf, found: Sequence[Delivery], reason: Reason
+        self, queue: WorkQueue, ledger: Ledger, found: Sequence[Delivery], reason: Reason
     ) -> None:
-        letters = self._letters(queue, found, reason)
+        dead_letters = self._dead_letters(queue, found, reason)
         records: list[NewMessage] = []
-        if isinstance(shelf, LogShelf):
-            records = self.shelves.records({shelf: [each[PLACE] for each in found]})
-        self._routing.deliver(letters, records)
-        if isinstance(shelf, LogShelf):
-            shelf.recorded()
+        if isinstance(ledger, LogLedger):
+            records = self.ledgers.records({ledger: [each[POSITION] for each in found]})
+        self._routing.deliver(dead_letters, records)
+        if isinstance(ledger, LogLedger):
+            ledger.recorded()
 
-    def _letters(self, queue: WorkQueue, found: Sequence[Delivery], reason: Reason) -> list[Letter]:
-        terms, now_ms = queue.terms, self.clock.now_ms()
-        exchange = terms.dead_letter_exchange
+    def _dead_letters(
+        self, queue: WorkQueue, found: Sequence[Delivery], reason: Reason
+    ) -> list[DeadLetter]:
+        limits, now_ms = queue.limits, self.clock.now_ms()
+        exchange = limits.dead_letter_exchange
         assert exchange is not None
         contents = (content_of(each, queue.name) for each in found)
         return [
-            letter_of(
-                content, queue.vhost, queue.name, reason, exchange, terms.dead_letter_key, now_ms
+            dead_letter_of(
+                content, queue.vhost, queue.name, reason, exchange, limits.dead_letter_key, now_ms
             )
             for content in contents
             if content is not None
@@ -693,9 +700,9 @@ class WorkQueues:
 
     def refused(self, queue: WorkQueue, body: bytes, form: int) -> None:
         """Send a message to the dead letters that a queue does not take."""
-        if queue.terms.dead_letter_exchange is not None:
+        if queue.limits.dead_letter_exchange is not None:
             refused = (0, 0, body, form, self.clock.now_ms(), 0)
-            self._routing.deliver(self._letters(queue, [refused], "maxlen"), [])
+            self._routing.deliver(self._dead_letters(queue, [refused], "maxlen"), [])
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -724,7 +731,7 @@ class WorkQueues:
         for queue in due:
             if queue.is_deleted or queue.expires_ms is None:
                 continue
-            if queue.rota.all:
+            if queue.round_robin.all:
                 queue.used()
             if queue.used_ms + queue.expires_ms > now_ms:
                 self.watch_use(queue)
@@ -732,7 +739,7 @@ class WorkQueues:
             try:
                 self._delete(queue, "expired")
             except OnelogError as error:
-                log.error("%s is not deleted yet: %s", queue.place_name, error)
+                log.error("%s is not deleted yet: %s", queue.label, error)
                 self._ends.add(queue, now_ms + _TROUBLE_MS)
 
     def acks_alongside(self, acks: Callable[[], Acks], written: Callable[[], None]) -> Alongside:
@@ -743,14 +750,14 @@ class WorkQueues:
         return Alongside(lambda: self._ack_records(acks()), written)
 
     def _ack_records(self, acks: Acks) -> list[NewMessage]:
-        places: dict[LogShelf, list[int]] = {}
+        positions: dict[LogLedger, list[int]] = {}
         for queue, some in acks:
             if not queue.is_deleted:
-                for place in some:
-                    shelf = queue.shelf_of(place)
-                    if isinstance(shelf, LogShelf):
-                        places.setdefault(shelf, []).append(place)
-        return self.shelves.records(places)
+                for position in some:
+                    ledger = queue.ledger_of(position)
+                    if isinstance(ledger, LogLedger):
+                        positions.setdefault(ledger, []).append(position)
+        return self.ledgers.records(positions)
 
     # -- from time to time ---------------------------------------------------------------------
 
@@ -762,13 +769,13 @@ class WorkQueues:
         now_ms, default_ms = self.clock.now_ms(), self._config().consumer_timeout_ms
         for queue in some:
             for consumer in list(queue.overdue(now_ms, default_ms)):
-                log.warning("a consumer of %s has not acknowledged in time", queue.place_name)
+                log.warning("a consumer of %s has not acknowledged in time", queue.label)
                 self.cancel(consumer)
-                _tell(consumer, "timeout")
-            for shelf in queue.shelves:
-                if isinstance(shelf, LogShelf) and shelf.wants_record:
-                    self.shelves.changed(shelf)
-            if queue.rota.all and queue.ready:
+                consumer.cancelled("timeout")
+            for ledger in queue.ledgers:
+                if isinstance(ledger, LogLedger) and ledger.wants_record:
+                    self.ledgers.changed(ledger)
+            if queue.round_robin.all and queue.ready:
                 queue.wake()  # A transaction of Kafka's may have ended, of which nobody tells.
         return bool(self._unseen)
 
@@ -783,17 +790,7 @@ class WorkQueues:
         queue = self._of_topic.get(topic)
         return None if queue is None or queue.is_stream else queue.live_from(queue_id)
 
-    def durable_places(self) -> Iterator[tuple[str, int, int]]:
+    def durable_queues(self) -> Iterator[tuple[str, int, int]]:
         """Every queue of a topic that belongs to a declared one, and its first offset not done."""
-        for shelf in list(self.shelves.known.values()):
-            yield shelf.topic, shelf.queue_id, shelf.cursor
-
-
-_PRINTABLE = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "_")
-
-
-def _tell(consumer: Consumer, reason: str) -> None:
-    try:
-        consumer.on_cancel(consumer, reason)
-    except Exception:
-        log.exception("a consumer could not be told that it was cancelled")
+        for ledger in list(self.ledgers.known.values()):
+            yield ledger.topic, ledger.queue_id, ledger.cursor

@@ -44,7 +44,7 @@ class Channel:
         self._handlers = handlers
         self.gateway = session.gateway
         self.broker = session.broker
-        self.who = session.who
+        self.principal = session.principal
         self.vhost = session.vhost
         self.queue = ""
         """The last queue that was declared here: what no name means."""

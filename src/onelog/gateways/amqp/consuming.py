@@ -107,7 +107,7 @@ class Consuming:
             self._read_stream(stream, tag, no_ack, nowait, arguments)
             return
         consumer = self.queues.consume(
-            channel.who,
+            channel.principal,
             channel.vhost,
             name,
             self._deliver,
@@ -132,7 +132,7 @@ class Consuming:
         """What a queue is that is read and not emptied; None if it is no such queue."""
         channel = self.channel
         try:
-            queue = self.queues.find(channel.who, channel.vhost, name, self.session)
+            queue = self.queues.find(channel.principal, channel.vhost, name, self.session)
         except QueueNotFoundError:
             found = find_stream(channel, name)
             if found is None:
@@ -311,9 +311,9 @@ class Consuming:
     ) -> None:
         """The same from a stream: offset, exchange and key, properties and body of each."""
         out: list[Buffer] = []
-        for offset, place, properties, body in items:
+        for offset, position, properties, body in items:
             self._tag += 1
-            writer.put(out, self._tag, False, place, properties, body)
+            writer.put(out, self._tag, False, position, properties, body)
             self.unacked[self._tag] = (reader, offset)
         self.session.connection.send(out)
 
@@ -323,7 +323,7 @@ class Consuming:
         name = self.named(name)
         channel.wait()
         self.queues.get(
-            channel.who,
+            channel.principal,
             channel.vhost,
             name,
             self._got,
@@ -351,7 +351,7 @@ class Consuming:
         channel.resume()
 
     def _send_got(self, no_ack: bool, delivery: Any, queue: WorkQueue, left: int) -> None:
-        place, times, data, form, _, _ = delivery
+        position, times, data, form, _, _ = delivery
         data = bytes(in_amqp_form(data, form))
         at = 1 + data[0]
         exchange = data[1:at].decode()
@@ -364,7 +364,7 @@ class Consuming:
             properties = with_headers(properties, {"x-delivery-count": times})
         tag = self.next_tag()
         if not no_ack:
-            self.unacked[tag] = (queue, place)
+            self.unacked[tag] = (queue, position)
         payload = _GET_OK(tag, times > 0, exchange, key, left)
         number, frame_max = self.channel.number, self.session.frame_max
         self.session.connection.send(
@@ -380,17 +380,17 @@ class Consuming:
             return
         acknowledged = self.session.acknowledged
         if multiple:
-            for queue, place in self._ended(tag):
+            for queue, position in self._ended(tag):
                 if queue in acknowledged:
-                    acknowledged[queue].append(place)
+                    acknowledged[queue].append(position)
                 else:
-                    acknowledged[queue] = [place]
+                    acknowledged[queue] = [position]
             return
         try:
-            queue, place = self.unacked.pop(tag)
+            queue, position = self.unacked.pop(tag)
         except KeyError:
             raise unmet(f"unknown delivery tag {tag}") from None
-        acknowledged.setdefault(queue, []).append(place)
+        acknowledged.setdefault(queue, []).append(position)
 
     def nack(self, tag: int, multiple: bool, requeue: bool) -> None:
         """basic.nack."""
@@ -423,8 +423,8 @@ class Consuming:
     def settle(self, how: str, taken: list[Taken]) -> "dict[Settled, list[int]]":
         """Acknowledge, requeue or reject; which deliveries that were, by queue."""
         by_queue: dict[Settled, list[int]] = {}
-        for _, queue, place in taken:
-            by_queue.setdefault(queue, []).append(place)
+        for _, queue, position in taken:
+            by_queue.setdefault(queue, []).append(position)
         for queue, numbers in by_queue.items():
             getattr(queue, how)(numbers)
         return by_queue
@@ -461,8 +461,8 @@ class Consuming:
 
     def take_back(self, taken: list[Taken]) -> None:
         """What a transaction had acknowledged is unacknowledged again."""
-        for tag, queue, place in taken:
-            self.unacked[tag] = (queue, place)
+        for tag, queue, position in taken:
+            self.unacked[tag] = (queue, position)
             self._oldest = min(self._oldest, tag)
 
     def end(self) -> None:

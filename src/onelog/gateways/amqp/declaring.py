@@ -45,21 +45,27 @@ def exchange_declare(
     arguments: Table,
 ) -> None:
     """exchange.declare."""
-    routing, who, vhost = channel.broker.routing, channel.who, channel.vhost
+    routing, principal, vhost = channel.broker.routing, channel.principal, channel.vhost
     name = _clean(name)
     _no_default(name)
     if passive:
-        routing.exchange(who, vhost, name)
+        routing.exchange(principal, vhost, name)
     else:
         if name.startswith(_RESERVED):
             try:
-                routing.exchange(who, vhost, name)
+                routing.exchange(principal, vhost, name)
             except ExchangeNotFoundError:
                 _not_reserved("exchange", name)
         routing.declare_exchange(
-            who, vhost, name, kind, durable=durable, auto_delete=auto_delete, internal=internal,
+            principal,
+            vhost,
+            name,
+            kind,
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
             arguments=arguments,
-        )  # fmt: skip
+        )
     channel.answer(nowait, "exchange.declare-ok")
 
 
@@ -71,7 +77,9 @@ def exchange_delete(channel: "Channel", name: str, if_unused: bool, nowait: bool
         raise refused(
             f"deletion of system exchange '{name}' in vhost '{channel.vhost}' not allowed"
         )
-    channel.broker.routing.delete_exchange(channel.who, channel.vhost, name, if_unused=if_unused)
+    channel.broker.routing.delete_exchange(
+        channel.principal, channel.vhost, name, if_unused=if_unused
+    )
     channel.answer(nowait, "exchange.delete-ok")
 
 
@@ -82,7 +90,7 @@ def exchange_bind(
     _no_default(source)
     _no_default(destination)
     channel.broker.routing.bind(
-        channel.who, channel.vhost, source, "exchange", destination, key, arguments
+        channel.principal, channel.vhost, source, "exchange", destination, key, arguments
     )
     channel.answer(nowait, "exchange.bind-ok")
 
@@ -96,7 +104,7 @@ def exchange_unbind(
     # What leads nowhere, or from nowhere, is not bound: RabbitMQ says that it is well.
     with suppress(ExchangeNotFoundError):
         channel.broker.routing.unbind(
-            channel.who, channel.vhost, source, "exchange", destination, key, arguments
+            channel.principal, channel.vhost, source, "exchange", destination, key, arguments
         )
     channel.answer(nowait, "exchange.unbind-ok")
 
@@ -129,11 +137,11 @@ def queue_declare(
             channel.queue = name
             channel.answer(nowait, "queue.declare-ok", name, stream.count(channel), 0)
             return
-        queue = queues.find(channel.who, channel.vhost, name, channel.session)
+        queue = queues.find(channel.principal, channel.vhost, name, channel.session)
     else:
         _not_reserved("queue", name)
         queue = queues.declare(
-            channel.who, channel.vhost, name, durable=durable, exclusive=exclusive,
+            channel.principal, channel.vhost, name, durable=durable, exclusive=exclusive,
             auto_delete=auto_delete, arguments=arguments, owner=channel.session,
         )  # fmt: skip
     channel.queue = queue.name
@@ -167,18 +175,20 @@ def _bind(
         # Of an exclusive queue of another connection nothing may be changed.
         stream = channel.consuming.stream(name)
     except ResourceLockedError:
-        routing.exchange(channel.who, channel.vhost, exchange)  # That it is not there comes first.
+        routing.exchange(
+            channel.principal, channel.vhost, exchange
+        )  # That it is not there comes first.
         raise
     change = routing.bind if is_bound else routing.unbind
     is_topic = stream is not None and not stream.is_declared
     kind: DestinationKind = "topic" if is_topic else "queue"
-    change(channel.who, channel.vhost, exchange, kind, name, key, arguments)
+    change(channel.principal, channel.vhost, exchange, kind, name, key, arguments)
 
 
 def queue_purge(channel: "Channel", name: str, nowait: bool) -> None:
     """queue.purge."""
     name = channel.consuming.named(_clean(name))
-    count = channel.broker.workqueues.purge(channel.who, channel.vhost, name, channel.session)
+    count = channel.broker.workqueues.purge(channel.principal, channel.vhost, name, channel.session)
     channel.answer(nowait, "queue.purge-ok", count)
 
 
@@ -188,7 +198,7 @@ def queue_delete(
     """queue.delete."""
     name = channel.consuming.named(_clean(name))
     count = channel.broker.workqueues.delete(
-        channel.who, channel.vhost, name, if_unused=if_unused, if_empty=if_empty,
+        channel.principal, channel.vhost, name, if_unused=if_unused, if_empty=if_empty,
         owner=channel.session,
     )  # fmt: skip
     channel.answer(nowait, "queue.delete-ok", count)

@@ -4,7 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from onelog.config import Loaded
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.jobs import Job
 from onelog.net.connection import Connection
 
@@ -18,21 +18,21 @@ TICK_SECONDS = 1.0
 class AmqpGateway:
     """Its port, and what its sessions share once there is one."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
+    def __init__(self, context: GatewayContext) -> None:
+        self.context = context
         self.shared: Gateway | None = None
         self._ticking: asyncio.Task[None] | None = None
 
     async def listen(self) -> None:
         """Open its port."""
-        await self.house.listen(self.house.loaded.config.amqp.port, self._session)
+        await self.context.listen(self.context.loaded.config.amqp.port, self._session)
 
     def _session(self, connection: Connection) -> "AmqpSession":
         from onelog.gateways.amqp.session import AmqpSession, Gateway
 
         if self.shared is None:
-            self.shared = Gateway(self.house)
-            self.house.clients = self.shared.clients
+            self.shared = Gateway(self.context)
+            self.context.clients = self.shared.clients
             self._ticking = asyncio.get_running_loop().create_task(self._tick_forever())
         return AmqpSession(connection, self.shared)
 

@@ -17,7 +17,7 @@ from onelog.errors import OnelogError
 from onelog.gateways.amqp.refusals import not_implemented, reply_code, unmet
 from onelog.gateways.amqp.replies import REPLY_TO, REPLY_TO_BYTES, REPLY_TO_PREFIX
 from onelog.message import Appended, AppendedRun
-from onelog.record.forms.amqp_fields import places, property_of, with_properties
+from onelog.record.forms.amqp_fields import field_spans, property_of, with_properties
 from onelog.wire.amqp.codes import ReplyCode
 from onelog.wire.amqp.frame import content_frames
 from onelog.wire.amqp.methods import ENCODERS, NUMBERS, Arguments
@@ -41,7 +41,7 @@ class Publishing:
         self.mode: Literal["plain", "confirm", "tx"] = "plain"
         self._publish = channel.broker.routing.publish
         self._publish_all = channel.broker.routing.publish_all
-        self._who, self._vhost = channel.who, channel.vhost
+        self._principal, self._vhost = channel.principal, channel.vhost
         self._seen = b""
         """The last properties; most messages have the same as the one before."""
         self._wants_reply = False
@@ -52,7 +52,7 @@ class Publishing:
         """Of the last message that is to be confirmed."""
         self._done = 0
         """All up to here are safe, or were refused."""
-        self._told = 0
+        self._confirmed = 0
         self._early: set[int] = set()
         """Those above that are, too."""
         self._refused: list[int] = []
@@ -74,7 +74,7 @@ class Publishing:
         if immediate:
             raise not_implemented("immediate=true")
         if properties is not self._seen:
-            self._look_at(properties)
+            self._check(properties)
         if self._wants_reply:
             properties = self._with_reply_to(properties)
         mode = self.mode
@@ -83,18 +83,20 @@ class Publishing:
             if mode == "confirm":
                 self._number += 1
         elif mode == "plain":
-            queues = self._publish(self._who, self._vhost, exchange, key, properties, body, nobody)
+            queues = self._publish(
+                self._principal, self._vhost, exchange, key, properties, body, nobody
+            )
         elif mode == "confirm":
             self._number += 1
             number = self._number
             queues = self._publish(
-                self._who, self._vhost, exchange, key, properties, body, self._stored, number
+                self._principal, self._vhost, exchange, key, properties, body, self._stored, number
             )
             if queues:
                 return
         else:
             queues = self.channel.broker.routing.stage(
-                self._who, self.channel, "", self._vhost, exchange, key, properties, body
+                self._principal, self.channel, "", self._vhost, exchange, key, properties, body
             )
             if not queues and mandatory:
                 self._returns.append((arguments, properties, body))
@@ -110,14 +112,14 @@ class Publishing:
         if immediate or self.mode == "tx" or (not exchange and key.startswith(REPLY_TO_PREFIX)):
             return False
         if properties is not self._seen:
-            self._look_at(properties)
+            self._check(properties)
         if self._wants_reply:
             return False
-        place = self._who, self._vhost, exchange, key, properties
+        route = self._principal, self._vhost, exchange, key, properties
         first, last = self._number + 1, self._number + len(bodies)
         if self.mode == "plain":
-            taken = self._publish_all(*place, bodies, nobody)
-        elif taken := self._publish_all(*place, bodies, self._all_stored, (first, last)):
+            taken = self._publish_all(*route, bodies, nobody)
+        elif taken := self._publish_all(*route, bodies, self._all_stored, (first, last)):
             self._number = last
         if taken:
             self.count += len(bodies)
@@ -128,7 +130,7 @@ class Publishing:
     ) -> list[tuple[str, list[bytes]]]:
         """The same for several keys of the default exchange; returns what is not for that way."""
         if properties is not self._seen:
-            self._look_at(properties)
+            self._check(properties)
         if self.mode != "plain" or self._wants_reply:
             return found
         if any(key.startswith(REPLY_TO_PREFIX) for key, _ in found):
@@ -140,8 +142,8 @@ class Publishing:
         self.count -= sum([len(bodies) for _, bodies in left])
         return left
 
-    def _look_at(self, properties: bytes) -> None:
-        places(properties)  # Whoever is delivered this must be able to read it.
+    def _check(self, properties: bytes) -> None:
+        field_spans(properties)  # Whoever is delivered this must be able to read it.
         self._seen = properties
         self._wants_reply = (
             REPLY_TO_BYTES in properties and property_of(properties, "reply_to") == REPLY_TO
@@ -173,7 +175,7 @@ class Publishing:
     @property
     def unconfirmed(self) -> int:
         """How many messages are not confirmed yet."""
-        return self._number - self._told
+        return self._number - self._confirmed
 
     def _stored(self, number: int, _: Appended | None, error: OnelogError | None) -> None:
         """A message is safe, or was refused."""
@@ -212,11 +214,11 @@ class Publishing:
             refused, self._refused = set(self._refused), []
             for number in sorted(refused):
                 channel.reply("basic.nack", number, False, False)
-            if refused.issuperset(range(self._told + 1, self._done + 1)):
-                self._told = self._done
-        if self._done > self._told:
-            channel.reply("basic.ack", self._done, self._done - self._told > 1)
-            self._told = self._done
+            if refused.issuperset(range(self._confirmed + 1, self._done + 1)):
+                self._confirmed = self._done
+        if self._done > self._confirmed:
+            channel.reply("basic.ack", self._done, self._done - self._confirmed > 1)
+            self._confirmed = self._done
 
     # -- transactions --------------------------------------------------------------------------
 
@@ -226,7 +228,7 @@ class Publishing:
             raise unmet("cannot switch from confirm to tx mode")
         if self.mode != "tx":
             self.mode = "tx"
-            self.channel.broker.begin(self._who, self.channel)
+            self.channel.broker.begin(self._principal, self.channel)
 
     def commit(self) -> None:
         """tx.commit."""
@@ -236,7 +238,7 @@ class Publishing:
         for arguments, properties, body in returns:
             self._give_back(arguments, properties, body)
         self.channel.wait()
-        self.channel.broker.routing.commit(self._who, self.channel, "", self._committed)
+        self.channel.broker.routing.commit(self._principal, self.channel, "", self._committed)
 
     def _committed(self, _: object, appended: Appended | None, error: OnelogError | None) -> None:
         if self._is_ended:
@@ -249,7 +251,7 @@ class Publishing:
         left = {
             queue for how, taken in settling for queue in self.channel.consuming.settle(how, taken)
         }
-        self.channel.broker.begin(self._who, self.channel)
+        self.channel.broker.begin(self._principal, self.channel)
         if not left:
             self._end_commit()
             return
@@ -278,8 +280,8 @@ class Publishing:
         if self.mode != "tx":
             raise unmet("channel is not transactional")
         self._returns.clear()
-        self.channel.broker.routing.abort(self._who, self.channel, "")
-        self.channel.broker.begin(self._who, self.channel)
+        self.channel.broker.routing.abort(self._principal, self.channel, "")
+        self.channel.broker.begin(self._principal, self.channel)
         self._unsettle()
         self.channel.reply("tx.rollback-ok")
 

@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from onelog.message import Buffer
-from onelog.wire.amqp.frame import DeliveryWriter, place_of
+from onelog.wire.amqp.frame import DeliveryWriter, encoded_address
 
 if TYPE_CHECKING:
     from onelog.gateways.amqp.channel import Channel
@@ -49,6 +49,6 @@ class Replies:
         channel, writer = found
         out: list[Buffer] = []
         tag = channel.consuming.next_tag()
-        writer.put(out, tag, False, place_of("", name), properties, body)
+        writer.put(out, tag, False, encoded_address("", name), properties, body)
         channel.session.connection.send(out)
         return 1

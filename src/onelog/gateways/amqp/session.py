@@ -27,7 +27,7 @@ from onelog import __version__
 from onelog.core.access import Principal
 from onelog.core.workqueues.consumers import Consumer
 from onelog.errors import NotPermittedError, OnelogError
-from onelog.gateways import RABBITMQ_VERSION, ClientState, House
+from onelog.gateways import RABBITMQ_VERSION, ClientState, GatewayContext
 from onelog.gateways.amqp.channel import Channel
 from onelog.gateways.amqp.consuming import Settled
 from onelog.gateways.amqp.handlers import HANDLERS
@@ -67,7 +67,7 @@ _START_OK = NUMBERS["connection.start-ok"]
 _CLOSE, _CLOSE_OK = NUMBERS["connection.close"], NUMBERS["connection.close-ok"]
 
 
-class State(IntEnum):
+class ConnectionState(IntEnum):
     """How far a connection is."""
 
     GREETING = 0
@@ -86,25 +86,25 @@ class State(IntEnum):
 class Gateway:
     """What all sessions of one broker share."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
-        self.broker = house.broker
-        self.clock = house.clock
-        self.random = house.random
+    def __init__(self, context: GatewayContext) -> None:
+        self.context = context
+        self.broker = context.broker
+        self.clock = context.clock
+        self.random = context.random
         self.call_soon: Callable[..., object] = asyncio.get_running_loop().call_soon
-        self.replies = Replies(house.random)
+        self.replies = Replies(context.random)
         self.sessions: set[AmqpSession] = set()
         self.alarm = ""
         """Why nothing can be published; empty if that is not so."""
         self.broker.workqueues.on_alarm.append(self.look_at_alarms)
-        name = house.broker.config.name
+        name = context.broker.config.name
         self.properties: Table = {
             "product": "RabbitMQ",
             "version": RABBITMQ_VERSION,
             "platform": f"OneLog {__version__}",
             "copyright": "",
             "information": "",
-            "cluster_name": house.broker.config.cluster or name,
+            "cluster_name": context.broker.config.cluster or name,
             "capabilities": CAPABILITIES,
         }
 
@@ -145,13 +145,13 @@ class AmqpSession(FramedSession):
         super().__init__(connection)
         self.gateway = gateway
         self.broker = gateway.broker
-        self._config = gateway.house.loaded.config.amqp
+        self._config = gateway.context.loaded.config.amqp
         self.frame_max = self._config.frame_bytes_max
         self.channel_max = self._config.channel_max
         self.body_bytes_max = gateway.broker.config.routed_body_bytes_max
         self._reader = EventReader(FRAME_BYTES_MIN, self.body_bytes_max)
-        self.state = State.GREETING
-        self.who = Principal("", "amqp", connection.remote_address)
+        self.state = ConnectionState.GREETING
+        self.principal = Principal("", "amqp", connection.remote_address)
         self.vhost = ""
         self.client: Table = {}
         """What the client says of itself."""
@@ -171,7 +171,7 @@ class AmqpSession(FramedSession):
         self._heard = True
         self._silent_since_ms = self.since_ms
         self._has_published = False
-        self._is_told_blocked = False
+        self._is_blocked_sent = False
         self.resuming: list[Channel] = []
         """Those that go on in the next turn with what had to wait."""
         self._came = self._paced_ms = 0
@@ -186,12 +186,12 @@ class AmqpSession(FramedSession):
 
     def described(self) -> ClientState:
         """What management tools are told of it."""
-        if self.state != State.OPEN:
-            state = "starting" if self.state < State.OPEN else "closing"
+        if self.state != ConnectionState.OPEN:
+            state = "starting" if self.state < ConnectionState.OPEN else "closing"
         else:
             state = "blocked" if self.connection.held else "running"
         return ClientState(
-            self.connection, self.who.name, self.vhost, state, self.since_ms, self.client,
+            self.connection, self.principal.name, self.vhost, state, self.since_ms, self.client,
             [each.described() for each in self.channels.values()], self.frame_max,
             self.channel_max, self.heartbeat_seconds,
         )  # fmt: skip
@@ -206,7 +206,7 @@ class AmqpSession(FramedSession):
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
         self._heard = True
-        if self.state != State.DEAF:
+        if self.state != ConnectionState.DEAF:
             super().data_received(data)
 
     def pause(self) -> None:
@@ -231,7 +231,7 @@ class AmqpSession(FramedSession):
         self.broker.channel_closed(self)
 
     def _handle_read(self) -> None:
-        if self.connection.held or (self.state == State.GREETING and not self._greet()):
+        if self.connection.held or (self.state == ConnectionState.GREETING and not self._greet()):
             return
         channels = self.channels
         reader = self._reader
@@ -243,7 +243,7 @@ class AmqpSession(FramedSession):
             for event in reader.events():
                 number = event[0]
                 channel = channels.get(number)
-                if channel is not None and self.state == State.OPEN:
+                if channel is not None and self.state == ConnectionState.OPEN:
                     if event[1] == _PUBLISH:
                         if not self._has_published:
                             self._published()
@@ -304,14 +304,14 @@ class AmqpSession(FramedSession):
         number, method, arguments, _, _ = event
         if not method:
             return
-        if self.state == State.CLOSING:
+        if self.state == ConnectionState.CLOSING:
             if method == _CLOSE and not number:  # It crossed ours, which is still to be confirmed.
                 self._send("connection.close-ok")
             elif method == _CLOSE_OK and not number:
                 self.connection.close()
             return
         if number:
-            if self.state != State.OPEN:
+            if self.state != ConnectionState.OPEN:
                 text = f"{NAMES[method]} on channel {number} before the connection is open"
                 raise RefusedError(ReplyCode.CHANNEL_ERROR, text)
             self._open_channel(number, method)
@@ -334,10 +334,10 @@ class AmqpSession(FramedSession):
         if greeting not in (GREETING, _OLD_GREETING):
             self.connection.warn("%s does not speak AMQP 0-9-1", self.connection)
             self.connection.write(GREETING)
-            self.state = State.DEAF
+            self.state = ConnectionState.DEAF
             self.connection.close()
             return False
-        self.state = State.STARTING
+        self.state = ConnectionState.STARTING
         # Only who has shown a certificate can be known by it.
         mechanisms = MECHANISMS + b" EXTERNAL" * bool(self.connection.certificate)
         self._send("connection.start", 0, 9, self.gateway.properties, mechanisms, b"en_US")
@@ -360,9 +360,9 @@ class AmqpSession(FramedSession):
             return
         name, password = credentials(mechanism, response)
         if not logins.users.is_open:
-            self.state = State.CHECKING
-            place = "amqp", self.connection.remote_address
-            logins.log_in(name, password, *place, lambda found: self._checked(found, mechanism))
+            self.state = ConnectionState.CHECKING
+            route = "amqp", self.connection.remote_address
+            logins.log_in(name, password, *route, lambda found: self._checked(found, mechanism))
             return
         is_local = is_here(self.connection.remote[0], self.connection.local[0])
         if is_local and name == password == GUEST:
@@ -372,7 +372,7 @@ class AmqpSession(FramedSession):
 
     def _checked(self, found: Principal | OnelogError, mechanism: str) -> None:
         """A password was looked at."""
-        if self.state == State.CHECKING and not self.connection.closing:
+        if self.state == ConnectionState.CHECKING and not self.connection.closing:
             if isinstance(found, OnelogError):
                 self._refuse(refusal(mechanism))
             else:
@@ -383,14 +383,14 @@ class AmqpSession(FramedSession):
         if self.can("authentication_failure_close"):
             self.fail(error.code, str(error), _START_OK)
         else:
-            self.state = State.DEAF
+            self.state = ConnectionState.DEAF
             self._deadline_ms = self.gateway.clock.now_ms() + REFUSAL_MS
 
-    def _logged_in(self, who: Principal) -> None:
-        self.who = who
-        self.connection.user = who.name
-        self.state = State.TUNING
-        heartbeat = self.gateway.house.loaded.config.amqp.heartbeat_seconds
+    def _logged_in(self, principal: Principal) -> None:
+        self.principal = principal
+        self.connection.user = principal.name
+        self.state = ConnectionState.TUNING
+        heartbeat = self.gateway.context.loaded.config.amqp.heartbeat_seconds
         self._send("connection.tune", self.channel_max, self.frame_max, heartbeat)
 
     def tune_ok(self, channel_max: int, frame_max: int, heartbeat: int) -> None:
@@ -400,7 +400,7 @@ class AmqpSession(FramedSession):
         self.channel_max, self.frame_max = channel_max, frame_max
         self._reader.limit(frame_max)
         self.heartbeat_seconds = heartbeat
-        self.state = State.OPENING
+        self.state = ConnectionState.OPENING
 
     def _check_tuned(self, name: str, value: int, least: int, most: int) -> None:
         if 0 < value < least:
@@ -416,15 +416,15 @@ class AmqpSession(FramedSession):
     def open(self, vhost: str) -> None:
         """connection.open."""
         try:
-            is_there = self.broker.routing.enter(self.who, vhost)
+            is_there = self.broker.routing.enter(self.principal, vhost)
         except NotPermittedError:
             raise not_allowed(
-                f"access to vhost '{vhost}' refused for user '{self.who.name}'"
+                f"access to vhost '{vhost}' refused for user '{self.principal.name}'"
             ) from None
         if not is_there:
             raise not_allowed(f"vhost {vhost} not found")
         self.vhost = vhost
-        self.state = State.OPEN
+        self.state = ConnectionState.OPEN
         self._send("connection.open-ok")
 
     def update_secret(self, secret: bytes, reason: str) -> None:
@@ -455,7 +455,7 @@ class AmqpSession(FramedSession):
 
     def tick(self, now_ms: int) -> None:
         """Once a second: send signs of life, and see whether the client gives any."""
-        if self.state != State.OPEN:
+        if self.state != ConnectionState.OPEN:
             if now_ms >= self._deadline_ms:
                 self.connection.abort()
             return
@@ -482,17 +482,17 @@ class AmqpSession(FramedSession):
     def alarmed(self) -> None:
         """Nothing can be published from now on; or it can again."""
         alarm = self.gateway.alarm
-        if self.state != State.OPEN or not self._has_published:
+        if self.state != ConnectionState.OPEN or not self._has_published:
             return
         if alarm:
             if self.can("connection.blocked"):
                 self._send("connection.blocked", alarm)
-                self._is_told_blocked = True
+                self._is_blocked_sent = True
             self.connection.hold(True)
         else:
-            if self._is_told_blocked:
+            if self._is_blocked_sent:
                 self._send("connection.unblocked")
-                self._is_told_blocked = False
+                self._is_blocked_sent = False
             self.connection.hold(False)
             self.data_received(b"")
 
@@ -507,15 +507,15 @@ class AmqpSession(FramedSession):
 
     def fail(self, code: ReplyCode, text: str, method: int, *, deaf: bool = False) -> None:
         """End the connection; `deaf`: what it sends is not even looked at."""
-        if self.state >= State.CLOSING or self.connection.closing:
+        if self.state >= ConnectionState.CLOSING or self.connection.closing:
             if deaf:
-                self.state = State.DEAF
+                self.state = ConnectionState.DEAF
             return
         log.info("%s ends: %d %s", self.connection, code, text)
         self._end_channels()
         text = reply_text(code, text)
         self._send("connection.close", code, text, method >> 16, method & 0xFFFF)
-        self.state = State.DEAF if deaf else State.CLOSING
+        self.state = ConnectionState.DEAF if deaf else ConnectionState.CLOSING
         self.connection.hold(False)
         self._deadline_ms = self.gateway.clock.now_ms() + CLOSE_MS_MAX
 
@@ -525,7 +525,7 @@ class AmqpSession(FramedSession):
         self.broker.channel_closed(self)
         self._send("connection.close-ok")
         # Some clients would take the end of the socket for an error: it is for them to close it.
-        self.state = State.DEAF
+        self.state = ConnectionState.DEAF
         self._deadline_ms = self.gateway.clock.now_ms() + CLOSE_MS_MAX
 
     def _end_channels(self) -> None:
@@ -539,10 +539,10 @@ class AmqpSession(FramedSession):
 
 _ANY = -1
 _HANDLERS: dict[int, tuple[int, Callable[..., None]]] = {
-    _START_OK: (State.STARTING, AmqpSession.start_ok),
-    NUMBERS["connection.tune-ok"]: (State.TUNING, AmqpSession.tune_ok),
-    NUMBERS["connection.open"]: (State.OPENING, AmqpSession.open),
-    NUMBERS["connection.update-secret"]: (State.OPEN, AmqpSession.update_secret),
+    _START_OK: (ConnectionState.STARTING, AmqpSession.start_ok),
+    NUMBERS["connection.tune-ok"]: (ConnectionState.TUNING, AmqpSession.tune_ok),
+    NUMBERS["connection.open"]: (ConnectionState.OPENING, AmqpSession.open),
+    NUMBERS["connection.update-secret"]: (ConnectionState.OPEN, AmqpSession.update_secret),
     _CLOSE: (_ANY, AmqpSession.closed_by_peer),
 }
 """In which state each method of channel 0 may come, and what does it."""

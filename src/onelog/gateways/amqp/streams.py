@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from onelog.core.cursors.fetch import Cursor, Limits, Result
-from onelog.core.cursors.forms import is_of, place_in
+from onelog.core.cursors.forms import is_of, offset_in
 from onelog.core.cursors.unpacking import ColdError
 from onelog.core.routing.names import queue_of, topic_of
 from onelog.errors import OnelogError
@@ -49,9 +49,10 @@ class Stream(NamedTuple):
 
     def count(self, channel: "Channel") -> int:
         """How many messages it has."""
-        broker, who = channel.broker, channel.who
+        broker, principal = channel.broker, channel.principal
         return sum(
-            broker.max_offset(who, self.topic, each) - broker.min_offset(who, self.topic, each)
+            broker.max_offset(principal, self.topic, each)
+            - broker.min_offset(principal, self.topic, each)
             for each in range(self.queues)
         )
 
@@ -61,7 +62,7 @@ def find_stream(channel: "Channel", name: str) -> Stream | None:
     topic = topic_of(channel.vhost, name)
     if queue_of(topic) != (channel.vhost, name) or not channel.broker.routing.is_topic(topic):
         return None
-    return Stream(name, topic, channel.broker.topic(channel.who, topic).read_queues)
+    return Stream(name, topic, channel.broker.topic(channel.principal, topic).read_queues)
 
 
 class StreamReader:
@@ -73,7 +74,7 @@ class StreamReader:
         self._consuming = consuming
         self._channel = consuming.channel
         self._broker = self._channel.broker
-        self._who = self._channel.who
+        self._principal = self._channel.principal
         self.queue = stream
         self._room = prefetch
         self._offsets = [self._first(start, queue_id) for queue_id in range(stream.queues)]
@@ -84,15 +85,17 @@ class StreamReader:
         self._writer = DeliveryWriter(self._channel.number, tag, self._channel.session.frame_max)
 
     def _first(self, start: Value, queue_id: int) -> int:
-        broker, who, place = self._broker, self._who, (self.queue.topic, queue_id)
+        broker, principal, address = self._broker, self._principal, (self.queue.topic, queue_id)
         if start is None or start == "next":
-            return broker.max_offset(who, *place)
+            return broker.max_offset(principal, *address)
         if start == "first":
-            return broker.min_offset(who, *place)
+            return broker.min_offset(principal, *address)
         if start == "last":
-            return max(broker.min_offset(who, *place), broker.max_offset(who, *place) - 1)
+            return max(
+                broker.min_offset(principal, *address), broker.max_offset(principal, *address) - 1
+            )
         if isinstance(start, Timestamp):
-            return broker.offset_by_time(who, *place, int(start) * 1000)
+            return broker.offset_by_time(principal, *address, int(start) * 1000)
         if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
             return start
         found = _INTERVAL.fullmatch(start) if isinstance(start, str) else None
@@ -100,7 +103,7 @@ class StreamReader:
             raise unmet(f"invalid arg 'x-stream-offset': {start!r}")
         seconds = int(found[1]) * _SECONDS[found[2]]
         now_ms = self._channel.gateway.clock.now_ms()
-        return broker.offset_by_time(who, *place, now_ms - seconds * 1000)
+        return broker.offset_by_time(principal, *address, now_ms - seconds * 1000)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -118,7 +121,9 @@ class StreamReader:
         topic, count = self.queue.topic, len(self._offsets)
         order = [(self._turn + number) % count for number in range(count)]
         cursors = [Cursor(None, topic, each, self._offsets[each]) for each in order]
-        self._broker.fetch(self._who, cursors, limits, WAIT_MS, partial(self._fetched, order), self)
+        self._broker.fetch(
+            self._principal, cursors, limits, WAIT_MS, partial(self._fetched, order), self
+        )
 
     resume = start
 
@@ -151,24 +156,26 @@ class StreamReader:
     ) -> None:
         """The messages that were read of a queue, as far as there is room for them."""
         topic, name, offset = self.queue.topic, self.queue.name, self._offsets[queue_id]
-        _, aborted = self._broker.settled(self._who, topic, queue_id, offset, fetched.next_offset)
+        _, aborted = self._broker.settled(
+            self._principal, topic, queue_id, offset, fetched.next_offset
+        )
         size = 0
         for message in (each for view in fetched.slices for each in decode_messages(view)):
             if aborted and is_of(message, aborted):
                 continue
-            first = place_in(topic, queue_id, message)
+            first = offset_in(topic, queue_id, message)
             for delta, body in self._bodies(message, name, max(0, offset - first)):
-                place = first + delta
+                address = first + delta
                 if len(items) >= self._room or size > BYTES_MAX:
-                    self._offsets[queue_id] = place
+                    self._offsets[queue_id] = address
                     return
                 begin, end = properties_at(body)
-                headers: Table = {"x-stream-offset": place}
+                headers: Table = {"x-stream-offset": address}
                 if self.queue.queues > 1:
                     headers["x-stream-partition"] = queue_id
                 properties = with_headers(body[begin:end], headers)
-                items.append((place, body[: begin - 4], properties, body[end:]))
-                self._offsets[queue_id] = place + 1
+                items.append((address, body[: begin - 4], properties, body[end:]))
+                self._offsets[queue_id] = address + 1
                 size += len(body)
         self._offsets[queue_id] = max(offset, fetched.next_offset)
 

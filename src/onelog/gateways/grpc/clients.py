@@ -17,7 +17,7 @@ from onelog.core.access import SELF
 from onelog.core.filters.tags import subscribe
 from onelog.core.membership.members import Client, ConsumerData, ConsumeType
 from onelog.errors import OnelogError, PeerClosedError, PeerTimeoutError
-from onelog.gateways import Asked
+from onelog.gateways import ClientProbe
 from onelog.gateways.grpc.answers import OK, RefusedError
 from onelog.gateways.grpc.checks import full_name, group_name, topic_name
 from onelog.gateways.grpc.renewal import Holder
@@ -72,7 +72,7 @@ Answered = Callable[[Any], None]
 """Called with what a client said (a TelemetryCommand), or an error."""
 
 
-class GrpcClient(Asked):
+class GrpcClient(ClientProbe):
     """One client, by its id. The core knows it as a channel."""
 
     def __init__(self, client_id: str, user: str) -> None:
@@ -138,11 +138,11 @@ class GrpcClient(Asked):
     def thread_stack(self, timeout_ms: int, then: Callable[[str | OnelogError], None]) -> None:
         """What its threads do."""
 
-        def told(command: Any) -> None:
+        def notified(command: Any) -> None:
             is_error = isinstance(command, OnelogError)
             then(command if is_error else command.thread_stack_trace.thread_stack_trace)
 
-        self.ask(told, timeout_ms, "print_thread_stack_trace_command")
+        self.ask(notified, timeout_ms, "print_thread_stack_trace_command")
 
     def consume_directly(
         self, message: Any, timeout_ms: int, then: Callable[[int | OnelogError], None]
@@ -150,11 +150,14 @@ class GrpcClient(Asked):
         """Have it consume a message; the code that it answers with."""
         from onelog.gateways.grpc.delivered import as_message
 
-        def told(command: Any) -> None:
+        def notified(command: Any) -> None:
             then(command if isinstance(command, OnelogError) else int(command.status.code))
 
         self.ask(
-            told, timeout_ms, "verify_message_command", message=as_message(message, message.topic)
+            notified,
+            timeout_ms,
+            "verify_message_command",
+            message=as_message(message, message.topic),
         )
 
 
@@ -176,7 +179,7 @@ class Clients:
     def find(self, call: "Call") -> GrpcClient | None:
         """The client that makes a call, if it has introduced itself; nobody else may use its id."""
         client = self._known.get(call.client_id)
-        if client is not None and client.user != call.who.name:
+        if client is not None and client.user != call.principal.name:
             raise RefusedError(Code.FORBIDDEN, "a client of another user has that id")
         return client
 
@@ -185,7 +188,7 @@ class Clients:
         if client is None:
             if len(self._known) >= CLIENTS_MAX:
                 raise RefusedError(Code.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are here")
-            client = self._known[call.client_id] = GrpcClient(call.client_id, call.who.name)
+            client = self._known[call.client_id] = GrpcClient(call.client_id, call.principal.name)
         client.seen_ms = self._gateway.clock.now_ms()
         if client.session is not call.session:
             client.session = call.session
@@ -278,10 +281,10 @@ class Clients:
             language = "OTHER"
         address = call.session.connection.remote_address
         # Nobody here shares out queues, so nobody is told who else is there.
-        known = Client(client.client_id, client, language, VERSION, address, is_told=False)
+        known = Client(client.client_id, client, language, VERSION, address, is_notified=False)
         if settings.HasField("publishing"):
             topics = [topic_name(self._broker, each) for each in settings.publishing.topics]
-            self._broker.heartbeat(call.who, known, (), topics)
+            self._broker.heartbeat(call.principal, known, (), topics)
         else:
             group = group_name(settings.subscription.group)
             consumer = ConsumerData(
@@ -289,7 +292,7 @@ class Clients:
                 CONSUMERS.get(client.kind, "CONSUME_PASSIVELY"),
                 subscriptions=tuple(map(_subscription, settings.subscription.subscriptions)),
             )
-            self._broker.heartbeat(call.who, known, (consumer,), ())
+            self._broker.heartbeat(call.principal, known, (consumer,), ())
 
     def heartbeat(self, call: "Call", request: Any) -> Any:
         """Heartbeat."""
@@ -326,7 +329,7 @@ class Clients:
         if settings.HasField("publishing"):
             settings.publishing.validate_message_type = True
             settings.publishing.max_body_size = (
-                self._gateway.house.loaded.config.store.body_bytes_max
+                self._gateway.context.loaded.config.store.body_bytes_max
             )
             policy = settings.backoff_policy
             policy.max_attempts = ATTEMPTS

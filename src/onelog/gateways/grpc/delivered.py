@@ -74,7 +74,7 @@ def _topic(name: str) -> bytes:
     return field(b"\x0a", text(b"\x0a", namespace) + text(b"\x12", rest))
 
 
-def place(queue_id: int, offset: int) -> bytes:
+def encoded_position(queue_id: int, offset: int) -> bytes:
     """Where a message is, as `encoded` takes it."""
     return number(b"\x68", queue_id) + number(b"\x70", offset)
 
@@ -132,7 +132,7 @@ def _rare(properties: dict[str, str]) -> list[bytes]:
 
 def as_message(message: Message, topic: str) -> Any:
     """A message on its own, as one of that topic."""
-    where = place(message.queue_id, message.queue_offset)
+    where = encoded_position(message.queue_id, message.queue_offset)
     properties = decode_properties(message.properties)
     attempt = message.reconsume_times + 1
     return messages.Message.FromString(encoded(message, properties, topic, attempt, where))

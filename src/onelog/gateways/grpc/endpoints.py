@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from onelog.errors import OnelogError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.net.register import Register
 from onelog.wire.remoting.routes import QueueData
 
@@ -40,11 +40,11 @@ OnFound = Callable[[list[Elsewhere]], None]
 class Endpoints:
     """The other brokers of one broker's cluster."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._config = house.broker.config
-        self._register = Register("GRPC", lambda: house.broker.config, house.tls)
-        self._places: dict[str, str] = {}
+    def __init__(self, context: GatewayContext) -> None:
+        self._context = context
+        self._config = context.broker.config
+        self._register = Register("GRPC", lambda: context.broker.config, context.tls)
+        self._addresses: dict[str, str] = {}
         self._known: dict[str, tuple[float, list[Elsewhere]]] = {}
         self._asking: dict[str, list[OnFound]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -67,17 +67,17 @@ class Endpoints:
             await self._look()
 
     async def _look(self) -> None:
-        config = self._house.broker.config
-        here = f"{config.client_host} {self._house.loaded.config.grpc.port}"
-        role = self._house.standing.broker_id
+        config = self._context.broker.config
+        here = f"{config.client_host} {self._context.loaded.config.grpc.port}"
+        role = self._context.replica_status.broker_id
         is_master = (config.broker_id if role is None else role) == 0
         try:
             texts, _ = await self._register.load()
             if texts is not None:
-                self._places = texts
-            if is_master and (before := self._places.get(config.name, "")) != here:
+                self._addresses = texts
+            if is_master and (before := self._addresses.get(config.name, "")) != here:
                 await self._register.put(config.name, here, before)
-                self._places[config.name] = here
+                self._addresses[config.name] = here
         except OnelogError as error:
             self._register.forget()
             if not self._is_silent:
@@ -100,11 +100,11 @@ class Endpoints:
     async def _ask(self, topic: str) -> None:
         try:
             route = await self._register.route(topic)
-            if not route.keys() - {self._config.name} <= self._places.keys():
+            if not route.keys() - {self._config.name} <= self._addresses.keys():
                 await self._look()
             found = []
             for name, queues in sorted(route.items()):
-                host, _, port = self._places.get(name, "").partition(" ")
+                host, _, port = self._addresses.get(name, "").partition(" ")
                 if name != self._config.name and port.isdecimal():
                     found.append(Elsewhere(name, host, int(port), queues))
             if len(self._known) >= TOPICS_MAX:

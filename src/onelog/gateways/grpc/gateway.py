@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from onelog.config import Loaded
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.grpc.endpoints import Endpoints
 from onelog.jobs import Job
 from onelog.net.connection import Connection, Session
@@ -67,17 +67,17 @@ def _imported() -> None:
 class GrpcGateway:
     """Its port, and what its sessions share once there is one."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
+    def __init__(self, context: GatewayContext) -> None:
+        self.context = context
         self._shared: Gateway | None = None
         self._early: list[_Early] = []
-        self.endpoints = Endpoints(house)
+        self.endpoints = Endpoints(context)
         self._expiring = Job("forgetting lite topics")
         self._timer: asyncio.TimerHandle | None = None
 
     async def listen(self) -> None:
         """Open its port."""
-        await self.house.listen(self.house.loaded.config.grpc.port, self._session)
+        await self.context.listen(self.context.loaded.config.grpc.port, self._session)
         await self.endpoints.start()
         self._expire_lite_topics()
 
@@ -86,23 +86,23 @@ class GrpcGateway:
         self._timer = asyncio.get_running_loop().call_later(
             lite.CHECK_MS / 1000, self._expire_lite_topics
         )
-        broker, now_ms = self.house.broker, self.house.clock.now_ms()
+        broker, now_ms = self.context.broker, self.context.clock.now_ms()
         with self._expiring:
             lifetimes_ms = lite.lifetimes(broker)
             if lifetimes_ms:
                 find = partial(lite.expired, broker, now_ms, lifetimes_ms)
-                self.house.look_up(find, lambda found: self._forget(found()))
+                self.context.look_up(find, lambda found: self._forget(found()))
 
     def _forget(self, found: list[tuple[str, int]]) -> None:
         with self._expiring:
-            left = lite.forget_some(self.house.broker, found)
+            left = lite.forget_some(self.context.broker, found)
             if left and self._timer is not None:
                 asyncio.get_running_loop().call_soon(self._forget, left)
 
     def _session(self, connection: Connection) -> Session:
         if self._shared is None:
             if not self._early:
-                self.house.look_up(_imported, self._begin)
+                self.context.look_up(_imported, self._begin)
             early = _Early(connection)
             self._early.append(early)
             return early
@@ -123,8 +123,8 @@ class GrpcGateway:
             from onelog.gateways.grpc.session import Gateway
             from onelog.gateways.grpc.transactions import ask_producer
 
-            self._shared = Gateway(self.house, HANDLERS, self.endpoints)
-            self.house.broker.hooks.ask_producer.append(ask_producer)
+            self._shared = Gateway(self.context, HANDLERS, self.endpoints)
+            self.context.broker.hooks.ask_producer.append(ask_producer)
         return self._shared
 
     def refresh(self, loaded: Loaded) -> None:

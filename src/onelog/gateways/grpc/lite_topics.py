@@ -26,8 +26,8 @@ def sync(call: "Call", request: Any) -> Any:
     """SyncLiteSubscription."""
     gateway = call.gateway
     topic, group = topic_name(gateway.broker, request.topic), group_name(request.group)
-    gateway.broker.topic(call.who, topic)
-    gateway.broker.group(call.who, group)
+    gateway.broker.topic(call.principal, topic)
+    gateway.broker.group(call.principal, group)
     client = gateway.clients.find(call)
     if client is None or not client.is_lite:
         raise RefusedError(
@@ -60,7 +60,7 @@ def sync(call: "Call", request: Any) -> Any:
     return messages.SyncLiteSubscriptionResponse(status=OK)
 
 
-def place(topic: str, lite_topic: str) -> str:
+def queue_name(topic: str, lite_topic: str) -> str:
     """The queue of a lite topic."""
     return lite.queue_name(topic, lite_topic)
 
@@ -75,11 +75,11 @@ def request(
 ) -> LeaseRequest:
     """What a lite consumer asks for."""
     gateway.pop.admit(group, topic, -1)
-    keys = tuple((place(topic, each), 0) for each in sorted(client.lite_topics.get(topic, ())))
+    keys = tuple((queue_name(topic, each), 0) for each in sorted(client.lite_topics.get(topic, ())))
     return LeaseRequest(
         group,
-        partial(_places, gateway, client, topic),
-        keys or ((place(topic, ""), 0),),
+        partial(_queue_keys, gateway, client, topic),
+        keys or ((queue_name(topic, ""), 0),),
         count,
         invisible_ms,
         IN_PLACE,
@@ -88,9 +88,9 @@ def request(
     )
 
 
-def _places(gateway: "Gateway", client: GrpcClient, topic: str) -> list[Key]:
+def _queue_keys(gateway: "Gateway", client: GrpcClient, topic: str) -> list[Key]:
     wanted = sorted(client.lite_topics.get(topic, ()))
     if wanted:
-        first = gateway.house.random.randrange(len(wanted))
+        first = gateway.context.random.randrange(len(wanted))
         wanted = wanted[first:] + wanted[:first]
-    return [(place(topic, each), 0) for each in wanted]
+    return [(queue_name(topic, each), 0) for each in wanted]

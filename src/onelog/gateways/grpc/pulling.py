@@ -31,7 +31,9 @@ def pull_message(call: Call, request: Any) -> None:
     wait_ms = min(milliseconds(request.long_polling_timeout), call.gateway.settings.poll_max_ms)
     cursor = Cursor(group, topic, queue.id, request.offset, subscription, -1)
     call.ended = lambda: broker.channel_closed(call)
-    broker.fetch(call.who, (cursor,), limits, wait_ms, _fetched, call, (call, topic, queue.id))
+    broker.fetch(
+        call.principal, (cursor,), limits, wait_ms, _fetched, call, (call, topic, queue.id)
+    )
 
 
 def _fetched(token: tuple[Call, str, int], results: Sequence[Result]) -> None:
@@ -67,8 +69,8 @@ def update_offset(call: Call, request: Any) -> Any:
     broker = call.gateway.broker
     queue = request.message_queue
     topic, group = topic_name(broker, queue.topic), group_name(request.group)
-    broker.group(call.who, group)
-    broker.commit_offset(call.who, group, topic, queue.id, request.offset)
+    broker.group(call.principal, group)
+    broker.commit_offset(call.principal, group, topic, queue.id, request.offset)
     return messages.UpdateOffsetResponse(status=OK)
 
 
@@ -77,8 +79,8 @@ def get_offset(call: Call, request: Any) -> Any:
     broker = call.gateway.broker
     queue = request.message_queue
     topic, group = topic_name(broker, queue.topic), group_name(request.group)
-    broker.topic(call.who, topic)
-    offset = broker.query_offset(call.who, group, topic, queue.id, zero_if_missing=False)
+    broker.topic(call.principal, topic)
+    offset = broker.query_offset(call.principal, group, topic, queue.id, zero_if_missing=False)
     if offset is None:
         raise RefusedError(
             Code.OFFSET_NOT_FOUND, f"group {group} was never in queue {queue.id} of {topic}"
@@ -88,25 +90,25 @@ def get_offset(call: Call, request: Any) -> Any:
 
 def query_offset(call: Call, request: Any) -> Any:
     """QueryOffset."""
-    broker, who = call.gateway.broker, call.who
+    broker, principal = call.gateway.broker, call.principal
     queue = request.message_queue
     topic = topic_name(broker, queue.topic)
-    config = broker.topic(who, topic)
+    config = broker.topic(principal, topic)
     if not 0 <= queue.id < config.queues:
         raise RefusedError(Code.BAD_REQUEST, f"topic {topic} has no queue {queue.id}")
 
-    def told(offset: int) -> Any:
+    def answer_of(offset: int) -> Any:
         return messages.QueryOffsetResponse(status=OK, offset=offset)
 
     policy = request.query_offset_policy
     if policy == QueryOffsetPolicy.BEGINNING:
-        return told(broker.min_offset(who, topic, queue.id))
+        return answer_of(broker.min_offset(principal, topic, queue.id))
     if policy == QueryOffsetPolicy.END:
-        return told(broker.max_offset(who, topic, queue.id))
+        return answer_of(broker.max_offset(principal, topic, queue.id))
     if policy != QueryOffsetPolicy.TIMESTAMP:
         raise RefusedError(Code.BAD_REQUEST, f"there is no policy {policy}")
     if not request.HasField("timestamp"):
         raise RefusedError(Code.BAD_REQUEST, "the policy TIMESTAMP needs a timestamp")
     time_ms = milliseconds(request.timestamp)
-    call.look_up(lambda: broker.offset_by_time(who, topic, queue.id, time_ms), told)
+    call.look_up(lambda: broker.offset_by_time(principal, topic, queue.id, time_ms), answer_of)
     return None

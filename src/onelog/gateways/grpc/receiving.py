@@ -44,7 +44,7 @@ _DONE = field(b"\x1a", _OK)
 _FIRST_WITH_POLLING_CODE = "5.0.3"
 
 
-class _Asked(NamedTuple):
+class _ReceiveRequest(NamedTuple):
     """What a receive asked for."""
 
     call: Call
@@ -74,7 +74,7 @@ def receive_message(call: Call, request: Any) -> None:
     else:
         check_invisible(invisible_ms, gateway.settings.invisible_min_ms)
     subscription = subscription_of(topic, request.filter_expression)
-    ordered = broker.group(call.who, group).consume_message_orderly
+    ordered = broker.group(call.principal, group).consume_message_orderly
     count = max(1, min(request.batch_size, COUNT_MAX))
     attempt_id = request.attempt_id if request.HasField("attempt_id") else None
     wanted: LeaseRequest
@@ -86,11 +86,11 @@ def receive_message(call: Call, request: Any) -> None:
             group, topic, max(ANY_QUEUE, queue_id), count, invisible_ms, ordered=ordered,
             subscription=subscription, attempt_id=attempt_id, from_last=True,
         )  # fmt: skip
-    asked = _Asked(call, group, topic, invisible_ms, ordered, renewed, subscription)
+    waiting = _ReceiveRequest(call, group, topic, invisible_ms, ordered, renewed, subscription)
     call.ended = partial(_forget, call, client)
     if client is not None and client.is_lite:
         client.receiving.add(call)
-    broker.lease(call.who, wanted, wait_ms, _leased, call, asked)
+    broker.lease(call.principal, wanted, wait_ms, _leased, call, waiting)
 
 
 def _forget(call: Call, client: GrpcClient | None) -> None:
@@ -138,63 +138,63 @@ def check_invisible(invisible_ms: int, least_ms: int) -> None:
 
 def tell_receiver(call: Call, status: Any) -> None:
     """The answer of a receive that has no messages."""
-    told = field(b"\x0a", status.SerializeToString())
-    call.stream.answer_all([told, time(b"\x1a", call.gateway.clock.now_ms())])
+    status_field = field(b"\x0a", status.SerializeToString())
+    call.stream.answer_all([status_field, time(b"\x1a", call.gateway.clock.now_ms())])
 
 
-def _leased(asked: _Asked, leased: Leased | OnelogError) -> None:
-    call = asked.call
+def _leased(waiting: _ReceiveRequest, leased: Leased | OnelogError) -> None:
+    call = waiting.call
     if isinstance(leased, OnelogError):
         call.fail(leased)
     elif leased.parts:
         if call.is_over:
-            _give_back(asked, leased)
+            _give_back(waiting, leased)
         else:
-            _deliver(asked, leased)
+            _deliver(waiting, leased)
     elif leased.is_refused:
         call.tell(messages.Status(code=Code.TOO_MANY_REQUESTS, message="polling full"))
     else:
         call.tell(messages.Status(code=Code.MESSAGE_NOT_FOUND, message="no new message"))
 
 
-def _give_back(asked: _Asked, leased: Leased) -> None:
+def _give_back(waiting: _ReceiveRequest, leased: Leased) -> None:
     """Nobody listens: others may have it."""
-    broker = asked.call.gateway.broker
+    broker = waiting.call.gateway.broker
     for part in leased.parts:
         for offset in part.offsets:
-            broker.release(SELF, asked.group, part.topic, part.queue_id, offset, leased.handle)
+            broker.release(SELF, waiting.group, part.topic, part.queue_id, offset, leased.handle)
 
 
-def _deliver(asked: _Asked, leased: Leased) -> None:
-    call = asked.call
+def _deliver(waiting: _ReceiveRequest, leased: Leased) -> None:
+    call = waiting.call
     answers = [_FOUND]
     kept: list[tuple[str, Kept]] = []
     for part in leased.parts:
-        _add_part(asked, part, leased.handle, answers, kept)
+        _add_part(waiting, part, leased.handle, answers, kept)
     if len(answers) == 1:
         call.tell(messages.Status(code=Code.MESSAGE_NOT_FOUND, message="no match message"))
         return
-    if asked.renewed_by is not None:
-        call.gateway.renewal.keep(asked.renewed_by.kept, kept, asked.invisible_ms)
+    if waiting.renewed_by is not None:
+        call.gateway.renewal.keep(waiting.renewed_by.kept, kept, waiting.invisible_ms)
     answers.append(time(b"\x1a", call.gateway.clock.now_ms()))
     call.stream.answer_all(answers)
 
 
 def _add_part(
-    asked: _Asked,
+    waiting: _ReceiveRequest,
     part: LeasedPart,
     handle: int,
     answers: list[bytes],
     kept: list[tuple[str, Kept]],
 ) -> None:
     """Add the messages of one queue to an answer."""
-    broker = asked.call.gateway.broker
-    group, topic, queue_id = asked.group, part.topic, part.queue_id
-    revive = ORDERED_QUEUE if asked.ordered else 0
-    beginning = f"{part.offsets[0]} {handle} {asked.invisible_ms} {revive} {retry_mark(topic)} "
+    broker = waiting.call.gateway.broker
+    group, topic, queue_id = waiting.group, part.topic, part.queue_id
+    revive = ORDERED_QUEUE if waiting.ordered else 0
+    beginning = f"{part.offsets[0]} {handle} {waiting.invisible_ms} {revive} {retry_mark(topic)} "
     beginning += f"{broker.config.name} {queue_id} "
-    tags = asked.subscription.tags
-    where = number(b"\x68", queue_id) + time(b"\x7a", asked.invisible_ms)
+    tags = waiting.subscription.tags
+    where = number(b"\x68", queue_id) + time(b"\x7a", waiting.invisible_ms)
     # Records that lie side by side are one piece.
     found = unwrapped([each for piece in part.records for each in decode_messages(piece)])
     for message, offset, times in zip(found, part.offsets, part.times, strict=False):
@@ -204,11 +204,11 @@ def _add_part(
             broker.acknowledge_some(SELF, group, topic, queue_id, (offset,), handle)
             continue
         attempt = message.reconsume_times + 1
-        if asked.ordered:
+        if waiting.ordered:
             attempt = max(attempt, times + 1)
         receipt = f"{beginning}{offset} {message.log_offset}"
         rest = where + number(b"\x70", offset) + text(b"\x62", receipt)
-        answers.append(field(b"\x12", encoded(message, properties, asked.topic, attempt, rest)))
+        answers.append(field(b"\x12", encoded(message, properties, waiting.topic, attempt, rest)))
         kept.append((receipt, Kept(group, topic, queue_id, offset, handle)))
 
 
@@ -226,10 +226,10 @@ def _held(call: Call, group: str, topic: str, text: str, lite_topic: str = "") -
     if receipt.offset is None or receipt.broker != call.gateway.broker.config.name:
         raise RefusedError(Code.INVALID_RECEIPT_HANDLE, f"the receipt {receipt} is not of here")
     if lite_topic:
-        place = lite_topics.place(topic, lite_topic)
+        queue_name = lite_topics.queue_name(topic, lite_topic)
     else:
-        place = real_topic(topic, group, receipt.retry)
-    return Kept(group, place, receipt.queue_id, receipt.offset, receipt.popped_ms)
+        queue_name = real_topic(topic, group, receipt.retry)
+    return Kept(group, queue_name, receipt.queue_id, receipt.offset, receipt.popped_ms)
 
 
 def ack_message(call: Call, request: Any) -> None:
@@ -243,17 +243,17 @@ def ack_message(call: Call, request: Any) -> None:
     statuses: dict[int, bytes] = {}
     entries = []
     for each in request.entries:
-        told = _DONE
+        status_field = _DONE
         receipt = each.receipt_handle
         try:
-            broker.acknowledge(call.who, *_held(call, group, topic, receipt, each.lite_topic))
+            broker.acknowledge(call.principal, *_held(call, group, topic, receipt, each.lite_topic))
             statuses[Code.OK] = _OK
         except OnelogError as error:
             status = status_of(error)
             said = status.SerializeToString()
             statuses.setdefault(status.code, said)
-            told = field(b"\x1a", said)
-        entry = text(b"\x0a", each.message_id) + text(b"\x12", receipt) + told
+            status_field = field(b"\x1a", said)
+        entry = text(b"\x0a", each.message_id) + text(b"\x12", receipt) + status_field
         entries.append(field(b"\x12", entry))
     answer = field(b"\x0a", overall(statuses)) + b"".join(entries)
     broker.when_leases_safe(partial(_conclude, call, answer))
@@ -279,9 +279,9 @@ def change_invisible(call: Call, request: Any) -> None:
     answer = messages.ChangeInvisibleDurationResponse(status=OK, receipt_handle=text)
     if request.suspend:
         # It comes again as if it had not been tried.
-        broker.release(call.who, *kept, after_ms=invisible_ms)
+        broker.release(call.principal, *kept, after_ms=invisible_ms)
     else:
-        handle = broker.extend(call.who, *kept, invisible_ms)
+        handle = broker.extend(call.principal, *kept, invisible_ms)
         if receipt.revive_queue == ORDERED_QUEUE:
             invisible_ms += gateway.clock.now_ms() - handle
         answer.receipt_handle = _renewed(text, receipt, handle, invisible_ms)
@@ -301,5 +301,5 @@ def to_dead_letters(call: Call, request: Any) -> None:
     broker = call.gateway.broker
     topic, group = topic_name(broker, request.topic), group_name(request.group)
     kept = _held(call, group, topic, request.receipt_handle, request.lite_topic)
-    broker.reject(call.who, *kept)
+    broker.reject(call.principal, *kept)
     broker.when_leases_safe(call.conclude)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from onelog.core.access import SELF
 from onelog.errors import BrokerBusyError, NotSavedError, OnelogError, StoreError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.jobs import Job
 
 log = logging.getLogger(__name__)
@@ -59,9 +59,9 @@ class _Batch(NamedTuple):
 class Renewal:
     """All leases that are renewed."""
 
-    def __init__(self, house: House) -> None:
-        self._broker = house.broker
-        self._clock = house.clock
+    def __init__(self, context: GatewayContext) -> None:
+        self._broker = context.broker
+        self._clock = context.clock
         self._batches: list[_Batch] = []
         self._number = 0
         self._job = Job("renewing leases of gRPC consumers")

@@ -60,25 +60,25 @@ def query_route(call: Call, request: Any) -> None:
     """QueryRoute: the queues of all brokers that gRPC clients can reach."""
     broker = call.gateway.broker
     topic = topic_name(broker, request.topic)
-    config = broker.find_topic(call.who, topic)
+    config = broker.find_topic(call.principal, topic)
 
     def found(others: Sequence[Elsewhere]) -> Any:
         answer = messages.QueryRouteResponse(status=OK)
         here = _here(call, request.endpoints)
-        places = []
+        servers = []
         if config is None and not others:
-            broker.topic(call.who, topic)  # Which says that there is none.
+            broker.topic(call.principal, topic)  # Which says that there is none.
         if config is not None:
             queues = (config.perm, config.read_queues, config.write_queues)
-            places.append((here, accepted_types(config), _permissions(*queues)))
+            servers.append((here, accepted_types(config), _permissions(*queues)))
         for each in others:
             queues = (each.queues.perm, each.queues.read_queue_nums, each.queues.write_queue_nums)
             types = accepted_types(config) if config is not None else _ALL
-            places.append((_there(each, here), types, _permissions(*queues)))
-        for place, types, permissions in places:
+            servers.append((_there(each, here), types, _permissions(*queues)))
+        for server, types, permissions in servers:
             for number, permission in enumerate(permissions):
                 queue = answer.message_queues.add(
-                    topic=request.topic, id=number, permission=permission, broker=place
+                    topic=request.topic, id=number, permission=permission, broker=server
                 )
                 queue.accept_message_types.extend(types)
         return answer
@@ -86,13 +86,13 @@ def query_route(call: Call, request: Any) -> None:
     call.gateway.endpoints.find(topic, lambda others: call.guard(lambda: found(others)))
 
 
-def _here(call: Call, asked: Any) -> Any:
+def _here(call: Call, endpoints: Any) -> Any:
     """This broker, at the address by which the client came, if that is one address."""
     own = call.gateway.broker.config
     host = own.client_host
     found = messages.Broker(name=own.name, id=0)
-    if len(asked.addresses) == 1 and own.host in ("", "0.0.0.0", "::"):
-        host = asked.addresses[0].host or host
+    if len(endpoints.addresses) == 1 and own.host in ("", "0.0.0.0", "::"):
+        host = endpoints.addresses[0].host or host
     port = call.session.connection.local[1] or call.gateway.settings.port
     found.endpoints.scheme = scheme_of(host)
     found.endpoints.addresses.add(host=host, port=port)
@@ -113,26 +113,29 @@ def query_assignment(call: Call, request: Any) -> None:
     """QueryAssignment: every member of a group reads everywhere, by leases."""
     broker = call.gateway.broker
     topic, group = topic_name(broker, request.topic), group_name(request.group)
-    config = broker.find_topic(call.who, topic)
-    known = broker.find_group(call.who, group)
+    config = broker.find_topic(call.principal, topic)
+    known = broker.find_group(call.principal, group)
     ordered = known is not None and known.consume_message_orderly
 
     def found(others: Sequence[Elsewhere]) -> Any:
         here = _here(call, request.endpoints)
-        places = [
+        servers = [
             (_there(each, here), each.queues.perm, each.queues.read_queue_nums) for each in others
         ]
         if config is not None:
-            places.insert(0, (here, config.perm, config.read_queues))
+            servers.insert(0, (here, config.perm, config.read_queues))
         elif not others:
-            broker.topic(call.who, topic)  # Which says that there is none.
+            broker.topic(call.principal, topic)  # Which says that there is none.
         answer = messages.QueryAssignmentResponse(status=OK)
-        for place, perm, count in places:
+        for server, perm, count in servers:
             numbers = range(count) if ordered else (_ANY_QUEUE,)
             for number in numbers if count and perm & PERM_READ else ():
                 answer.assignments.add().message_queue.MergeFrom(
                     messages.MessageQueue(
-                        topic=request.topic, id=number, permission=permission_of(perm), broker=place
+                        topic=request.topic,
+                        id=number,
+                        permission=permission_of(perm),
+                        broker=server,
                     )
                 )
         if not answer.assignments:

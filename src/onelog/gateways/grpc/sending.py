@@ -78,25 +78,25 @@ class _Sending:
         error: OnelogError | None,
     ) -> None:  # fmt: skip
         """The fate of one is known."""
-        place, message_id, intent, topic = token
+        index, message_id, intent, topic = token
         if error is not None:
             status = status_of(error)
-            told = status.SerializeToString()
-            self.statuses.setdefault(status.code, told)
-            entry = field(b"\x0a", told)
+            status_field = status.SerializeToString()
+            self.statuses.setdefault(status.code, status_field)
+            entry = field(b"\x0a", status_field)
         else:
             assert appended is not None
             self.statuses[Code.OK] = _OK
             entry = _STORED + text(b"\x12", message_id) + number(b"\x20", appended.queue_offset)
             if intent is not None:
-                entry += self._told_of_intent(message_id, intent, topic, appended)
-        self.entries[place] = field(b"\x12", entry)
+                entry += self._intent_field(message_id, intent, topic, appended)
+        self.entries[index] = field(b"\x12", entry)
         self.open_count -= 1
         if not self.open_count:
             answer = field(b"\x0a", overall(self.statuses)) + b"".join(self.entries)
             self.call.stream.answer(answer)
 
-    def _told_of_intent(
+    def _intent_field(
         self, message_id: str, intent: Intent, topic: str, appended: Appended
     ) -> bytes:
         if intent.half:
@@ -122,11 +122,11 @@ def send_message(call: Call, request: Any) -> None:
         raise RefusedError(Code.PAYLOAD_TOO_LARGE, f"more than {BATCH_MAX} messages in one batch")
     broker, first = call.gateway.broker, given[0]
     topic = topic_name(broker, first.topic)
-    config = broker.topic(call.who, topic)
+    config = broker.topic(call.principal, topic)
     message, intent, message_id = _message(call, config, first, None)
     if len(given) == 1 and intent is None:
         try:
-            broker.publish(call.who, message, _stored_alone, (call, message_id))
+            broker.publish(call.principal, message, _stored_alone, (call, message_id))
         except OnelogError as error:
             _stored_alone((call, message_id), None, error)
         return
@@ -136,10 +136,10 @@ def send_message(call: Call, request: Any) -> None:
             raise RefusedError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
         made.append(_message(call, config, each, message.queue_id))
     sending = _Sending(call, len(made))
-    for place, (message, intent, message_id) in enumerate(made):
-        token = (place, message_id, intent, topic)
+    for index, (message, intent, message_id) in enumerate(made):
+        token = (index, message_id, intent, topic)
         try:
-            broker.publish(call.who, message, sending.stored, token, intent)
+            broker.publish(call.principal, message, sending.stored, token, intent)
         except OnelogError as error:
             sending.stored(token, None, error)
 
@@ -154,7 +154,7 @@ def _message(
     gateway.broker.check_sizes(len(body), 0)
     if system.body_encoding == Encoding.GZIP:
         # Plain, because remoting clients would take what is compressed for zlib's.
-        body = unpack(body, Method.GZIP, gateway.house.loaded.config.store.body_bytes_max)
+        body = unpack(body, Method.GZIP, gateway.context.loaded.config.store.body_bytes_max)
     properties, intent = _properties(call, config, given)
     if queue_id is None:
         queue_id = _pick_queue(call, config, properties)
@@ -167,7 +167,7 @@ def _message(
         NewMessage,
         (
             config.name, queue_id, body, text.encode() + gateway.added_properties, 0, 0, born_ms,
-            call.session.born_host, gateway.house.store_host, 0, 0, 1, extra,
+            call.session.born_host, gateway.context.store_host, 0, 0, 1, extra,
         ),
     )  # fmt: skip
     return message, intent, properties["UNIQ_KEY"]

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from onelog.config import GrpcConfig, Loaded
 from onelog.core.access import Principal
 from onelog.errors import FlushTimeoutError, NotAuthenticatedError, OnelogError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.grpc.answers import OK, RefusedError, status_of
 from onelog.gateways.grpc.clients import Clients, GrpcClient
 from onelog.gateways.grpc.endpoints import Endpoints
@@ -52,8 +52,10 @@ class Method(NamedTuple):
 class Call:
     """One call: who makes it, and how it is answered. It owns what is held for it."""
 
-    __slots__ = ("_headers", "client_id", "ended", "gateway", "method", "request", "session",
-                 "stream", "who")  # fmt: skip
+    __slots__ = (
+        "_headers", "client_id", "ended", "gateway", "method", "principal", "request", "session",
+        "stream",
+    )  # fmt: skip
 
     def __init__(
         self, session: "GrpcSession", stream: Stream, method: Method, headers: dict[bytes, bytes]
@@ -64,7 +66,7 @@ class Call:
         self.method = method
         self._headers = headers
         self.client_id = headers.get(b"x-mq-client-id", b"").decode("utf-8", "replace")
-        self.who = session.who
+        self.principal = session.principal
         self.request: bytes | None = None
         self.ended: Callable[[], None] | None = None
         """Whom to tell that the call is over, beside the core."""
@@ -130,7 +132,7 @@ class Call:
 
     def look_up(self, find: Callable[[], Any], then: Callable[[Any], Any]) -> None:
         """Answer with what `then` makes of what `find` finds in a worker."""
-        self.gateway.house.look_up(find, lambda found: self.guard(lambda: then(found())))
+        self.gateway.context.look_up(find, lambda found: self.guard(lambda: then(found())))
 
 
 Handler = Callable[[Call, Any], Any]
@@ -156,21 +158,21 @@ class Gateway:
     """What all sessions of one broker share."""
 
     def __init__(
-        self, house: House, handlers: dict[str, tuple[Any, ...]], endpoints: Endpoints
+        self, context: GatewayContext, handlers: dict[str, tuple[Any, ...]], endpoints: Endpoints
     ) -> None:
-        self.house = house
+        self.context = context
         self.endpoints = endpoints
-        self.broker = house.broker
-        self.clock = house.clock
-        self.pop = house.pop
+        self.broker = context.broker
+        self.clock = context.clock
+        self.pop = context.pop
         self.clients = Clients(self)
-        self.renewal = Renewal(house)
+        self.renewal = Renewal(context)
         self.sessions: set[GrpcSession] = set()
         self.methods = {
             path.encode(): Method(name := path.rpartition("/")[2], *kinds, *handlers[name])
             for path, kinds in messages.methods().items()
         }
-        self.refresh(house.loaded)
+        self.refresh(context.loaded)
         self._is_closed = False
         self._sweeping = Job("looking for gRPC clients that are gone")
         self._sweep()
@@ -209,9 +211,9 @@ class GrpcSession(FramedSession):
         self.gateway = gateway
         self._reader = self._http = ServerConnection(connection.write, self, self._is_over)
         host, port = connection.remote
-        place = "grpc", connection.remote_address
-        certified = gateway.broker.logins.certified(connection.certificate, *place)
-        self.who = self._signed = certified or Principal("", *place)
+        origin = "grpc", connection.remote_address
+        certified = gateway.broker.logins.certified(connection.certificate, *origin)
+        self.principal = self._signed = certified or Principal("", *origin)
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
         self._late: set[Stream] = set()
         """Calls that were there at the last sweep, and were not whole."""
@@ -276,11 +278,11 @@ class GrpcSession(FramedSession):
             return
         if not self.gateway.broker.users.is_open:
             try:
-                who = self._signer(call)
-                if who is None:
+                principal = self._signer(call)
+                if principal is None:
                     return
-                call.who = who
-                self.connection.user = who.name
+                call.principal = principal
+                self.connection.user = principal.name
             except NotAuthenticatedError as error:
                 call.fail(error)
                 return
@@ -294,14 +296,14 @@ class GrpcSession(FramedSession):
         logins = self.gateway.broker.logins
         signed = _SIGNED.fullmatch(call.header(b"authorization"))
         if signed is None:
-            if logins.is_needed and not self.who.name:
+            if logins.is_needed and not self.principal.name:
                 raise NotAuthenticatedError("requests have to be signed by a user")
-            return self.who
+            return self.principal
         given = base64.b64encode(bytes.fromhex(signed[2])).decode()
         content = call.header(b"x-mq-date-time").encode()
-        who = logins.signed(signed[1], given, content, self._signed, call.refused)
-        self._signed = who or self._signed
-        return who
+        principal = logins.signed(signed[1], given, content, self._signed, call.refused)
+        self._signed = principal or self._signed
+        return principal
 
     def ended(self, stream: Stream) -> None:
         """A call is over, however."""

@@ -31,7 +31,7 @@ _DIGITS = frozenset("0123456789ABCDEF")
 def end_transaction(call: Call, request: Any) -> Any:
     """EndTransaction."""
     gateway = call.gateway
-    broker, who = gateway.broker, call.who
+    broker, principal = gateway.broker, call.principal
     topic = topic_name(broker, request.topic)
     text: str = request.transaction_id
     if not text.strip():
@@ -50,7 +50,7 @@ def end_transaction(call: Call, request: Any) -> Any:
     checked = request.source == TransactionSource.SOURCE_SERVER_CHECK
 
     def act() -> None:
-        end(who, topic, half_offset, log_offset, _ended, call, checked=checked)
+        end(principal, topic, half_offset, log_offset, _ended, call, checked=checked)
 
     if broker.is_warm(log_offset):
         act()
@@ -74,7 +74,7 @@ def ask_producer(client: Client, check: Check) -> bool:
         return False
     message, heard = check.message, channel.telemetry
     if heard is None or not heard.gateway.broker.access.may(
-        heard.who, "publish", ("topic", message.topic)
+        heard.principal, "publish", ("topic", message.topic)
     ):
         return False  # The group's name is free, and who is asked sees the message.
     stored = Message(
@@ -93,19 +93,19 @@ def ask_producer(client: Client, check: Check) -> bool:
 def recall_message(call: Call, request: Any) -> None:
     """RecallMessage."""
     gateway = call.gateway
-    broker, who = gateway.broker, call.who
+    broker, principal = gateway.broker, call.principal
     topic = topic_name(broker, request.topic)
-    if broker.find_topic(who, topic) is None:
+    if broker.find_topic(principal, topic) is None:
         raise TopicNotFoundError(f"recall failed, the topic[{topic}] not exist")
     handle = checked_handle(broker.config, topic, request.recall_handle, gateway.clock.now_ms())
     key = handle.unique_key
 
     def recall(_: object) -> None:
-        if not broker.recall(who, topic, key, _recalled, (call, key), group=topic):
+        if not broker.recall(principal, topic, key, _recalled, (call, key), group=topic):
             _recalled((call, key), None, None)
 
     # What is found is looked for again in the loop, where nothing comes between; then in memory.
-    call.look_up(lambda: broker.find_scheduled(who, topic, key), recall)
+    call.look_up(lambda: broker.find_scheduled(principal, topic, key), recall)
 
 
 def _recalled(token: tuple[Call, str], _: Appended | None, error: OnelogError | None) -> None:

@@ -23,7 +23,7 @@ from onelog.core.access import Principal
 from onelog.core.workqueues.consumers import Consumer
 from onelog.core.workqueues.deliveries import Delivery, in_amqp_form
 from onelog.errors import InvalidRequestError, QueueNotFoundError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.http.messages import PRINTABLE, number, raw
 from onelog.gateways.http.requests import body_of, called, principal_of
 from onelog.record.forms import amqp, amqp_fields
@@ -46,23 +46,23 @@ _PROPERTIES = {
 }
 
 
-class _Reader:
+class _WaitingReader:
     """Who waits for a message; the core knows a request by it."""
 
 
-def routes(house: House) -> list[BaseRoute]:
+def routes(context: GatewayContext) -> list[BaseRoute]:
     """ActiveMQ's paths."""
 
     async def message(request: Request) -> Response:
         if request.method == "POST":
-            return await _send(house, request)
-        return await _receive(house, request)
+            return await _send(context, request)
+        return await _receive(context, request)
 
     methods = ["GET", "POST", "DELETE"]
     return [Route("/api/message/{name:path}", message, methods=methods)]
 
 
-def _place(request: Request, parameters: Mapping[str, str]) -> tuple[str, bool]:
+def _destination(request: Request, parameters: Mapping[str, str]) -> tuple[str, bool]:
     """The name, and whether it is a topic's."""
     kind = parameters.get("type", "queue")
     if kind not in ("queue", "topic"):
@@ -70,8 +70,8 @@ def _place(request: Request, parameters: Mapping[str, str]) -> tuple[str, bool]:
     return request.path_params["name"], kind == "topic"
 
 
-async def _send(house: House, request: Request) -> Response:
-    who, broker = principal_of(request), house.broker
+async def _send(context: GatewayContext, request: Request) -> Response:
+    principal, broker = principal_of(request), context.broker
     parameters = dict(request.query_params)
     body = await body_of(request)
     declared = request.headers.get("content-type", "").partition(";")[0].strip()
@@ -81,14 +81,14 @@ async def _send(house: House, request: Request) -> Response:
             body = form.pop("body").encode()
             parameters = {**form, **parameters}
         declared = ""
-    name, is_topic = _place(request, parameters)
+    name, is_topic = _destination(request, parameters)
     properties = _properties(parameters, declared)
     if not is_topic:
-        _queue(house, who, name)
+        _queue(context, principal, name)
     exchange = TOPIC_EXCHANGE if is_topic else ""
 
     def publish(done: Any) -> None:
-        if not broker.routing.publish(who, VHOST, exchange, name, properties, body, done):
+        if not broker.routing.publish(principal, VHOST, exchange, name, properties, body, done):
             done(None, None, None)
 
     *_, error = await called(publish)
@@ -118,32 +118,32 @@ def _properties(parameters: Mapping[str, str], content_type: str) -> bytes:
     return amqp_fields.encode_properties(found)
 
 
-def _queue(house: House, who: Principal, name: str) -> "WorkQueue":
-    workqueues = house.broker.workqueues
+def _queue(context: GatewayContext, principal: Principal, name: str) -> "WorkQueue":
+    workqueues = context.broker.workqueues
     try:
-        return workqueues.find(who, VHOST, name)
+        return workqueues.find(principal, VHOST, name)
     except QueueNotFoundError:
-        return workqueues.declare(who, VHOST, name, durable=True)
+        return workqueues.declare(principal, VHOST, name, durable=True)
 
 
-async def _receive(house: House, request: Request) -> Response:
-    who, broker, parameters = principal_of(request), house.broker, request.query_params
-    name, is_topic = _place(request, parameters)
+async def _receive(context: GatewayContext, request: Request) -> Response:
+    principal, broker, parameters = principal_of(request), context.broker, request.query_params
+    name, is_topic = _destination(request, parameters)
     wait_ms = number(parameters, "readTimeout", WAIT_MS, 0, WAIT_MAX_MS)
-    reader = _Reader()
+    reader = _WaitingReader()
     if not is_topic:
-        queue = _queue(house, who, name)
+        queue = _queue(context, principal, name)
     else:
         client_id = parameters.get("clientId", "")
         queue = broker.workqueues.declare(
-            who, VHOST, f"http-{client_id}-{name}" if client_id else "",
+            principal, VHOST, f"http-{client_id}-{name}" if client_id else "",
             exclusive=not client_id, owner=reader,
             arguments={"x-expires": KEPT_MS} if client_id else {},
         )  # fmt: skip
         key = f"{name.removesuffix('>')}#" if name.endswith(".>") or name == ">" else name
-        broker.routing.bind(who, VHOST, TOPIC_EXCHANGE, "queue", queue.name, key)
+        broker.routing.bind(principal, VHOST, TOPIC_EXCHANGE, "queue", queue.name, key)
     try:
-        delivery = await _next(house, who, queue, wait_ms, reader)
+        delivery = await _next(context, principal, queue, wait_ms, reader)
     finally:
         broker.channel_closed(reader)
     if delivery is None:
@@ -154,7 +154,11 @@ async def _receive(house: House, request: Request) -> Response:
 
 
 async def _next(
-    house: House, who: Principal, queue: "WorkQueue", wait_ms: int, reader: _Reader
+    context: GatewayContext,
+    principal: Principal,
+    queue: "WorkQueue",
+    wait_ms: int,
+    reader: _WaitingReader,
 ) -> Delivery | None:
     """The next message of a queue, acknowledged; None if none comes in time."""
     came: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
@@ -167,9 +171,9 @@ async def _next(
         if not came.done():
             came.set_exception(QueueNotFoundError(f"queue {queue.name} is gone: {reason}"))
 
-    workqueues = house.broker.workqueues
+    workqueues = context.broker.workqueues
     consumer = workqueues.consume(
-        who, VHOST, queue.name, deliver, cancelled, prefetch=1, owner=reader
+        principal, VHOST, queue.name, deliver, cancelled, prefetch=1, owner=reader
     )
     try:
         # Also who does not want to wait gets what is there.

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from onelog.errors import OnelogError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.http.logins import Logins, is_browser, is_page, page
 from onelog.gateways.http.problems import problem, problem_of
 from onelog.gateways.http.requests import PRINCIPAL, SLASH
@@ -44,16 +44,16 @@ HEADERS = {
 """Of every answer that has none of its own."""
 
 
-def make_app(house: House) -> Starlette:
+def make_app(context: GatewayContext) -> Starlette:
     """The application, with the routes that the house knows of."""
-    logins = Logins(house)
+    logins = Logins(context)
     routes = logins.routes()
-    for place in house.routes:
-        module, _, name = place.partition(":")
-        routes += getattr(importlib.import_module(module), name)(house)
+    for entry_point in context.routes:
+        module, _, name = entry_point.partition(":")
+        routes += getattr(importlib.import_module(module), name)(context)
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, house=house, logins=logins)],
+        middleware=[Middleware(Guard, context=context, logins=logins)],
         exception_handlers={
             OnelogError: _onelog_error,
             HTTPException: _http_error,
@@ -62,7 +62,7 @@ def make_app(house: House) -> Starlette:
             Exception: _bug,
         },
     )
-    app.state.house = house
+    app.state.context = context
     app.state.at_close = []
     """What is to be closed with the port: functions that return an awaitable."""
     return app
@@ -99,9 +99,9 @@ async def _bug(request: Request, error: Exception) -> Response:
 class Guard:
     """Refuses what another server's page may have sent, and marks every answer."""
 
-    def __init__(self, app: ASGIApp, house: House, logins: Logins) -> None:
+    def __init__(self, app: ASGIApp, context: GatewayContext, logins: Logins) -> None:
         self._app = app
-        self._house = house
+        self._context = context
         self._logins = logins
         self._own = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
 
@@ -126,8 +126,8 @@ class Guard:
             shown = re.sub(rb"%2[fF]", quote(SLASH).encode(), raw)
             scope["path"] = unquote(shown.decode("ascii", "replace"))
         refusal = self._refusal(scope)
-        if not refusal and not self._house.broker.access.is_open:
-            found = await self._logins.who(HTTPConnection(scope))
+        if not refusal and not self._context.broker.access.is_open:
+            found = await self._logins.principal(HTTPConnection(scope))
             if isinstance(found, OnelogError):
                 if scope["type"] == "http":
                     await self._unknown(found, Headers(scope=scope))(scope, receive, marked)
@@ -173,11 +173,11 @@ class Guard:
         origin = headers.get("origin")
         if origin is None:
             # Without TLS browsers say of a GET to other machines at most which page was before.
-            is_told = not takes or not headers.get("user-agent", "").startswith("Mozilla/")
-            site = headers.get("sec-fetch-site", "none" if is_told else "")
+            is_trusted = not takes or not headers.get("user-agent", "").startswith("Mozilla/")
+            site = headers.get("sec-fetch-site", "none" if is_trusted else "")
             before = urlsplit(headers.get("referer", "")).netloc.lower()
             return "" if site in _SAME or (not site and before == host.lower()) else _FOREIGN
-        allowed = self._house.loaded.config.http.origins.split(",")
+        allowed = self._context.loaded.config.http.origins.split(",")
         is_same = _parts(origin).netloc.lower() == host.lower()
         return "" if is_same or "*" in allowed or origin in allowed else _FOREIGN
 
@@ -185,7 +185,7 @@ class Guard:
         name = _parts(f"//{host}").hostname if host else None
         if name is None:
             return False
-        own_settings, hosts = self._house.broker.config, self._house.loaded.config.http.hosts
+        own_settings, hosts = self._context.broker.config, self._context.loaded.config.http.hosts
         try:
             ipaddress.ip_address(name)
         except ValueError:

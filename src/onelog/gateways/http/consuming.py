@@ -21,7 +21,7 @@ from onelog.core.durable.waiting import ANY_QUEUE
 from onelog.core.leases.lending import Leased
 from onelog.core.leases.supply import LeaseRequest
 from onelog.errors import InvalidRequestError, LeaseNotFoundError, OnelogError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.http.messages import RECEIPT, neutral_of, number, raw, shown
 from onelog.gateways.http.requests import answer, called, json_of, principal_of
 from onelog.record.decode import decode_messages
@@ -42,36 +42,36 @@ class _Waiter:
     """Who waits for messages; the core knows a request by it."""
 
 
-def routes(house: House) -> list[BaseRoute]:
+def routes(context: GatewayContext) -> list[BaseRoute]:
     """Where groups get their messages."""
     base = "/v1/topics/{topic}/groups/{group}"
 
     async def consume(request: Request) -> Response:
         is_raw = request.query_params.get("raw", "").lower() in ("true", "1")
-        messages = await _lease(house, request, is_raw)
+        messages = await _lease(context, request, is_raw)
         if not is_raw:
-            return answer({"messages": [shown(*place, **more) for place, more in messages]})
+            return answer({"messages": [shown(*receipt, **more) for receipt, more in messages]})
         if not messages:
             return Response(status_code=204)
-        place, more = messages[0]
-        neutral = neutral_of(place[3])
+        receipt, more = messages[0]
+        neutral = neutral_of(receipt[3])
         kind = next((v for n, v in neutral.headers if n == "content-type" and v), None)
         return raw(neutral, kind, "application/octet-stream", {RECEIPT: more["receipt"]})
 
     async def ack(request: Request) -> Response:
-        return await _settled(house, request, house.broker.acknowledge)
+        return await _settled(context, request, context.broker.acknowledge)
 
     async def nack(request: Request) -> Response:
-        return await _settled(house, request, house.broker.release)
+        return await _settled(context, request, context.broker.release)
 
     async def extend(request: Request) -> Response:
         lease_ms = number(request.query_params, "lease_ms", LEASE_MS, 1, LEASE_MAX_MS)
         group, topic = request.path_params["group"], request.path_params["topic"]
         receipts = []
-        for place in await _places(request):
-            handle = house.broker.extend(principal_of(request), group, topic, *place, lease_ms)
-            receipts.append(f"{place[0]}-{place[1]}-{handle}")
-        await _recorded(house)
+        for receipt in await _receipts(request):
+            handle = context.broker.extend(principal_of(request), group, topic, *receipt, lease_ms)
+            receipts.append(f"{receipt[0]}-{receipt[1]}-{handle}")
+        await _recorded(context)
         return answer({"receipts": receipts})
 
     return [
@@ -83,14 +83,14 @@ def routes(house: House) -> list[BaseRoute]:
 
 
 async def _lease(
-    house: House, request: Request, is_raw: bool
+    context: GatewayContext, request: Request, is_raw: bool
 ) -> list[tuple[tuple[str, int, int, Any], dict[str, Any]]]:
     """Messages with their places, and what else is told of each."""
-    who, broker, parameters = principal_of(request), house.broker, request.query_params
+    principal, broker, parameters = principal_of(request), context.broker, request.query_params
     topic, group = request.path_params["topic"], request.path_params["group"]
-    settings = broker.topic(who, topic)
-    broker.group(who, group)
-    begin = house.random.randrange(max(1, settings.read_queues))
+    settings = broker.topic(principal, topic)
+    broker.group(principal, group)
+    begin = context.random.randrange(max(1, settings.read_queues))
     queues = [
         (topic, (begin + each) % settings.read_queues) for each in range(settings.read_queues)
     ]
@@ -105,7 +105,7 @@ async def _lease(
     wait_ms = number(parameters, "wait_ms", 0, 0, WAIT_MAX_MS)
     waiter = _Waiter()
     try:
-        _, leased = await called(lambda done: broker.lease(who, lease, wait_ms, done, waiter))
+        _, leased = await called(lambda done: broker.lease(principal, lease, wait_ms, done, waiter))
     finally:
         broker.channel_closed(waiter)
     if isinstance(leased, OnelogError):
@@ -120,30 +120,30 @@ async def _lease(
     return found
 
 
-async def _settled(house: House, request: Request, settle: Any) -> Response:
+async def _settled(context: GatewayContext, request: Request, settle: Any) -> Response:
     """Say something of each message; what is not leased any more is told, and the others count."""
-    who = principal_of(request)
+    principal = principal_of(request)
     group, topic = request.path_params["group"], request.path_params["topic"]
-    places = await _places(request)
+    receipts = await _receipts(request)
     lost = []
-    for place in places:
+    for receipt in receipts:
         try:
-            settle(who, group, topic, *place)
+            settle(principal, group, topic, *receipt)
         except LeaseNotFoundError as error:
             lost.append(error)
-    if len(lost) == len(places):
+    if len(lost) == len(receipts):
         raise lost[0]
-    await _recorded(house)
-    return answer({"done": len(places) - len(lost), "not_leased": len(lost)})
+    await _recorded(context)
+    return answer({"done": len(receipts) - len(lost), "not_leased": len(lost)})
 
 
-async def _recorded(house: House) -> None:
-    (error,) = await called(house.broker.when_leases_safe)
+async def _recorded(context: GatewayContext) -> None:
+    (error,) = await called(context.broker.when_leases_safe)
     if error is not None:
         raise error
 
 
-async def _places(request: Request) -> list[tuple[int, int, int]]:
+async def _receipts(request: Request) -> list[tuple[int, int, int]]:
     """Queue, offset and handle of each receipt."""
     receipts = request.query_params.getlist("receipt")
     if not receipts:

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from onelog.core.access import Principal
 from onelog.core.cursors.fetch import Cursor, Limits
 from onelog.errors import InvalidRequestError, OnelogError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.http.messages import messages_in, number, shown
 from onelog.gateways.http.requests import answer, called, principal_of
 
@@ -28,36 +28,36 @@ FOLLOWERS_MAX = 1_000
 _encode = msgspec.json.Encoder().encode
 
 
-class _Reader:
+class _FollowingReader:
     """Who waits for messages; the core knows a request by it."""
 
 
-def routes(house: House) -> list[BaseRoute]:
+def routes(context: GatewayContext) -> list[BaseRoute]:
     """Where messages are read without taking them."""
-    followers: set[_Reader] = set()
+    followers: set[_FollowingReader] = set()
 
     async def peek(request: Request) -> Response:
-        who, topic, parameters = (
+        principal, topic, parameters = (
             principal_of(request), request.path_params["topic"], request.query_params
         )  # fmt: skip
         count = number(parameters, "count", 10, 1, COUNT_MAX)
-        positions = _positions(house, who, topic, parameters.get("from", "earliest"), count)
+        positions = _positions(context, principal, topic, parameters.get("from", "earliest"), count)
         if "queue" in parameters:
             only = number(parameters, "queue", 0, 0, 65_535)
             if only not in positions:
                 raise InvalidRequestError(f"topic {topic} has no queue {only}")
             positions = {only: positions[only]}
-        found = await _read(house, who, topic, positions, count, 0, _Reader())
+        found = await _read(context, principal, topic, positions, count, 0, _FollowingReader())
         return answer({"messages": found[:count]})
 
     async def follow(request: Request) -> Response:
-        who, topic = principal_of(request), request.path_params["topic"]
+        principal, topic = principal_of(request), request.path_params["topic"]
         start = request.headers.get("last-event-id") or request.query_params.get("from", "latest")
-        positions = _positions(house, who, topic, start, 0)
+        positions = _positions(context, principal, topic, start, 0)
         if len(followers) >= FOLLOWERS_MAX:
             raise InvalidRequestError(f"{FOLLOWERS_MAX} follow already: try again later")
         headers = {"x-accel-buffering": "no"}
-        events = _events(house, who, topic, positions, followers)
+        events = _events(context, principal, topic, positions, followers)
         return StreamingResponse(events, 200, headers, "text/event-stream")
 
     return [
@@ -67,46 +67,52 @@ def routes(house: House) -> list[BaseRoute]:
 
 
 async def _events(
-    house: House, who: Principal, topic: str, positions: dict[int, int], followers: set[_Reader]
+    context: GatewayContext,
+    principal: Principal,
+    topic: str,
+    positions: dict[int, int],
+    followers: set[_FollowingReader],
 ) -> AsyncIterator[bytes]:
-    reader = _Reader()
+    reader = _FollowingReader()
     followers.add(reader)
     try:
         yield b": following\n\n"
         while True:
             try:
-                found = await _read(house, who, topic, positions, COUNT_MAX, KEEP_ALIVE_MS, reader)
+                found = await _read(
+                    context, principal, topic, positions, COUNT_MAX, KEEP_ALIVE_MS, reader
+                )
                 # It may have waited for long.
-                house.broker.access.check(who, "consume", ("topic", topic))
+                context.broker.access.check(principal, "consume", ("topic", topic))
             except OnelogError as error:
                 yield b"event: error\ndata: %b\n\n" % _encode({"error": str(error)})
                 return
-            place = ",".join(f"{queue}:{offset}" for queue, offset in positions.items()).encode()
+            event_id = ",".join(f"{queue}:{offset}" for queue, offset in positions.items()).encode()
             for message in found[:-1]:
                 yield b"data: %b\n\n" % _encode(message)
             for message in found[-1:]:
-                yield b"id: %b\ndata: %b\n\n" % (place, _encode(message))
+                yield b"id: %b\ndata: %b\n\n" % (event_id, _encode(message))
             if not found:
                 yield b": still there\n\n"
     finally:
         followers.discard(reader)
-        house.broker.channel_closed(reader)
+        context.broker.channel_closed(reader)
 
 
 async def _read(
-    house: House,
-    who: Principal,
+    context: GatewayContext,
+    principal: Principal,
     topic: str,
     positions: dict[int, int],
     count: int,
     wait_ms: int,
-    reader: _Reader,
+    reader: _FollowingReader,
 ) -> list[dict[str, object]]:
     """The next messages; `positions` are behind them then."""
     cursors = [Cursor(None, topic, queue_id, offset) for queue_id, offset in positions.items()]
     limits = Limits(count, BYTES_MAX, BYTES_MAX)
     _, results = await called(
-        lambda done: house.broker.fetch(who, cursors, limits, wait_ms, done, reader)
+        lambda done: context.broker.fetch(principal, cursors, limits, wait_ms, done, reader)
     )
     found: list[dict[str, object]] = []
     for cursor, result in zip(cursors, results, strict=True):
@@ -117,14 +123,16 @@ async def _read(
     return found
 
 
-def _positions(house: House, who: Principal, topic: str, start: str, back: int) -> dict[int, int]:
+def _positions(
+    context: GatewayContext, principal: Principal, topic: str, start: str, back: int
+) -> dict[int, int]:
     """Where to begin in each queue; `back`: so many before the end is the latest, too."""
-    broker = house.broker
-    queues = range(broker.topic(who, topic).read_queues)
-    least = {queue: broker.min_offset(who, topic, queue) for queue in queues}
+    broker = context.broker
+    queues = range(broker.topic(principal, topic).read_queues)
+    least = {queue: broker.min_offset(principal, topic, queue) for queue in queues}
     if start == "earliest":
         return least
-    most = {queue: broker.max_offset(who, topic, queue) for queue in queues}
+    most = {queue: broker.max_offset(principal, topic, queue) for queue in queues}
     if start == "latest":
         return {queue: max(least[queue], most[queue] - back) for queue in queues}
     given: dict[int, int] = {}

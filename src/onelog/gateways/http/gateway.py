@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from onelog.config import Loaded
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.http.session import HttpSession
 from onelog.net.connection import Connection
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 class HttpGateway:
     """Its port, and what its sessions share once there is one."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
+    def __init__(self, context: GatewayContext) -> None:
+        self.context = context
         self._serving: Serving | None = None
         self._waiting: list[HttpSession] = []
         self._is_closed = False
 
     async def listen(self) -> None:
         """Open its port."""
-        await self.house.listen(self.house.loaded.config.http.port, self._session)
+        await self.context.listen(self.context.loaded.config.http.port, self._session)
 
     def _session(self, connection: Connection) -> HttpSession:
         session = HttpSession(connection)
@@ -42,7 +42,7 @@ class HttpGateway:
         def work() -> None:
             from onelog.gateways.http.serving import prepare
 
-            made.append(prepare(self.house))
+            made.append(prepare(self.context))
 
         def then() -> None:
             waiting, self._waiting = self._waiting, []
@@ -54,7 +54,7 @@ class HttpGateway:
                 else:
                     session.connection.abort()
 
-        self.house.offload(work, then)
+        self.context.offload(work, then)
 
     def refresh(self, loaded: Loaded) -> None:
         """Settings are looked up where they are needed."""

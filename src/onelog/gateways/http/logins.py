@@ -24,7 +24,7 @@ from onelog.core.access import Principal
 from onelog.core.users.passwords import Proofs
 from onelog.core.users.users import User
 from onelog.errors import NotAuthenticatedError, OnelogError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.http.requests import address_of, answer, body_of, called, principal_of
 
 LOGIN = "/login"
@@ -73,39 +73,39 @@ class _Session:
 class Logins:
     """Finds out who asks."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._logins = house.broker.logins
-        self._now_ms: Callable[[], int] = house.clock.now_ms
+    def __init__(self, context: GatewayContext) -> None:
+        self._context = context
+        self._logins = context.broker.logins
+        self._now_ms: Callable[[], int] = context.clock.now_ms
         self.sessions: dict[bytes, _Session] = {}
         """By the hash of what the cookie has, the one that began first at the beginning."""
 
     # -- every request -------------------------------------------------------------------------
 
-    async def who(self, request: HTTPConnection) -> Principal | OnelogError | None:
+    async def principal(self, request: HTTPConnection) -> Principal | OnelogError | None:
         """Who asks, or why they are not let in; None for nobody, where nobody need log in."""
         logins = self._logins
         kind, _, given = request.headers.get("authorization", "").partition(" ")
-        place = ("http", address_of(request).address)
+        origin = ("http", address_of(request).address)
         found: Principal | OnelogError | None
         if kind.lower() == "basic":
             try:
                 name, _, password = base64.b64decode(given, validate=True).decode().partition(":")
             except ValueError:
                 return NotAuthenticatedError("that is no name and password")
-            (found,) = await called(lambda done: logins.log_in(name, password, *place, done))
+            (found,) = await called(lambda done: logins.log_in(name, password, *origin, done))
             return found
         if kind.lower() == "bearer":
-            (found,) = await called(lambda done: logins.log_in_by_token(given, *place, done))
+            (found,) = await called(lambda done: logins.log_in_by_token(given, *origin, done))
             return found
-        found = self._by_session(request, place)
+        found = self._by_session(request, origin)
         if found is None:
-            found = logins.certified(request.scope["state"].get("certificate") or {}, *place)
+            found = logins.certified(request.scope["state"].get("certificate") or {}, *origin)
         if found is None and logins.is_needed and request.scope["path"] not in OPEN:
             return NotAuthenticatedError("log in as a user")
         return found
 
-    def _by_session(self, request: HTTPConnection, place: tuple[str, str]) -> Principal | None:
+    def _by_session(self, request: HTTPConnection, origin: tuple[str, str]) -> Principal | None:
         key = _hashed(request.cookies.get(self._cookie(request), ""))
         session = self.sessions.get(key)
         if session is None:
@@ -117,7 +117,7 @@ class Logins:
             del self.sessions[key]
             return None
         session.used_ms = now_ms
-        return Principal(session.user, *place)
+        return Principal(session.user, *origin)
 
     @staticmethod
     def _cookie(request: HTTPConnection) -> str:
@@ -144,8 +144,8 @@ class Logins:
         self._end(request)
         if self._logins.users.is_open:
             return RedirectResponse("/", 303)
-        place = ("http", address_of(request).address)
-        (found,) = await called(lambda done: self._logins.log_in(name, password, *place, done))
+        origin = ("http", address_of(request).address)
+        (found,) = await called(lambda done: self._logins.log_in(name, password, *origin, done))
         if isinstance(found, OnelogError):
             return page(401, str(found))
         made = RedirectResponse("/", 303)

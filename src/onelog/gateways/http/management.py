@@ -17,9 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from onelog import __version__
-from onelog.core.access import Principal
 from onelog.core.routing.exchanges import Binding, Exchange
-from onelog.core.routing.names import DEFAULT_VHOST
 from onelog.core.workqueues.consumers import Consumer
 from onelog.core.workqueues.policies import Policies
 from onelog.core.workqueues.queue import WorkQueue
@@ -29,9 +27,9 @@ from onelog.errors import (
     OnelogError,
     PreconditionFailedError,
     QueueNotFoundError,
-    VhostNotFoundError,
 )
-from onelog.gateways import RABBITMQ_VERSION, ClientState, House
+from onelog.gateways import RABBITMQ_VERSION, GatewayContext
+from onelog.gateways.http.management_call import Body, Call
 from onelog.gateways.http.management_clients import (
     channels,
     close_connection,
@@ -75,12 +73,10 @@ from onelog.gateways.http.policies import (
 from onelog.gateways.http.problems import status_of
 from onelog.gateways.http.rates import Rates
 from onelog.gateways.http.requests import (
-    SLASH,
     answer,
-    as_asked,
+    as_requested,
     body_of,
     called,
-    house_of,
     json_of,
     principal_of,
     require_admin,
@@ -92,75 +88,8 @@ MESSAGES_MAX = 1_000
 PAGE_MAX = 500
 _DEFAULT = "amq.default"
 _BROWSERS = ("origin", "referer", "cookie", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest")
-_TRUE = (True, "true", "True", 1)
 
-Body = dict[str, Any]
-Act = Callable[["Call"], Awaitable[Any]]
-
-
-class Call:
-    """A request, with what its path and body say."""
-
-    def __init__(self, request: Request, who: Principal, body: Body, rates: Rates) -> None:
-        self.request = request
-        self.rates = rates
-        self.house: House = house_of(request)
-        self.broker = self.house.broker
-        self.who = who
-        # Where names may have slashes, one at the end is none of them.
-        self.path = {
-            name: str(each).removesuffix("/").replace(SLASH, "/")
-            for name, each in request.path_params.items()
-        }
-        self.body = body
-
-    @property
-    def sees_all(self) -> bool:
-        """Whether they may know of everything that the broker has."""
-        return self.broker.access.may(self.who, "describe", ("broker", "names"))
-
-    def clients(self) -> list[ClientState]:
-        """Connections of AMQP, their own only if they may not know of others."""
-        is_all, vhosts = self.sees_all, self.vhosts
-        return [
-            each
-            for each in self.house.clients()
-            if each.vhost in vhosts and (is_all or each.user == self.who.name)
-        ]
-
-    @property
-    def vhost(self) -> str:
-        """The vhost that the path names, or the first one."""
-        return self.path.get("vhost", "/")
-
-    @property
-    def vhosts(self) -> list[str]:
-        """The vhost that the path names, which has to be there, or all."""
-        named = self.path.get("vhost")
-        if named is None:
-            return [each.name for each in self.broker.routing.vhosts(self.who)]
-        # The default one is always there, also for who may not describe it.
-        if named != DEFAULT_VHOST and not self.broker.routing.is_open_to(self.who, named):
-            raise VhostNotFoundError(f"there is no vhost '{named}'")
-        return [named]
-
-    def flag(self, name: str, otherwise: bool = False) -> bool:
-        """Yes or no, whatever it is written as."""
-        return self.body.get(name, otherwise) in _TRUE
-
-    def text(self, name: str, otherwise: str = "") -> str:
-        """A text of the body."""
-        found = self.body.get(name, otherwise)
-        if not isinstance(found, str):
-            raise InvalidRequestError(f"{name} must be a text")
-        return found
-
-    def table(self, name: str) -> dict[str, Any]:
-        """A table of the body."""
-        found = self.body.get(name) or {}
-        if not isinstance(found, dict):
-            raise InvalidRequestError(f"{name} must be an object")
-        return found
+Act = Callable[[Call], Awaitable[Any]]
 
 
 # -- what things look like -------------------------------------------------------------------------
@@ -214,15 +143,15 @@ def _binding(vhost: str, each: Binding) -> Body:
 
 async def overview(call: Call) -> Body:
     """What the first page of RabbitMQ's console has."""
-    queues = call.broker.workqueues.queues(call.who)
-    call.broker.admin.state(call.who)
+    queues = call.broker.workqueues.queues(call.principal)
+    call.broker.admin.state(call.principal)
     clients = call.clients()
     totals: Counter[str] = Counter()
     for each in queues:
         totals.update(_queue_stats(each))
     ready, unacked = sum(each.ready for each in queues), sum(each.unacked for each in queues)
     vhosts = call.vhosts
-    exchanges = sum(len(call.broker.routing.exchanges(call.who, each)) for each in vhosts)
+    exchanges = sum(len(call.broker.routing.exchanges(call.principal, each)) for each in vhosts)
     return {
         "management_version": RABBITMQ_VERSION, "rabbitmq_version": RABBITMQ_VERSION,
         "product_name": "OneLog", "product_version": __version__, "erlang_version": "",
@@ -245,8 +174,8 @@ async def overview(call: Call) -> Body:
 
 async def whoami(call: Call) -> Body:
     """Who asks."""
-    tags = ["administrator"] if call.broker.users.is_admin(call.who) else []
-    return {"name": call.who.name or "guest", "tags": tags}
+    tags = ["administrator"] if call.broker.users.is_admin(call.principal) else []
+    return {"name": call.principal.name or "guest", "tags": tags}
 
 
 async def nothing(call: Call) -> list[Body]:
@@ -265,7 +194,7 @@ async def alive(call: Call) -> Body:
     """Whether messages are taken."""
     if "vhost" in call.path:
         _ = call.vhosts
-    refusal = call.broker.admin.refusal(call.who)
+    refusal = call.broker.admin.refusal(call.principal)
     return {"status": "failed", "reason": refusal} if refusal else {"status": "ok"}
 
 
@@ -276,7 +205,7 @@ async def list_vhosts(call: Call) -> list[Body]:
     """All of them, with their messages."""
     found = []
     for each in call.vhosts:
-        queues = call.broker.workqueues.queues(call.who, each)
+        queues = call.broker.workqueues.queues(call.principal, each)
         ready = sum(queue.ready for queue in queues)
         unacked = sum(queue.unacked for queue in queues)
         found.append({"name": each, "messages": ready + unacked, "messages_ready": ready})
@@ -286,7 +215,7 @@ async def list_vhosts(call: Call) -> list[Body]:
 async def get_vhost(call: Call) -> Body:
     """One of them."""
     (found,) = await list_vhosts(call)
-    for each in call.broker.routing.vhosts(call.who):
+    for each in call.broker.routing.vhosts(call.principal):
         if each.name == call.vhost:
             said = {"description": each.description, "tags": list(each.tags)}
             found |= {**said, "metadata": said, "tracing": False}
@@ -303,14 +232,14 @@ async def put_vhost(call: Call) -> bool:
     if not all(isinstance(each, str) for each in tags):
         raise InvalidRequestError("tags are texts, in a list or parted by commas")
     if is_new or call.body:
-        routing.declare_vhost(call.who, call.vhost, call.text("description"), tags)
+        routing.declare_vhost(call.principal, call.vhost, call.text("description"), tags)
     return is_new
 
 
 async def delete_vhost(call: Call) -> None:
     """Forget one, with all in it."""
     _ = call.vhosts
-    call.broker.routing.delete_vhost(call.who, call.vhost)
+    call.broker.routing.delete_vhost(call.principal, call.vhost)
 
 
 # -- exchanges -------------------------------------------------------------------------------------
@@ -324,13 +253,15 @@ async def list_exchanges(call: Call) -> list[Body]:
     """Exchanges of a vhost, or of all."""
     found = call.broker.routing.exchanges
     policies = call.broker.workqueues.policies
-    return [_exchange(each, policies) for vhost in call.vhosts for each in found(call.who, vhost)]
+    return [
+        _exchange(each, policies) for vhost in call.vhosts for each in found(call.principal, vhost)
+    ]
 
 
 async def get_exchange(call: Call) -> Body:
     """One exchange."""
     name = _named(call.path["name"])
-    exchange = call.broker.routing.exchange(call.who, call.vhost, name)
+    exchange = call.broker.routing.exchange(call.principal, call.vhost, name)
     return _exchange(exchange, call.broker.workqueues.policies)
 
 
@@ -339,7 +270,7 @@ async def put_exchange(call: Call) -> bool:
     _ = call.vhosts
     is_new = not call.broker.routing.has_exchange(call.vhost, call.path["name"])
     call.broker.routing.declare_exchange(
-        call.who, call.vhost, call.path["name"], call.text("type", "direct"),
+        call.principal, call.vhost, call.path["name"], call.text("type", "direct"),
         durable=call.flag("durable", True), auto_delete=call.flag("auto_delete"),
         internal=call.flag("internal"), arguments=call.table("arguments"),
     )  # fmt: skip
@@ -350,8 +281,8 @@ async def delete_exchange(call: Call) -> None:
     """Delete one."""
     if_unused = call.request.query_params.get("if-unused") == "true"
     routing = call.broker.routing
-    routing.exchange(call.who, call.vhost, call.path["name"])
-    routing.delete_exchange(call.who, call.vhost, call.path["name"], if_unused=if_unused)
+    routing.exchange(call.principal, call.vhost, call.path["name"])
+    routing.delete_exchange(call.principal, call.vhost, call.path["name"], if_unused=if_unused)
 
 
 async def publish(call: Call) -> Body:
@@ -371,9 +302,14 @@ async def publish(call: Call) -> Body:
 
     def start(done: Callable[..., None]) -> None:
         count = call.broker.routing.publish(
-            call.who, call.vhost, _named(call.path["name"]), call.text("routing_key"), properties,
-            body, done,
-        )  # fmt: skip
+            call.principal,
+            call.vhost,
+            _named(call.path["name"]),
+            call.text("routing_key"),
+            properties,
+            body,
+            done,
+        )
         counts.append(count)
         if count == 0:
             done(None, None, None)
@@ -390,12 +326,12 @@ async def publish(call: Call) -> Body:
 async def list_queues(call: Call) -> list[Body]:
     """Queues of a vhost, or of all."""
     queues = call.broker.workqueues.queues
-    return [_queue(call, each) for vhost in call.vhosts for each in queues(call.who, vhost)]
+    return [_queue(call, each) for vhost in call.vhosts for each in queues(call.principal, vhost)]
 
 
 def _found(call: Call) -> WorkQueue:
     """The queue that the path names; exclusive ones, too."""
-    for each in call.broker.workqueues.queues(call.who, call.vhosts[0]):
+    for each in call.broker.workqueues.queues(call.principal, call.vhosts[0]):
         if each.name == call.path["name"]:
             return each
     raise QueueNotFoundError(f"no queue '{call.path['name']}' in vhost '{call.vhost}'")
@@ -441,7 +377,7 @@ async def consumers(call: Call) -> list[Body]:
     return [
         _consumer(queue, each, where)
         for vhost in call.vhosts
-        for queue in call.broker.workqueues.queues(call.who, vhost)
+        for queue in call.broker.workqueues.queues(call.principal, vhost)
         for each in queue.consumers
     ]
 
@@ -451,7 +387,7 @@ async def put_queue(call: Call) -> bool:
     _ = call.vhosts
     is_new = not call.broker.workqueues.has(call.vhost, call.path["name"])
     call.broker.workqueues.declare(
-        call.who, call.vhost, call.path["name"], durable=call.flag("durable", True),
+        call.principal, call.vhost, call.path["name"], durable=call.flag("durable", True),
         auto_delete=call.flag("auto_delete"), arguments=call.table("arguments"),
     )  # fmt: skip
     return is_new
@@ -462,14 +398,14 @@ async def delete_queue(call: Call) -> None:
     _found(call)
     query = call.request.query_params
     call.broker.workqueues.delete(
-        call.who, call.vhost, call.path["name"], if_unused=query.get("if-unused") == "true",
+        call.principal, call.vhost, call.path["name"], if_unused=query.get("if-unused") == "true",
         if_empty=query.get("if-empty") == "true",
     )  # fmt: skip
 
 
 async def purge(call: Call) -> None:
     """Empty one."""
-    call.broker.workqueues.purge(call.who, call.vhost, call.path["name"])
+    call.broker.workqueues.purge(call.principal, call.vhost, call.path["name"])
 
 
 async def get_messages(call: Call) -> list[Body]:
@@ -482,23 +418,25 @@ async def get_messages(call: Call) -> list[Body]:
     taken: list[tuple[Any, WorkQueue, int]] = []
     for _ in range(count):
         _, delivery, queue, left, error = await called(
-            lambda done: call.broker.workqueues.get(call.who, call.vhost, call.path["name"], done)
+            lambda done: call.broker.workqueues.get(
+                call.principal, call.vhost, call.path["name"], done
+            )
         )
         if error is not None:
             raise error
         if delivery is None:
             break
         taken.append((delivery, queue, left))
-    places = [delivery[0] for delivery, _, _ in taken]
+    positions = [delivery[0] for delivery, _, _ in taken]
     made = [_message(call, delivery, left) for delivery, _, left in taken]
     if taken:
         queue = taken[0][1]
         if mode.endswith("requeue_true"):
-            queue.requeue(places, counted=mode.startswith("reject"))
+            queue.requeue(positions, counted=mode.startswith("reject"))
         elif mode.startswith("reject"):
-            queue.reject(places)
+            queue.reject(positions)
         else:
-            queue.ack(places)
+            queue.ack(positions)
     return made
 
 
@@ -538,7 +476,7 @@ async def list_bindings(call: Call) -> list[Body]:
         found += [
             _binding(vhost, each)
             for each in call.broker.routing.bindings(
-                call.who, vhost, None if source is None else _named(source),
+                call.principal, vhost, None if source is None else _named(source),
                 None if destination is None else (kind, destination),  # type: ignore[arg-type]
             )
         ]  # fmt: skip
@@ -551,9 +489,14 @@ async def post_binding(call: Call) -> None:
     """Bind."""
     kind = "queue" if call.path["kind"] == "q" else "exchange"
     call.broker.routing.bind(
-        call.who, call.vhost, call.path["source"], kind, call.path["destination"],  # type: ignore[arg-type]
-        call.text("routing_key"), call.table("arguments"),
-    )  # fmt: skip
+        call.principal,
+        call.vhost,
+        call.path["source"],
+        kind,  # type: ignore[arg-type]
+        call.path["destination"],
+        call.text("routing_key"),
+        call.table("arguments"),
+    )
 
 
 async def get_binding(call: Call) -> Body:
@@ -568,9 +511,14 @@ async def delete_binding(call: Call) -> None:
     await get_binding(call)
     for each in await list_bindings(call):
         call.broker.routing.unbind(
-            call.who, call.vhost, each["source"], each["destination_type"], each["destination"],
-            each["routing_key"], each["arguments"],
-        )  # fmt: skip
+            call.principal,
+            call.vhost,
+            each["source"],
+            each["destination_type"],
+            each["destination"],
+            each["routing_key"],
+            each["arguments"],
+        )
 
 
 # -- definitions -----------------------------------------------------------------------------------
@@ -587,12 +535,12 @@ async def export(call: Call) -> Body:
         "bindings": [],
     }  # fmt: skip
     listed = call.broker.workqueues.policies.listed
-    made["policies"] = [shown(each) for each in listed(call.who, "policy", call.vhosts)]
+    made["policies"] = [shown(each) for each in listed(call.principal, "policy", call.vhosts)]
     for vhost in call.vhosts:
         kept = ("name", "vhost", "durable", "auto_delete", "arguments")
         made["queues"] += [
             {name: value for name, value in _queue(call, each).items() if name in kept}
-            for each in queues.queues(call.who, vhost)
+            for each in queues.queues(call.principal, vhost)
             if each.durable and not each.exclusive
         ]
         made["exchanges"] += [
@@ -601,12 +549,12 @@ async def export(call: Call) -> Body:
                 for key, value in _exchange(each, queues.policies).items()
                 if key != "policy"
             }
-            for each in routing.exchanges(call.who, vhost)
+            for each in routing.exchanges(call.principal, vhost)
             if each.durable and not each.is_predeclared
         ]
         made["bindings"] += [
             _binding(vhost, each)
-            for each in routing.bindings(call.who, vhost)
+            for each in routing.bindings(call.principal, vhost)
             if each.source and each.durable
         ]
     return made
@@ -617,22 +565,26 @@ async def load(call: Call) -> None:
     routing = call.broker.routing
     try:
         for each in _listed(call, "vhosts"):
-            if not routing.is_open_to(call.who, each["name"]):
-                routing.declare_vhost(call.who, each["name"])
+            if not routing.is_open_to(call.principal, each["name"]):
+                routing.declare_vhost(call.principal, each["name"])
         for each in _listed(call, "exchanges"):
             routing.declare_exchange(
-                call.who, _vhost_of(call, each), each["name"], each["type"],
+                call.principal, _vhost_of(call, each), each["name"], each["type"],
                 durable=each.get("durable", True), auto_delete=each.get("auto_delete", False),
                 internal=each.get("internal", False), arguments=each.get("arguments") or {},
             )  # fmt: skip
         for each in _listed(call, "queues"):
             call.broker.workqueues.declare(
-                call.who, _vhost_of(call, each), each["name"], durable=each.get("durable", True),
-                auto_delete=each.get("auto_delete", False), arguments=each.get("arguments") or {},
-            )  # fmt: skip
+                call.principal,
+                _vhost_of(call, each),
+                each["name"],
+                durable=each.get("durable", True),
+                auto_delete=each.get("auto_delete", False),
+                arguments=each.get("arguments") or {},
+            )
         for each in _listed(call, "bindings"):
             routing.bind(
-                call.who, _vhost_of(call, each), each["source"], each["destination_type"],
+                call.principal, _vhost_of(call, each), each["source"], each["destination_type"],
                 each["destination"], each.get("routing_key", ""), each.get("arguments") or {},
             )  # fmt: skip
         for each in _listed(call, "policies"):
@@ -741,9 +693,9 @@ ACTS: dict[str, dict[str, Act]] = {
 }  # fmt: skip
 
 
-def routes(house: House) -> list[BaseRoute]:
+def routes(context: GatewayContext) -> list[BaseRoute]:
     """What RabbitMQ's tools ask."""
-    rates = Rates(house.clock)
+    rates = Rates(context.clock)
     made = [
         Route(f"/api{path}", _endpoint(acts, rates), methods=list(acts))
         for path, acts in ACTS.items()
@@ -770,12 +722,14 @@ async def _body(request: Request) -> Body:
 def _endpoint(acts: dict[str, Act], rates: Rates) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         is_read = request.method in ("GET", "HEAD")
-        who = principal_of(request) if is_read else require_admin(request)
+        principal = principal_of(request) if is_read else require_admin(request)
         body: Body = {}
         try:
             if request.method in ("PUT", "POST"):
                 body = await _body(request)
-            made = await acts["GET" if is_read else request.method](Call(request, who, body, rates))
+            made = await acts["GET" if is_read else request.method](
+                Call(request, principal, body, rates)
+            )
         except (InvalidRequestError, PreconditionFailedError) as error:  # For rabbitmqadmin.
             return answer({"error": "bad_request", "reason": str(error)}, 400)
         except OnelogError as error:
@@ -785,6 +739,6 @@ def _endpoint(acts: dict[str, Act], rates: Rates) -> Callable[[Request], Awaitab
         if made is None or isinstance(made, bool):
             is_new = made is not False and request.method in ("PUT", "POST")
             return Response(status_code=201 if is_new else 204)
-        return answer(as_asked(request, made, PAGE_MAX) if isinstance(made, list) else made)
+        return answer(as_requested(request, made, PAGE_MAX) if isinstance(made, list) else made)
 
     return endpoint

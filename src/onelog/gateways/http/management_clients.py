@@ -1,14 +1,12 @@
 """RabbitMQ's management API about clients of AMQP: their connections, and the channels of these."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onelog.errors import QueueNotFoundError
 from onelog.gateways import ChannelState, ClientState
+from onelog.gateways.http.management_call import Call
 from onelog.gateways.http.management_nodes import NODE
 from onelog.net.connection import Connection
-
-if TYPE_CHECKING:
-    from onelog.gateways.http.management import Call
 
 Body = dict[str, Any]
 
@@ -30,7 +28,7 @@ def connection_name(line: Connection) -> str:
     return f"{line.remote_address} -> {line.local[0]}:{line.local[1]}"
 
 
-def _channel(call: "Call", client: ClientState, each: ChannelState) -> Body:
+def _channel(call: Call, client: ClientState, each: ChannelState) -> Body:
     name = connection_name(client.connection)
     return {
         "name": f"{name} ({each.number})", "number": each.number, "vhost": client.vhost,
@@ -50,18 +48,18 @@ def _channel(call: "Call", client: ClientState, each: ChannelState) -> Body:
     }  # fmt: skip
 
 
-async def connections(call: "Call") -> list[Body]:
+async def connections(call: Call) -> list[Body]:
     """Those of AMQP."""
     found = [_connection(each) for each in call.clients()]
     return [each for each in found if call.path.get("name", each["name"]) == each["name"]]
 
 
-async def get_connection(call: "Call") -> Body:
+async def get_connection(call: Call) -> Body:
     """One connection."""
     return _the_one(call, await connections(call))
 
 
-async def channels(call: "Call") -> list[Body]:
+async def channels(call: Call) -> list[Body]:
     """Those of all connections, or of one."""
     return [
         _channel(call, client, each)
@@ -72,22 +70,22 @@ async def channels(call: "Call") -> list[Body]:
     ]
 
 
-async def get_channel(call: "Call") -> Body:
+async def get_channel(call: Call) -> Body:
     """One channel."""
     return _the_one(call, await channels(call))
 
 
-def _the_one(call: "Call", found: list[Body]) -> Body:
+def _the_one(call: Call, found: list[Body]) -> Body:
     for each in found:
         if each["name"] == call.path["name"]:
             return each
     raise QueueNotFoundError(f"there is no {call.path['name']!r:.80}")
 
 
-async def close_connection(call: "Call") -> None:
+async def close_connection(call: Call) -> None:
     """End one."""
-    call.broker.access.check(call.who, "alter", ("broker", "names"))
-    for _, each in call.house.connections():
+    call.broker.access.check(call.principal, "alter", ("broker", "names"))
+    for _, each in call.context.connections():
         if call.path["name"].startswith(f"{each.remote_address} "):
             each.close()
             return

@@ -1,13 +1,11 @@
 """RabbitMQ's management API about the broker itself: its node, its memory, its name."""
 
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onelog.errors import BrokerNotFoundError, KeyNotFoundError
+from onelog.gateways.http.management_call import Call
 from onelog.metrics import process_state
-
-if TYPE_CHECKING:
-    from onelog.gateways.http.management import Call
 
 NODE = f"onelog@{socket.gethostname()}"
 Body = dict[str, Any]
@@ -21,24 +19,24 @@ _NOT_HERE = (
 """Parts of RabbitMQ's memory that a process of Python does not tell apart."""
 
 
-async def nodes(call: "Call") -> list[Body]:
+async def nodes(call: Call) -> list[Body]:
     """This node."""
-    log = call.broker.admin.log_state(call.who)
-    started = call.broker.admin.state(call.who).started_ms
+    log = call.broker.admin.log_state(call.principal)
+    started = call.broker.admin.state(call.principal).started_ms
     process, config = process_state(), call.broker.config
     return [
         {
             "name": NODE, "type": "disc", "running": True, "mem_used": process.memory_bytes,
             "mem_limit": config.memory_queue_bytes_max,
             "mem_alarm": call.broker.workqueues.memory_is_high, "fd_used": process.open_files,
-            "disk_free_alarm": bool(call.broker.admin.refusal(call.who)),
+            "disk_free_alarm": bool(call.broker.admin.refusal(call.principal)),
             "disk_used_percent": log.disk_percent, "partitions": [], "rates_mode": "basic",
-            "uptime": call.house.clock.now_ms() - started,
+            "uptime": call.context.clock.now_ms() - started,
         }
     ]  # fmt: skip
 
 
-async def get_node(call: "Call") -> Body:
+async def get_node(call: Call) -> Body:
     """The node that the path names."""
     (found,) = await nodes(call)
     if call.path["node"] != NODE:
@@ -46,38 +44,38 @@ async def get_node(call: "Call") -> Body:
     return found
 
 
-async def memory(call: "Call") -> Body:
+async def memory(call: Call) -> Body:
     """What the process takes, in bytes: declared queues in memory, and all the rest."""
     total, parts = await _parts(call)
     totals = dict.fromkeys(("erlang", "rss", "allocated"), total)
     return {"memory": {**parts, "strategy": "rss", "total": totals}}
 
 
-async def relative_memory(call: "Call") -> Body:
+async def relative_memory(call: Call) -> Body:
     """The same in hundredths."""
     total, parts = await _parts(call)
     shares = {name: -(-part * 100 // max(1, total)) for name, part in parts.items()}
     return {"memory": {"total": 100, **shares}}
 
 
-async def _parts(call: "Call") -> tuple[int, dict[str, int]]:
+async def _parts(call: Call) -> tuple[int, dict[str, int]]:
     await get_node(call)
     total, queues = process_state().memory_bytes, call.broker.workqueues.memory_bytes
     parts = dict.fromkeys(_NOT_HERE, 0)
     return total, {**parts, "queue_procs": queues, "other_proc": max(0, total - queues)}
 
 
-async def cluster_name(call: "Call") -> Body:
+async def cluster_name(call: Call) -> Body:
     """The name of the cluster."""
     return {"name": call.broker.config.cluster or call.broker.config.name}
 
 
-async def global_parameters(call: "Call") -> list[Body]:
+async def global_parameters(call: Call) -> list[Body]:
     """The one that there is."""
     return [{"name": "cluster_name", "value": (await cluster_name(call))["name"]}]
 
 
-async def global_parameter(call: "Call") -> Body:
+async def global_parameter(call: Call) -> Body:
     """The one that the path names."""
     for each in await global_parameters(call):
         if each["name"] == call.path["name"]:
@@ -85,7 +83,7 @@ async def global_parameter(call: "Call") -> Body:
     raise KeyNotFoundError(f"there is no global parameter {call.path['name']!r:.80}")
 
 
-async def auth(call: "Call") -> Body:
+async def auth(call: Call) -> Body:
     """How people log in to the console: by name and password, not by another server."""
     return {
         "enable_uaa": False, "uaa_client_id": "", "uaa_location": "", "oauth_enabled": False,

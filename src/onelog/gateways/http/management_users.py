@@ -7,17 +7,15 @@ Rules of other forms are not shown: three patterns cannot say them.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, unquote
 
 from onelog.core.users.passwords import Proofs, prove
 from onelog.core.users.permissions import Rule
 from onelog.core.users.users import ADMIN_ROLE, User, Users
 from onelog.errors import InvalidRequestError, KeyNotFoundError, UserNotFoundError
+from onelog.gateways.http.management_call import Call
 from onelog.gateways.http.requests import looked_up
-
-if TYPE_CHECKING:
-    from onelog.gateways.http.management import Call
 
 Body = dict[str, Any]
 _ADMINISTRATOR = "administrator"
@@ -43,18 +41,18 @@ _GUEST = User("guest", roles=(ADMIN_ROLE,))
 """Who everybody is while there are no users."""
 
 
-def _all(call: "Call") -> list[User]:
+def _all(call: Call) -> list[User]:
     users = call.broker.users
-    return [_GUEST] if users.is_open else users.all_users(call.who)
+    return [_GUEST] if users.is_open else users.all_users(call.principal)
 
 
-def _changed(call: "Call") -> Users:
+def _changed(call: Call) -> Users:
     """The users, for who may change them."""
-    call.broker.users.check(call.who, "alter", ("broker", "users"))
+    call.broker.users.check(call.principal, "alter", ("broker", "users"))
     return call.broker.users
 
 
-def _named(call: "Call") -> User:
+def _named(call: Call) -> User:
     """The user that the path names."""
     for each in _all(call):
         if each.name == call.path["user"]:
@@ -62,17 +60,17 @@ def _named(call: "Call") -> User:
     raise UserNotFoundError(f"there is no user {call.path['user']!r:.80}")
 
 
-async def list_users(call: "Call") -> list[Body]:
+async def list_users(call: Call) -> list[Body]:
     """Who may log in."""
     return [_shown(each) for each in _all(call)]
 
 
-async def get_user(call: "Call") -> Body:
+async def get_user(call: Call) -> Body:
     """One of them."""
     return _shown(_named(call))
 
 
-async def put_user(call: "Call") -> bool:
+async def put_user(call: Call) -> bool:
     """Make a user, or give it another password and other tags; True if it was not there."""
     users, name = _changed(call), call.path["user"]
     known: User | None = users.users.known.get(name)
@@ -90,11 +88,11 @@ async def put_user(call: "Call") -> bool:
     signing = known is not None and bool(known.proofs.secret)
     proofs = Proofs()
     if password:
-        proofs = await looked_up(call.house, lambda: prove(password, signing=signing))
+        proofs = await looked_up(call.context, lambda: prove(password, signing=signing))
     if known is None:
-        users.create_user(call.who, name, proofs, roles, tags)
+        users.create_user(call.principal, name, proofs, roles, tags)
     else:
-        users.change_user(call.who, name, proofs=proofs, roles=roles, tags=tags)
+        users.change_user(call.principal, name, proofs=proofs, roles=roles, tags=tags)
     return known is None
 
 
@@ -107,19 +105,19 @@ def _tags(body: Body) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.strip() for each in given if each.strip()))
 
 
-async def delete_user(call: "Call") -> None:
+async def delete_user(call: Call) -> None:
     """Forget one."""
-    call.broker.users.delete_user(call.who, call.path["user"])
+    call.broker.users.delete_user(call.principal, call.path["user"])
 
 
-async def delete_users(call: "Call") -> bool:
+async def delete_users(call: Call) -> bool:
     """Forget those that the body names, as far as they are there."""
     users, given = _changed(call), call.body.get("users")
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
         raise InvalidRequestError("users must be a list of names")
     for name in given:
         if name in users.users.known:
-            users.delete_user(call.who, name)
+            users.delete_user(call.principal, name)
     return False
 
 
@@ -138,7 +136,7 @@ def _entrance(vhost: str) -> Rule:
     return Rule(("describe",), "vhost", vhost, "literal")
 
 
-def _of_user(call: "Call", user: User) -> list[Body]:
+def _of_user(call: Call, user: User) -> list[Body]:
     """The permissions of a user, by vhost."""
     if ADMIN_ROLE in user.roles:
         return [{"user": user.name, "vhost": each, **_EVERYTHING} for each in call.vhosts]
@@ -159,28 +157,28 @@ def _of_user(call: "Call", user: User) -> list[Body]:
     return [each for vhost, each in found.items() if vhost in call.vhosts]
 
 
-async def list_permissions(call: "Call") -> list[Body]:
+async def list_permissions(call: Call) -> list[Body]:
     """Who may what, in all vhosts, in one, or of one user."""
     users: Iterable[User] = [_named(call)] if "user" in call.path else _all(call)
     return [each for user in users for each in _of_user(call, user)]
 
 
-async def get_permission(call: "Call") -> Body:
+async def get_permission(call: Call) -> Body:
     """What one user may in one vhost."""
     for each in await list_permissions(call):
         return each
     raise KeyNotFoundError(f"user {call.path['user']!r:.80} has no permissions there")
 
 
-async def without_permissions(call: "Call") -> list[Body]:
+async def without_permissions(call: Call) -> list[Body]:
     """Users who may do nothing."""
     return [_shown(each) for each in _all(call) if not each.rules and not each.roles]
 
 
-async def put_permission(call: "Call") -> bool:
+async def put_permission(call: Call) -> bool:
     """Say what a user may do in a vhost; True if nothing was said before."""
     users, vhost = _changed(call), call.vhosts[0]
-    user = users.user(call.who, call.path["user"])
+    user = users.user(call.principal, call.path["user"])
     missing = [name for name in _ACTIONS if name not in call.body]
     if missing:
         raise InvalidRequestError(f"these are missing: {', '.join(missing)}")
@@ -188,24 +186,24 @@ async def put_permission(call: "Call") -> bool:
     for name, actions in _ACTIONS.items():
         pattern = call.text(name)
         if pattern:  # An empty one is for nothing.
-            place = f"{quote(vhost, safe='')}~{pattern}"
-            rules += [Rule(actions, kind, place, "regex") for kind in ("exchange", "queue")]
+            pattern_name = f"{quote(vhost, safe='')}~{pattern}"
+            rules += [Rule(actions, kind, pattern_name, "regex") for kind in ("exchange", "queue")]
     kept = [each for each in user.rules if not _is_of(each, vhost)]
-    users.set_rules(call.who, user.name, (*kept, *rules))
+    users.set_rules(call.principal, user.name, (*kept, *rules))
     return len(kept) == len(user.rules)
 
 
-async def delete_permission(call: "Call") -> None:
+async def delete_permission(call: Call) -> None:
     """Take that back."""
     users, vhost = _changed(call), call.vhosts[0]
-    user = users.user(call.who, call.path["user"])
+    user = users.user(call.principal, call.path["user"])
     kept = tuple(each for each in user.rules if not _is_of(each, vhost))
     if len(kept) == len(user.rules):
         raise KeyNotFoundError(f"user {user.name!r:.80} has no permissions in vhost {vhost!r:.80}")
-    users.set_rules(call.who, user.name, kept)
+    users.set_rules(call.principal, user.name, kept)
 
 
-async def nothing_of_user(call: "Call") -> list[Body]:
+async def nothing_of_user(call: Call) -> list[Body]:
     """Topic permissions: nobody has any."""
     _named(call)
     return []

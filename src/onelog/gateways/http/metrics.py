@@ -16,8 +16,8 @@ from starlette.routing import BaseRoute, Route
 
 from onelog import __version__
 from onelog.core.access import Principal
-from onelog.core.admin import LogState, State
-from onelog.gateways import House
+from onelog.core.admin import BrokerState, LogState
+from onelog.gateways import GatewayContext
 from onelog.gateways.http.requests import principal_of
 from onelog.metrics import CONTENT_TYPE, Page, escaped, process_state
 
@@ -31,14 +31,14 @@ Offsets = dict[str, list[tuple[int, int]]]
 """Per topic, from where to where each queue is."""
 
 
-def routes(house: House) -> list[BaseRoute]:
+def routes(context: GatewayContext) -> list[BaseRoute]:
     """What Prometheus asks."""
 
     async def metrics(request: Request) -> Response:
         page = Page()
         parts: list[bytes] = []
         began = time.perf_counter()
-        steps = _steps(house, principal_of(request), page)
+        steps = _steps(context, principal_of(request), page)
         for made in itertools.chain(steps, page.parts()):
             if made is not None:
                 parts.append(made)
@@ -50,16 +50,16 @@ def routes(house: House) -> list[BaseRoute]:
     return [Route("/metrics", metrics)]
 
 
-def _steps(house: House, who: Principal, page: Page) -> Iterator[None]:
+def _steps(context: GatewayContext, principal: Principal, page: Page) -> Iterator[None]:
     _process(page)
     yield
-    _broker(house, who, page)
-    _connections(house, page)
+    _broker(context, principal, page)
+    _connections(context, page)
     yield
     offsets: Offsets = {}
-    yield from _topics(house, who, page, offsets)
-    yield from _groups(house, who, page, offsets)
-    yield from _counts(house, who, page)
+    yield from _topics(context, principal, page, offsets)
+    yield from _groups(context, principal, page, offsets)
+    yield from _counts(context, principal, page)
 
 
 def _process(page: Page) -> None:
@@ -69,16 +69,20 @@ def _process(page: Page) -> None:
     page.one("process_open_fds", "gauge", "Open files, connections among them.", files)
 
 
-def _broker(house: House, who: Principal, page: Page) -> None:
-    admin, config = house.broker.admin, house.broker.config
-    state, log = admin.state(who), admin.log_state(who)
-    measures = admin.measures(who)
+def _broker(context: GatewayContext, principal: Principal, page: Page) -> None:
+    admin, config = context.broker.admin, context.broker.config
+    state, log = admin.state(principal), admin.log_state(principal)
+    measures = admin.measures(principal)
     where = {"cluster": config.cluster, "node_type": "broker", "node_id": config.name}
     page.one("onelog_build_info", "gauge", "The version.", 1, {"version": __version__})
     started_s = state.started_ms / 1000
     page.one("onelog_start_time_seconds", "gauge", "When the broker started.", started_s)
-    page.one("onelog_writable", "gauge", "1 if messages are taken.", int(not admin.refusal(who)))
-    page.one("onelog_master", "gauge", "1 if it is master.", int(not house.standing.broker_id))
+    page.one(
+        "onelog_writable", "gauge", "1 if messages are taken.", int(not admin.refusal(principal))
+    )
+    page.one(
+        "onelog_master", "gauge", "1 if it is master.", int(not context.replica_status.broker_id)
+    )
     _totals(page, state, where)
     for what, text in (
         ("append", "Time to append the messages of a tick."),
@@ -92,7 +96,7 @@ def _broker(house: House, who: Principal, page: Page) -> None:
     page.one(
         "onelog_messages_passed_over_total", "counter",
         "Messages that could not be read, and that readers of other protocols did not get.",
-        house.broker.messages_passed_over,
+        context.broker.messages_passed_over,
     )  # fmt: skip
     delayed = sum(end - done for done, end in state.delayed.values())
     page.one("onelog_delayed_messages", "gauge", "Messages of delay levels that wait.", delayed)
@@ -106,17 +110,17 @@ def _broker(house: House, who: Principal, page: Page) -> None:
         "Entries of tables (topics, queues, users and so on) that are recorded and cannot be read.",
         len(state.set_aside),
     )  # fmt: skip
-    stalls = house.stalls
+    stalls = context.stalls
     page.one("onelog_loop_stalls_total", "counter", "Holds of the loop over 20 ms.", stalls.count)
     page.one(
         "onelog_loop_stalled_seconds_total", "counter", "How long these were.",
         stalls.total_ms / 1000,
     )  # fmt: skip
-    _store(house, page, log, where)
-    _replication(house, page)
+    _store(context, page, log, where)
+    _replication(context, page)
 
 
-def _totals(page: Page, state: State, where: Labels) -> None:
+def _totals(page: Page, state: BrokerState, where: Labels) -> None:
     totals = state.totals
     for name, text, value in (
         ("put_messages", "Messages that were stored.", totals.put_count),
@@ -136,11 +140,11 @@ def _totals(page: Page, state: State, where: Labels) -> None:
     )  # fmt: skip
 
 
-def _store(house: House, page: Page, log: LogState, where: Labels) -> None:
+def _store(context: GatewayContext, page: Page, log: LogState, where: Labels) -> None:
     behind = log.end - log.flushed
     page.one("rocketmq_storage_flush_behind_bytes", "gauge", "Not flushed yet.", behind, where)
     page.one("rocketmq_storage_size", "gauge", "Bytes of the log.", log.end - log.min_offset, where)
-    reserve_ms = max(0, house.clock.now_ms() - log.first_ms) if log.first_ms > 0 else 0
+    reserve_ms = max(0, context.clock.now_ms() - log.first_ms) if log.first_ms > 0 else 0
     page.one(
         "rocketmq_storage_message_reserve_time", "gauge", "Age of the oldest message, in ms.",
         reserve_ms, where,
@@ -150,9 +154,11 @@ def _store(house: House, page: Page, log: LogState, where: Labels) -> None:
     )
 
 
-def _replication(house: House, page: Page) -> None:
-    followers = house.standing.followers()
-    page.one("onelog_epoch", "gauge", "Which master of its set this is.", house.standing.epoch)
+def _replication(context: GatewayContext, page: Page) -> None:
+    followers = context.replica_status.followers()
+    page.one(
+        "onelog_epoch", "gauge", "Which master of its set this is.", context.replica_status.epoch
+    )
     page.one("onelog_followers", "gauge", "Nodes that follow this one.", len(followers))
     named = [({"node": str(each.node_id), "address": each.address}, each) for each in followers]
     for name, text, value in (
@@ -164,30 +170,35 @@ def _replication(house: House, page: Page) -> None:
         page.many(f"onelog_follower_{name}", "gauge", text, samples)
 
 
-def _connections(house: House, page: Page) -> None:
+def _connections(context: GatewayContext, page: Page) -> None:
     counts: dict[str, int] = {}
-    for section, _ in house.connections():
+    for section, _ in context.connections():
         counts[section] = counts.get(section, 0) + 1
     samples = [({"protocol": _NAMES.get(each, each)}, count) for each, count in counts.items()]
     page.many("onelog_connections", "gauge", "Open connections.", samples)
 
 
-def _topics(house: House, who: Principal, page: Page, offsets: Offsets) -> Iterator[None]:
-    broker = house.broker
-    _, topics = broker.admin.topics(who)
+def _topics(
+    context: GatewayContext, principal: Principal, page: Page, offsets: Offsets
+) -> Iterator[None]:
+    broker = context.broker
+    _, topics = broker.admin.topics(principal)
     page.one("rocketmq_topic_number", "gauge", "Topics.", len(topics))
     page.one(
         "kafka_brokers",
         "gauge",
         "Brokers of the set: this one, and who follows it.",
-        1 + len(house.standing.followers()),
+        1 + len(context.replica_status.followers()),
     )
     oldest, current, partitions = [], [], []
     done = 0
     for config in topics:
         name = config.name
         queues = [
-            (broker.min_offset(who, name, each), broker.max_offset(who, name, each, rough=True))
+            (
+                broker.min_offset(principal, name, each),
+                broker.max_offset(principal, name, each, rough=True),
+            )
             for each in range(config.queues)
         ]
         offsets[name] = queues
@@ -207,15 +218,17 @@ def _topics(house: House, who: Principal, page: Page, offsets: Offsets) -> Itera
     yield
 
 
-def _groups(house: House, who: Principal, page: Page, offsets: Offsets) -> Iterator[None]:
-    broker = house.broker
-    _, groups = broker.admin.groups(who)
+def _groups(
+    context: GatewayContext, principal: Principal, page: Page, offsets: Offsets
+) -> Iterator[None]:
+    broker = context.broker
+    _, groups = broker.admin.groups(principal)
     page.one("rocketmq_consumer_group_number", "gauge", "Consumer groups.", len(groups))
     yield
-    _, positions = broker.admin.positions(who)
+    _, positions = broker.admin.positions(principal)
     yield
-    lags, places, sums = [], [], []
-    lag_sums, place_sums = [], []
+    lags, group_offsets, sums = [], [], []
+    lag_sums, offset_sums = [], []
     done = 0
     where = f'cluster="{broker.config.cluster}",node_id="{broker.config.name}"'
     for (group, topic), queues in positions.items():
@@ -228,14 +241,14 @@ def _groups(house: House, who: Principal, page: Page, offsets: Offsets) -> Itera
             lag = max(0, ends[number][1] - position) if number < len(ends) else 0
             total += lag
             lags.append(f'kafka_consumergroup_lag{{{ours},partition="{number}"}} {lag}')
-            places.append(
+            group_offsets.append(
                 f'kafka_consumergroup_current_offset{{{ours},partition="{number}"}} {position}'
             )
         shown = f'consumer_group="{escaped(group)}",topic="{escaped(topic)}"'
         sums.append(f"rocketmq_consumer_lag_messages{{{where},{shown}}} {total}")
         lag_sums.append(f"kafka_consumergroup_lag_sum{{{ours}}} {total}")
         reached = sum(queues.values())
-        place_sums.append(f"kafka_consumergroup_current_offset_sum{{{ours}}} {reached}")
+        offset_sums.append(f"kafka_consumergroup_current_offset_sum{{{ours}}} {reached}")
         done += len(queues)
         if done >= SAMPLES_TOGETHER:
             done = 0
@@ -244,7 +257,7 @@ def _groups(house: House, who: Principal, page: Page, offsets: Offsets) -> Itera
         "kafka_consumergroup_lag", "gauge", "Messages that a group has to read, per queue.", lags
     )
     page.about(
-        "kafka_consumergroup_current_offset", "gauge", "Where a group is in a queue.", places
+        "kafka_consumergroup_current_offset", "gauge", "Where a group is in a queue.", group_offsets
     )
     page.about(
         "rocketmq_consumer_lag_messages", "gauge", "Messages that a group has to read.", sums
@@ -256,30 +269,32 @@ def _groups(house: House, who: Principal, page: Page, offsets: Offsets) -> Itera
         "kafka_consumergroup_current_offset_sum",
         "gauge",
         "Where a group is, summed up.",
-        place_sums,
+        offset_sums,
     )
     yield
-    yield from _members(house, who, page, [group.name for group in groups])
+    yield from _members(context, principal, page, [group.name for group in groups])
 
 
-def _members(house: House, who: Principal, page: Page, groups: list[str]) -> Iterator[None]:
-    broker = house.broker
+def _members(
+    context: GatewayContext, principal: Principal, page: Page, groups: list[str]
+) -> Iterator[None]:
+    broker = context.broker
     samples = []
     for number, group in enumerate(groups, 1):
-        found = broker.live_group(who, group)
+        found = broker.live_group(principal, group)
         if found is not None:
             samples.append(({"consumergroup": group}, len(found.members)))
         if number % SAMPLES_TOGETHER == 0:
             yield
     page.many("kafka_consumergroup_members", "gauge", "Live members of a group.", samples)
-    producers = broker.admin.producers(who)
+    producers = broker.admin.producers(principal)
     counts = [({"producer_group": group}, len(found)) for group, found in producers.items()]
     page.many("rocketmq_producer_connections", "gauge", "Live producers of a group.", counts)
 
 
-def _counts(house: House, who: Principal, page: Page) -> Iterator[None]:
+def _counts(context: GatewayContext, principal: Principal, page: Page) -> Iterator[None]:
     """What came in and went out since the start, per topic, and per topic and group."""
-    measures = house.broker.admin.measures(who)
+    measures = context.broker.admin.measures(principal)
     for text, counter in (
         ("in", measures.topic_put), ("out", measures.group_get), ("back", measures.sent_back),
     ):  # fmt: skip

@@ -1,12 +1,10 @@
 """Policies of RabbitMQ's management API: `/api/policies` and `/api/operator-policies`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onelog.core.workqueues.policies import Kind, Policy
 from onelog.errors import InvalidRequestError, QueueNotFoundError
-
-if TYPE_CHECKING:
-    from onelog.gateways.http.management import Call
+from onelog.gateways.http.management_call import Call
 
 Body = dict[str, Any]
 
@@ -20,18 +18,18 @@ def shown(policy: Policy) -> Body:
     }  # fmt: skip
 
 
-def _kind(call: "Call") -> Kind:
+def _kind(call: Call) -> Kind:
     is_operator = call.request.url.path.startswith("/api/operator-policies")
     return "operator" if is_operator else "policy"
 
 
-async def list_policies(call: "Call") -> list[Body]:
+async def list_policies(call: Call) -> list[Body]:
     """Those of a vhost, or of all."""
-    found = call.broker.workqueues.policies.listed(call.who, _kind(call), call.vhosts)
+    found = call.broker.workqueues.policies.listed(call.principal, _kind(call), call.vhosts)
     return [shown(each) for each in found]
 
 
-async def get_policy(call: "Call") -> Body:
+async def get_policy(call: Call) -> Body:
     """One policy."""
     for each in await list_policies(call):
         if each["name"] == call.path["name"]:
@@ -39,7 +37,7 @@ async def get_policy(call: "Call") -> Body:
     raise QueueNotFoundError(f"no policy '{call.path['name']}' in vhost '{call.vhost}'")
 
 
-async def put_policy(call: "Call") -> bool:
+async def put_policy(call: Call) -> bool:
     """Make one, or change it; True if it was not there."""
     policies, name = call.broker.workqueues.policies, call.path["name"]
     is_new = not policies.has(_kind(call), call.vhost, name)
@@ -47,7 +45,7 @@ async def put_policy(call: "Call") -> bool:
     return is_new
 
 
-def put(call: "Call", kind: Kind, vhost: str, name: str, body: Body) -> None:
+def put(call: Call, kind: Kind, vhost: str, name: str, body: Body) -> None:
     """Make a policy of what a request, or definitions, say."""
     try:
         priority = int(body.get("priority", 0))
@@ -58,10 +56,10 @@ def put(call: "Call", kind: Kind, vhost: str, name: str, body: Body) -> None:
         raise InvalidRequestError("a policy has a pattern, and a definition that is an object")
     apply_to = str(body.get("apply-to") or "all")
     policy = Policy(vhost, name, pattern, definition, priority, apply_to)
-    call.broker.workqueues.policies.put(call.who, kind, policy)
+    call.broker.workqueues.policies.put(call.principal, kind, policy)
 
 
-async def delete_policy(call: "Call") -> None:
+async def delete_policy(call: Call) -> None:
     """Forget one."""
     policies = call.broker.workqueues.policies
-    policies.delete(call.who, _kind(call), call.vhost, call.path["name"])
+    policies.delete(call.principal, _kind(call), call.vhost, call.path["name"])

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 from onelog.core.access import Principal
 from onelog.core.publish import Intent
 from onelog.errors import InvalidRequestError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.http.messages import HEADER, KEY, number
 from onelog.gateways.http.requests import (
     answer,
@@ -39,7 +39,7 @@ MESSAGES_MAX = 1_000
 _DELAY_MAX_MS = 1 << 41
 
 
-class Sent(msgspec.Struct, forbid_unknown_fields=True):
+class ProducedMessage(msgspec.Struct, forbid_unknown_fields=True):
     """A message in a request of JSON."""
 
     body: str | None = None
@@ -55,14 +55,14 @@ class Sent(msgspec.Struct, forbid_unknown_fields=True):
 class SentList(msgspec.Struct, forbid_unknown_fields=True):
     """All of them."""
 
-    messages: list[Sent]
+    messages: list[ProducedMessage]
 
 
-def routes(house: House) -> list[BaseRoute]:
+def routes(context: GatewayContext) -> list[BaseRoute]:
     """Where messages are sent to."""
 
     async def produce(request: Request) -> Response:
-        who, topic = principal_of(request), request.path_params["topic"]
+        principal, topic = principal_of(request), request.path_params["topic"]
         parameters = request.query_params
         key = parameters.get("key", request.headers.get(KEY))
         headers: list[Header] = [
@@ -77,17 +77,22 @@ def routes(house: House) -> list[BaseRoute]:
         queue = number(parameters, "queue", -1, 0, 65_535)
         body = await body_of(request)
         neutral = Neutral(None if key is None else key.encode(), body, tuple(headers))
-        return answer(await _store(house, who, topic, neutral, queue, delay_ms))
+        return answer(await _store(context, principal, topic, neutral, queue, delay_ms))
 
     async def produce_json(request: Request) -> Response:
-        who, topic = principal_of(request), request.path_params["topic"]
+        principal, topic = principal_of(request), request.path_params["topic"]
         sent = (await json_of(request, SentList)).messages
         if not 0 < len(sent) <= MESSAGES_MAX:
             raise InvalidRequestError(f"a request has 1 to {MESSAGES_MAX} messages")
         made = [(_neutral(each), each) for each in sent]
         stored = [
             await _store(
-                house, who, topic, neutral, -1 if each.queue is None else each.queue, each.delay_ms
+                context,
+                principal,
+                topic,
+                neutral,
+                -1 if each.queue is None else each.queue,
+                each.delay_ms,
             )
             for neutral, each in made
         ]
@@ -104,7 +109,7 @@ def _is_curls(kind: str) -> bool:
     return kind.partition(";")[0].strip() == "application/x-www-form-urlencoded"
 
 
-def _neutral(sent: Sent) -> Neutral:
+def _neutral(sent: ProducedMessage) -> Neutral:
     try:
         if sent.json is not msgspec.UNSET:
             body: bytes | None = msgspec.json.encode(sent.json)
@@ -124,30 +129,37 @@ def _neutral(sent: Sent) -> Neutral:
 
 
 async def _store(
-    house: House, who: Principal, topic: str, neutral: Neutral, queue_id: int, delay_ms: int
+    context: GatewayContext,
+    principal: Principal,
+    topic: str,
+    neutral: Neutral,
+    queue_id: int,
+    delay_ms: int,
 ) -> dict[str, Any]:
-    broker, now_ms = house.broker, house.clock.now_ms()
-    settings = broker.find_topic(who, topic)
+    broker, now_ms = context.broker, context.clock.now_ms()
+    settings = broker.find_topic(principal, topic)
     if settings is None:
         check_topic(topic)
-        settings = broker.create_topic_for_send(who, topic, DEFAULT_TOPIC, 4)
+        settings = broker.create_topic_for_send(principal, topic, DEFAULT_TOPIC, 4)
     queues = max(1, settings.write_queues)
     if queue_id < 0:
         # Messages of one key stay in order.
         by_key = neutral.key is not None
         queue_id = (
-            zlib.crc32(neutral.key or b"") % queues if by_key else house.random.randrange(queues)
+            zlib.crc32(neutral.key or b"") % queues if by_key else context.random.randrange(queues)
         )
     body, properties = rocketmq.from_neutral(neutral)
     message = NewMessage(
-        topic, queue_id, body, properties, born_ms=now_ms, store_host=house.store_host
+        topic, queue_id, body, properties, born_ms=now_ms, store_host=context.store_host
     )
     intent = Intent(deliver_at_ms=now_ms + delay_ms) if delay_ms else None
-    _, appended, error = await called(lambda done: broker.publish(who, message, done, None, intent))
+    _, appended, error = await called(
+        lambda done: broker.publish(principal, message, done, None, intent)
+    )
     if error is not None:
         raise error
     found: dict[str, Any] = {"topic": topic, "queue": queue_id}
     if delay_ms:
         return {**found, "deliver_at_ms": now_ms + delay_ms}
     found["offset"] = appended.queue_offset
-    return {**found, "id": message_id(house.store_host, appended.log_offset)}
+    return {**found, "id": message_id(context.store_host, appended.log_offset)}

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from onelog.core.access import Principal
 from onelog.errors import InvalidRequestError, MessageTooLargeError, NotPermittedError, OnelogError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.net.connection import is_here
 
 ANSWER_SECONDS_MAX = 60.0
@@ -25,16 +25,16 @@ _T = TypeVar("_T")
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
-def house_of(request: HTTPConnection) -> House:
+def context_of(request: HTTPConnection) -> GatewayContext:
     """The house that the request came to."""
-    house: House = request.app.state.house
-    return house
+    context: GatewayContext = request.app.state.context
+    return context
 
 
 def principal_of(request: HTTPConnection) -> Principal:
     """Who asks: who has logged in, else nobody in particular."""
-    who: Principal | None = request.scope.get(PRINCIPAL)
-    return address_of(request) if who is None else who
+    principal: Principal | None = request.scope.get(PRINCIPAL)
+    return address_of(request) if principal is None else principal
 
 
 def address_of(request: HTTPConnection) -> Principal:
@@ -75,7 +75,7 @@ def may_administer(request: HTTPConnection) -> bool:
     return (
         bool(principal_of(request).name)
         or is_near(request)
-        or house_of(request).loaded.config.security.remote_admin
+        or context_of(request).loaded.config.security.remote_admin
     )
 
 
@@ -91,7 +91,7 @@ def require_admin(request: HTTPConnection) -> Principal:
 
 async def body_of(request: Request, bytes_max: int | None = None) -> bytes:
     """The body, up to a size; by default that of the largest request of any protocol."""
-    limit = bytes_max or house_of(request).broker.config.frame_bytes_max
+    limit = bytes_max or context_of(request).broker.config.frame_bytes_max
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
@@ -125,20 +125,20 @@ async def called(start: Callable[[Callable[..., None]], object]) -> tuple[Any, .
     """What a callback of the core is called with; `start` is given the callback."""
     future: asyncio.Future[tuple[Any, ...]] = asyncio.get_running_loop().create_future()
 
-    def done(*told: Any) -> None:
+    def done(*results: Any) -> None:
         if not future.done():
-            future.set_result(told)
+            future.set_result(results)
 
     start(done)
     async with asyncio.timeout(ANSWER_SECONDS_MAX):
         return await future
 
 
-async def looked_up(house: House, find: Callable[[], _T]) -> _T:
+async def looked_up(context: GatewayContext, find: Callable[[], _T]) -> _T:
     """What a function finds that may have to wait for the disk; it runs in a worker."""
     future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
 
-    def told(found: Callable[[], _T]) -> None:
+    def results(found: Callable[[], _T]) -> None:
         if future.done():
             return
         try:
@@ -148,11 +148,11 @@ async def looked_up(house: House, find: Callable[[], _T]) -> _T:
         except Exception as error:
             future.set_exception(error)
 
-    house.look_up(find, told)
+    context.look_up(find, results)
     return await future
 
 
-def as_asked(request: Request, made: list[dict[str, Any]], page_max: int) -> Any:
+def as_requested(request: Request, made: list[dict[str, Any]], page_max: int) -> Any:
     """A list in the order, with the columns, and of the page that a request asks for."""
     query = request.query_params
     if by := query.get("sort"):

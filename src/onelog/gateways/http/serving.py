@@ -14,7 +14,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.http.app import make_app
 
 KEEP_ALIVE_SECONDS = 75
@@ -80,9 +80,9 @@ class _Dated(HttpToolsProtocol):
         super().data_received(data)
 
 
-def prepare(house: House) -> Callable[[], Serving]:
+def prepare(context: GatewayContext) -> Callable[[], Serving]:
     """Import everything, and read the routes; what is returned is to be called in the loop."""
-    app = make_app(house)
+    app = make_app(context)
     config = Config(
         cast(Any, app),
         http=HttpToolsProtocol,

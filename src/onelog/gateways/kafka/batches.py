@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
-from onelog.core.cursors.forms import place_in
+from onelog.core.cursors.forms import offset_in
 from onelog.core.cursors.unpacking import ColdError, rest
 from onelog.core.transactions.in_place import Stamp
 from onelog.errors import UnpackedTooLargeError, WireError
@@ -43,7 +43,7 @@ _BELIEVED_BYTES = 2.5
 """With so many bytes for each, packed records are not counted."""
 _LITTLE_BYTES, _LITTLE_RECORDS, _LITTLE_UNPACKED_BYTES = 64 << 10, 2_000, 256 << 10
 """What is looked into in the loop."""
-Placed = tuple[int, Neutral]
+WithOffset = tuple[int, Neutral]
 """A message and its offset in the queue."""
 MessagesIn = Callable[[Message, int], Iterator[tuple[int, Neutral]]]
 """The broker's `messages_in`."""
@@ -192,7 +192,7 @@ def pieces_of(
     worker has to unpack the first of that before. `epoch` is the leader's.
     """
     found: list[bytes | memoryview] = []
-    plain: list[Placed] = []
+    plain: list[WithOffset] = []
     codecs = 0
     for record, flags in records_of(slices):
         if form_of(flags) == Form.KAFKA:
@@ -209,7 +209,7 @@ def pieces_of(
             codecs |= 1 << (body[22] & Attribute.CODEC)
         else:
             try:
-                for each in placed(topic, queue_id, offset, record, messages_in):
+                for each in with_offsets(topic, queue_id, offset, record, messages_in):
                     if budget.is_used_up:
                         return found + _converted(plain), codecs
                     budget.use(each[1])
@@ -221,12 +221,12 @@ def pieces_of(
     return found + _converted(plain), codecs
 
 
-def placed(
+def with_offsets(
     topic: str, queue_id: int, offset: int, record: memoryview, messages_in: MessagesIn
-) -> Iterator[Placed]:
+) -> Iterator[WithOffset]:
     """The messages in a record, from an offset of the queue on, with their offsets in it."""
     message = decode_message(record)
-    at = place_in(topic, queue_id, message)
+    at = offset_in(topic, queue_id, message)
     for delta, neutral in messages_in(message, max(0, offset - at)):
         yield at + delta, neutral
 
@@ -241,7 +241,7 @@ def records_of(slices: Sequence[memoryview]) -> Iterator[tuple[memoryview, int]]
             at += size
 
 
-def _converted(messages: Sequence[Placed]) -> list[bytes | memoryview]:
+def _converted(messages: Sequence[WithOffset]) -> list[bytes | memoryview]:
     """Messages of RocketMQ's form as batches; a new one where offsets do not follow."""
     batches: list[bytes | memoryview] = []
     begin = 0

@@ -38,7 +38,7 @@ TOPIC_SOURCE, CLUSTER_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE = 1, 3, 4, 5
 """Where a value comes from: set for the topic, or all brokers; the broker's own; a default."""
 
 
-class Kind(IntEnum):
+class ConfigType(IntEnum):
     """Kafka's numbers for types of settings."""
 
     BOOL = 1
@@ -49,7 +49,7 @@ class Kind(IntEnum):
     LIST = 7
 
 
-_BOOL, _STRING, _INT, _LONG, _DOUBLE, _LIST = Kind
+_BOOL, _STRING, _INT, _LONG, _DOUBLE, _LIST = ConfigType
 
 
 class TopicSetting(NamedTuple):
@@ -210,7 +210,7 @@ def shown_configs(topic: TopicConfig, config: Config) -> list[Shown]:
 def shown_broker_configs(config: Config) -> list[Shown]:
     """Settings of the broker that Kafka's tools ask for, under Kafka's names."""
     own, kafka = config.broker, config.kafka
-    told = [
+    shown = [
         ("advertised.listeners", f"PLAINTEXT://{own.client_host}:{kafka.port}", _STRING),
         ("auto.create.topics.enable", str(own.auto_create_topics).lower(), _BOOL),
         ("broker.id", "0", _INT),
@@ -227,7 +227,7 @@ def shown_broker_configs(config: Config) -> list[Shown]:
         ("num.partitions", str(kafka.topic_partitions), _INT),
         ("socket.request.max.bytes", str(own.frame_bytes_max), _INT),
     ]
-    return [Shown(name, value, BROKER_SOURCE, kind, value, True) for name, value, kind in told]
+    return [Shown(name, value, BROKER_SOURCE, kind, value, True) for name, value, kind in shown]
 
 
 def message_bytes_max(config: TopicConfig, kafka: KafkaConfig) -> int:

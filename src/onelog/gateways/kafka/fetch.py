@@ -15,7 +15,12 @@ from onelog.errors import OnelogError
 from onelog.gateways.kafka import batches, message_sets
 from onelog.gateways.kafka.cluster.view import Cluster
 from onelog.gateways.kafka.error_codes import error_code
-from onelog.gateways.kafka.fetch_sessions import NO_SESSION, FetchSession, Place, Wanted
+from onelog.gateways.kafka.fetch_sessions import (
+    NO_SESSION,
+    FetchPartition,
+    FetchSession,
+    PartitionKey,
+)
 from onelog.gateways.kafka.names import NO_ID, require_readable
 from onelog.gateways.kafka.session import (
     LONG_STEPS,
@@ -59,10 +64,10 @@ class _Fetching(NamedTuple):
     session: KafkaSession
     request: Request
     fetch_session: FetchSession | None
-    places: list[Place]
+    partition_keys: list[PartitionKey]
     """Of the cursors, in their order."""
     cursors: list[Cursor]
-    refused: dict[Place, ErrorCode]
+    refused: dict[PartitionKey, ErrorCode]
     is_full: bool
     """Whether all partitions are told, also those without news."""
 
@@ -111,11 +116,11 @@ def _topic_key(topic: Fields) -> str | bytes:
     return key
 
 
-def _wanted(fields: Fields) -> list[tuple[Place, Wanted]]:
+def _wanted(fields: Fields) -> list[tuple[PartitionKey, FetchPartition]]:
     return [
         (
             (_topic_key(topic), each["partition"]),
-            Wanted(
+            FetchPartition(
                 each["fetch_offset"],
                 each["partition_max_bytes"],
                 each.get("current_leader_epoch", -1),
@@ -128,9 +133,9 @@ def _wanted(fields: Fields) -> list[tuple[Place, Wanted]]:
 
 def _some(
     session: KafkaSession,
-    others: dict[Place, ErrorCode],
-    wanted: Sequence[tuple[Place, Wanted]],
-) -> Sequence[tuple[Place, Wanted]]:
+    others: dict[PartitionKey, ErrorCode],
+    wanted: Sequence[tuple[PartitionKey, FetchPartition]],
+) -> Sequence[tuple[PartitionKey, FetchPartition]]:
     """The partitions that are looked at: of very many, those whose turn it is; for the others it
     is said that nothing is there."""
     if len(wanted) <= PARTITIONS_MAX:
@@ -138,35 +143,37 @@ def _some(
     begin = session.fetched % len(wanted)
     session.fetched = begin + PARTITIONS_MAX
     some = [*wanted[begin : session.fetched], *wanted[: max(0, session.fetched - len(wanted))]]
-    others |= dict.fromkeys((place for place, _ in wanted), ErrorCode.NONE)
-    for place, _ in some:
-        others.pop(place, None)
+    others |= dict.fromkeys((partition_key for partition_key, _ in wanted), ErrorCode.NONE)
+    for partition_key, _ in some:
+        others.pop(partition_key, None)
     return some
 
 
-def _aim(fetching: _Fetching, wanted: Sequence[tuple[Place, Wanted]]) -> Iterator[None]:
+def _aim(
+    fetching: _Fetching, wanted: Sequence[tuple[PartitionKey, FetchPartition]]
+) -> Iterator[None]:
     """Find the queues of partitions; what cannot be read is refused."""
     session = fetching.session
     names: dict[str | bytes, TopicConfig | ErrorCode] = {}
     cluster = session.gateway.cluster
-    for place, (offset, _, leader_epoch) in wanted:
-        key = place[0]
+    for partition_key, (offset, _, leader_epoch) in wanted:
+        key = partition_key[0]
         name = names.get(key)
         if name is None:
             name = names[key] = _name(session, key)
         if isinstance(name, ErrorCode):
-            fetching.refused[place] = name
+            fetching.refused[partition_key] = name
         elif (refused := epoch_error(cluster, leader_epoch)) is not None:
-            fetching.refused[place] = refused
+            fetching.refused[partition_key] = refused
         else:
-            queue_id = place[1]
+            queue_id = partition_key[1]
             if not cluster.is_alone:
                 try:
                     queue_id = cluster.queue(name, queue_id)
                 except OnelogError as error:
-                    fetching.refused[place] = error_code(error)
+                    fetching.refused[partition_key] = error_code(error)
                     continue
-            fetching.places.append(place)
+            fetching.partition_keys.append(partition_key)
             fetching.cursors.append(Cursor(None, name.name, queue_id, offset))
         yield
 
@@ -195,22 +202,29 @@ def epoch_error(cluster: Cluster, leader_epoch: int) -> ErrorCode | None:
 def _fetched(fetching: _Fetching, results: Sequence[Result]) -> None:
     session, request, fetch_session = fetching.session, fetching.request, fetching.fetch_session
     request.is_long = len(results) + len(fetching.refused) >= LONG_STEPS
-    told: dict[str | bytes, list[Fields]] = {}
+    by_topic: dict[str | bytes, list[Fields]] = {}
     budget = batches.Budget()
-    answers = [(place, _refused(place[1], code)) for place, code in fetching.refused.items()]
+    answers = [
+        (partition_key, _refused(partition_key[1], code))
+        for partition_key, code in fetching.refused.items()
+    ]
     moved = _send_on(session, answers) if fetching.refused else {}
-    for place, cursor, result in zip(fetching.places, fetching.cursors, results, strict=True):
+    for partition_key, cursor, result in zip(
+        fetching.partition_keys, fetching.cursors, results, strict=True
+    ):
         try:
-            answers.append((place, _partition(fetching, place[1], cursor, result, budget)))
+            answers.append(
+                (partition_key, _partition(fetching, partition_key[1], cursor, result, budget))
+            )
         except ColdError as cold:
             session.broker.prepare(cold, partial(_fetched, fetching, results))
             return
-    for place, partition in answers:
+    for partition_key, partition in answers:
         if fetch_session is not None:
-            is_news = fetch_session.is_news(place, partition)
+            is_news = fetch_session.is_news(partition_key, partition)
             if not is_news and not fetching.is_full:
                 continue
-        told.setdefault(place[0], []).append(partition)
+        by_topic.setdefault(partition_key[0], []).append(partition)
     session.answer(
         request,
         {
@@ -221,14 +235,14 @@ def _fetched(fetching: _Fetching, results: Sequence[Result]) -> None:
                     "topic_id": key if isinstance(key, bytes) else NO_ID,
                     "partitions": partitions,
                 }
-                for key, partitions in told.items()
+                for key, partitions in by_topic.items()
             ],
             **moved,
         },
     )
 
 
-def _send_on(session: KafkaSession, answers: list[tuple[Place, Fields]]) -> Fields:
+def _send_on(session: KafkaSession, answers: list[tuple[PartitionKey, Fields]]) -> Fields:
     """Say in some answers who has their partitions; and where those are."""
     is_moved = False
     for (key, partition), answer in answers:
@@ -324,7 +338,7 @@ def _message_set(fetching: _Fetching, cursor: Cursor, result: Fetched) -> bytes:
         (
             each
             for record, _ in batches.records_of(result.slices)
-            for each in batches.placed(topic, queue_id, begin, record, messages_in)
+            for each in batches.with_offsets(topic, queue_id, begin, record, messages_in)
         ),
         magic,
         bytes_max,

@@ -23,11 +23,11 @@ NO_SESSION = 0
 _FINAL_EPOCH = -1
 _EPOCH_MAX = (1 << 31) - 1
 
-Place = tuple[str | bytes, int]
+PartitionKey = tuple[str | bytes, int]
 """A topic, by name or id as the request has it, and a partition."""
 
 
-class Wanted(NamedTuple):
+class FetchPartition(NamedTuple):
     """What a fetch wants of one partition."""
 
     offset: int
@@ -38,24 +38,28 @@ class Wanted(NamedTuple):
 class FetchSession:
     """What one consumer reads."""
 
-    __slots__ = ("epoch", "number", "partitions", "told")
+    __slots__ = ("epoch", "number", "partitions", "reported")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.epoch = 1
-        self.partitions: dict[Place, Wanted] = {}
+        self.partitions: dict[PartitionKey, FetchPartition] = {}
         """In the order in which they are looked at: who got something goes to the end."""
-        self.told: dict[Place, tuple[int, int, int]] = {}
+        self.reported: dict[PartitionKey, tuple[int, int, int]] = {}
         """High watermark, stable end and start that were told last."""
 
-    def update(self, wanted: Sequence[tuple[Place, Wanted]], forgotten: Sequence[Place]) -> None:
+    def update(
+        self,
+        wanted: Sequence[tuple[PartitionKey, FetchPartition]],
+        forgotten: Sequence[PartitionKey],
+    ) -> None:
         """Take over what a fetch changes."""
         self.partitions.update(wanted)
-        for place in forgotten:
-            self.partitions.pop(place, None)
-            self.told.pop(place, None)
+        for partition_key in forgotten:
+            self.partitions.pop(partition_key, None)
+            self.reported.pop(partition_key, None)
 
-    def is_news(self, place: Place, partition: Fields) -> bool:
+    def is_news(self, partition_key: PartitionKey, partition: Fields) -> bool:
         """Whether the consumer has to be told of a partition; to be asked once per answer."""
         marks = (
             partition["high_watermark"],
@@ -63,14 +67,14 @@ class FetchSession:
             partition["log_start_offset"],
         )
         if partition["error_code"]:
-            self.told.pop(place, None)
+            self.reported.pop(partition_key, None)
             return True
         if partition["records"]:
             # Those behind it are looked at first the next time.
-            self.partitions[place] = self.partitions.pop(place)
-        elif self.told.get(place) == marks:
+            self.partitions[partition_key] = self.partitions.pop(partition_key)
+        elif self.reported.get(partition_key) == marks:
             return False
-        self.told[place] = marks
+        self.reported[partition_key] = marks
         return True
 
 

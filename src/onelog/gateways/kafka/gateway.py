@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from onelog.config import Loaded
 from onelog.errors import ConfigError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.net.connection import Connection
 
 if TYPE_CHECKING:
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 class KafkaGateway:
     """Its port, and what its sessions share once there is one."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
+    def __init__(self, context: GatewayContext) -> None:
+        self.context = context
         self._shared: Gateway | None = None
 
     async def listen(self) -> None:
         """Open its port, and join the cluster, if the broker is in one."""
-        config = self.house.loaded.config
-        self.refresh(self.house.loaded)
-        if self.house.broker.kafka_settings.all():
+        config = self.context.loaded.config
+        self.refresh(self.context.loaded)
+        if self.context.broker.kafka_settings.all():
             self.shared().kept_settings.apply()
-        await self.house.listen(config.kafka.port, self._session)
+        await self.context.listen(config.kafka.port, self._session)
         if config.kafka.node_id >= 0:
-            if not self.house.broker.config.nameserver_addresses:
+            if not self.context.broker.config.nameserver_addresses:
                 raise ConfigError("kafka.node_id is of a cluster: set broker.nameservers, too")
             agreement = self.shared().agreement
             assert agreement is not None
             await agreement.start()
-            self.house.broker.in_place.expire()  # What others may not know the end of.
+            self.context.broker.in_place.expire()  # What others may not know the end of.
 
     def _session(self, connection: Connection) -> "KafkaSession":
         from onelog.gateways.kafka.session import KafkaSession
@@ -49,17 +49,19 @@ class KafkaGateway:
             )
             from onelog.gateways.kafka.session import Gateway
 
-            is_alone = self.house.loaded.config.kafka.node_id < 0
-            follows = is_alone and bool(self.house.standing.broker_id)
+            is_alone = self.context.loaded.config.kafka.node_id < 0
+            follows = is_alone and bool(self.context.replica_status.broker_id)
             handlers = FOLLOWER_HANDLERS if follows else HANDLERS
-            self._shared = Gateway(self.house, handlers, VERSIONS if is_alone else CLUSTER_VERSIONS)
+            self._shared = Gateway(
+                self.context, handlers, VERSIONS if is_alone else CLUSTER_VERSIONS
+            )
         return self._shared
 
     def refresh(self, loaded: Loaded) -> None:
         """Most settings are looked up where they are needed."""
-        self.house.broker.take_batches_of(loaded.config.kafka.message_bytes_max)
+        self.context.broker.take_batches_of(loaded.config.kafka.message_bytes_max)
         minutes = loaded.config.kafka.offsets_retention_minutes
-        self.house.broker.forget_groups_after(minutes * 60_000)
+        self.context.broker.forget_groups_after(minutes * 60_000)
 
     async def close(self) -> None:
         """Clients find out by themselves."""

@@ -20,14 +20,14 @@ import msgspec
 
 from onelog.config import SETTINGS, Config, load, value_of
 from onelog.errors import ConfigError, InvalidRequestError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.kafka.cluster.view import CONFIG_KEY, Proposal
 from onelog.gateways.kafka.configs import (
     BROKER_SOURCE,
     CLUSTER_SOURCE,
     DEFAULT_SOURCE,
     TOPIC_CONFIGS,
-    Kind,
+    ConfigType,
     Shown,
     TopicSetting,
     canonical,
@@ -105,17 +105,17 @@ _SWITCHES = {
 }  # fmt: skip
 KEPT: dict[str, TopicSetting] = {
     **{name: TOPIC_CONFIGS[topic or name] for name, topic in _OF_TOPICS.items()},
-    **{name: TopicSetting(each, Kind.LONG, whole(0)) for name, each in _NUMBERS.items()},
+    **{name: TopicSetting(each, ConfigType.LONG, whole(0)) for name, each in _NUMBERS.items()},
     **{
-        name: TopicSetting(each, Kind.BOOL, one_of("true", "false"))
+        name: TopicSetting(each, ConfigType.BOOL, one_of("true", "false"))
         for name, each in _SWITCHES.items()
     },
 }  # fmt: skip
 """Kafka's other settings that can change while a broker runs."""
 METRICS_CONFIGS: dict[str, TopicSetting] = {
-    "interval.ms": TopicSetting("300000", Kind.INT, whole(100, 3_600_000)),
-    "match": TopicSetting("", Kind.LIST, lambda value: _is_match(value)),
-    "metrics": TopicSetting("", Kind.LIST, lambda _: True),
+    "interval.ms": TopicSetting("300000", ConfigType.INT, whole(100, 3_600_000)),
+    "match": TopicSetting("", ConfigType.LIST, lambda value: _is_match(value)),
+    "metrics": TopicSetting("", ConfigType.LIST, lambda _: True),
 }
 _PATTERN_MAX = 1_000
 _MATCHED = (
@@ -140,12 +140,12 @@ def _is_match(value: str) -> bool:
 class KeptSettings:
     """What was set of this broker, and what follows from that."""
 
-    def __init__(self, house: House, node_id: int) -> None:
-        self._house = house
+    def __init__(self, context: GatewayContext, node_id: int) -> None:
+        self._context = context
         self._node_id = node_id
-        self._configured: Config = house.loaded.config
+        self._configured: Config = context.loaded.config
         """Without what Kafka's tools changed."""
-        self._texts = house.broker.kafka_settings
+        self._texts = context.broker.kafka_settings
         self._texts.on_change.append(self._apply)
 
     def given(self, key: str) -> dict[str, str]:
@@ -160,7 +160,7 @@ class KeptSettings:
     def apply(self) -> None:
         """Have the broker as it was set, after a start."""
         given = self.given(BROKERS) | self.given(BROKERS + str(self._node_id))
-        config = self._house.loaded.config
+        config = self._context.loaded.config
         changes = {}
         for name, key in OWN.items():
             value = value_of(self._configured, key)
@@ -170,7 +170,7 @@ class KeptSettings:
         if changes:
             log.info("settings are changed as Kafka's tools said: %s", changes)
             try:
-                self._house.reconfigure(changes, lambda _: None)
+                self._context.reconfigure(changes, lambda _: None)
             except ConfigError as error:
                 log.error("settings %s stay as they are: %s", [*changes], error)
 
@@ -186,7 +186,7 @@ class KeptSettings:
             for key, value in sorted(common.items()):
                 shown.append(Shown(key, value, CLUSTER_SOURCE, _kind(key), value))
             return shown
-        for each in shown_broker_configs(self._house.loaded.config):
+        for each in shown_broker_configs(self._context.loaded.config):
             source = _source(each.name, own, common)
             shown.append(
                 each._replace(source=source or BROKER_SOURCE, read_only=each.name not in OWN)
@@ -220,7 +220,7 @@ def _source(name: str, own: Mapping[str, str], common: Mapping[str, str]) -> int
 def _kind(name: str) -> int:
     if name in KEPT:
         return KEPT[name].kind
-    return Kind.BOOL if SETTINGS[OWN[name]].kind is bool else Kind.LONG
+    return ConfigType.BOOL if SETTINGS[OWN[name]].kind is bool else ConfigType.LONG
 
 
 def _ours(name: str, value: str) -> str:
@@ -233,7 +233,7 @@ def alter_broker(
     name: str,
     wanted: Mapping[str, str | None],
     is_trial: bool,
-    told: Fields,
+    result: Fields,
 ) -> None:
     """Change settings of a broker, or ("") of all; None for a default."""
     session.broker.access.check(session.principal, "alter", ("broker", "settings"))
@@ -255,7 +255,7 @@ def alter_broker(
         except ConfigError as error:
             raise InvalidRequestError(f"{key} = {value!r:.80} is not accepted: {error}") from None
         given[key] = value
-    _keep(session, BROKERS + name, wanted, given, is_trial, told)
+    _keep(session, BROKERS + name, wanted, given, is_trial, result)
 
 
 def alter_metrics(
@@ -263,7 +263,7 @@ def alter_metrics(
     name: str,
     wanted: Mapping[str, str | None],
     is_trial: bool,
-    told: Fields,
+    result: Fields,
 ) -> None:
     """Change a subscription of clients' metrics; without settings it is gone."""
     session.broker.access.check(session.principal, "alter", ("broker", "settings"))
@@ -278,7 +278,7 @@ def alter_metrics(
             if not METRICS_CONFIGS[key].check(value):
                 error = InvalidRequestError if value.isdecimal() else ConfigError
                 raise error(f"{key} = {value!r:.80} is not accepted")
-    _keep(session, METRICS + name, wanted, given, is_trial, told)
+    _keep(session, METRICS + name, wanted, given, is_trial, result)
 
 
 def _keep(
@@ -287,7 +287,7 @@ def _keep(
     wanted: Mapping[str, str | None],
     given: Mapping[str, str],
     is_trial: bool,
-    told: Fields,
+    result: Fields,
 ) -> None:
     kept = {
         name: value
@@ -301,4 +301,4 @@ def _keep(
     if session.gateway.cluster.is_alone:
         session.broker.kafka_settings.put(key, text or None)
     else:
-        session.gateway.cluster.proposals.append(Proposal(CONFIG_KEY + key, text, told))
+        session.gateway.cluster.proposals.append(Proposal(CONFIG_KEY + key, text, result))

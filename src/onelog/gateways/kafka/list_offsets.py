@@ -32,15 +32,15 @@ def list_offsets(session: KafkaSession, request: Request) -> Steps:
     times = [each["timestamp"] for topic in fields["topics"] for each in topic["partitions"]]
 
     def listed(are_views: bool) -> Generator[None, None, list[Fields]]:
-        told: list[Fields] = []
+        results: list[Fields] = []
         for topic in fields["topics"]:
             if (topic["name"] in VIEW_TOPICS) == are_views:
                 partitions: list[Fields] = []
-                told.append({"name": topic["name"], "partitions": partitions})
+                results.append({"name": topic["name"], "partitions": partitions})
                 for each in topic["partitions"]:
                     partitions.append(_listed(session, topic["name"], each, is_committed))
                     yield
-        return told
+        return results
 
     # What is a view changes in the loop, and is looked at there.
     views = yield from listed(True)
@@ -61,7 +61,7 @@ def _listed(session: KafkaSession, topic: str, wanted: Fields, is_committed: boo
     if refused is not None:
         return answer | {"error_code": refused}
     try:
-        offset, time_ms = _place(session, topic, partition, wanted["timestamp"], is_committed)
+        offset, time_ms = _queue_id(session, topic, partition, wanted["timestamp"], is_committed)
     except OnelogError as error:
         return answer | {"error_code": error_code(error)}
     epoch = session.gateway.cluster.leader_epoch if offset >= 0 else -1
@@ -70,28 +70,28 @@ def _listed(session: KafkaSession, topic: str, wanted: Fields, is_committed: boo
     return answer | {"offset": offset, "timestamp": time_ms, "leader_epoch": epoch}
 
 
-def _place(
+def _queue_id(
     session: KafkaSession, topic: str, partition: int, time_ms: int, is_committed: bool
 ) -> Dated:
-    broker, who = session.broker, session.principal
+    broker, principal = session.broker, session.principal
     queue_id = queue_of(session, topic, partition)
     broker.require_current()
     if topic in VIEW_TOPICS:
-        return _place_in_view(session, topic, queue_id, time_ms)
+        return _found_in_view(session, topic, queue_id, time_ms)
     if time_ms in (EARLIEST, EARLIEST_LOCAL):
-        return Dated(broker.min_offset(who, topic, queue_id), -1)
+        return Dated(broker.min_offset(principal, topic, queue_id), -1)
     if time_ms == LATEST:
         if is_committed:
-            return Dated(broker.settled(who, topic, queue_id, 0, 0)[0], -1)
-        return Dated(broker.max_offset(who, topic, queue_id), -1)
+            return Dated(broker.settled(principal, topic, queue_id, 0, 0)[0], -1)
+        return Dated(broker.max_offset(principal, topic, queue_id), -1)
     if time_ms == MAX_TIMESTAMP:
-        return broker.latest_message(who, topic, queue_id) or _NOWHERE
+        return broker.latest_message(principal, topic, queue_id) or _NOWHERE
     if time_ms < 0:
         return _NOWHERE
-    return broker.first_message_since(who, topic, queue_id, time_ms) or _NOWHERE
+    return broker.first_message_since(principal, topic, queue_id, time_ms) or _NOWHERE
 
 
-def _place_in_view(session: KafkaSession, topic: str, queue_id: int, time_ms: int) -> Dated:
+def _found_in_view(session: KafkaSession, topic: str, queue_id: int, time_ms: int) -> Dated:
     view = session.gateway.offsets_topic
     begin, end = view.bounds(queue_id) if topic == OFFSETS_TOPIC else (0, 0)
     if time_ms in (EARLIEST, EARLIEST_LOCAL, LATEST):
@@ -109,7 +109,7 @@ def queue_of(session: KafkaSession, topic: str, partition: int) -> int:
 
 def offset_for_leader_epoch(session: KafkaSession, request: Request) -> Fields:
     """OFFSET_FOR_LEADER_EPOCH: where in a partition the part of a master ends."""
-    told = []
+    results = []
     for topic in request.fields["topics"]:
         name = topic["topic"]
         partitions = []
@@ -125,8 +125,8 @@ def offset_for_leader_epoch(session: KafkaSession, request: Request) -> Fields:
             except OnelogError as error:
                 answer["error_code"] = error_code(error)
             partitions.append(answer)
-        told.append({"topic": name, "partitions": partitions})
-    return {"topics": told}
+        results.append({"topic": name, "partitions": partitions})
+    return {"topics": results}
 
 
 def _end_of_epoch(session: KafkaSession, topic: str, partition: int, epoch: int) -> Fields:
@@ -137,11 +137,11 @@ def _end_of_epoch(session: KafkaSession, topic: str, partition: int, epoch: int)
     cluster = session.gateway.cluster
     if not 0 <= epoch <= cluster.leader_epoch:
         return {}
-    known = cluster.standing.epochs() if cluster.is_alone and epoch else ()
+    known = cluster.replica_status.epochs() if cluster.is_alone and epoch else ()
     later = [start for number, start in known if number > epoch]
     if later and topic not in VIEW_TOPICS:
-        broker, who = session.broker, session.principal
-        end = broker.first_offset_behind(who, topic, partition, min(later))
+        broker, principal = session.broker, session.principal
+        end = broker.first_offset_behind(principal, topic, partition, min(later))
         return {
             "leader_epoch": max((number for number, _ in known if number <= epoch), default=epoch),
             "end_offset": end,
@@ -174,8 +174,8 @@ def _coordinator(session: KafkaSession, kind: int, key: str) -> Fields:
         cluster.propose_coordinator(key, {})
     for each in cluster.brokers():
         if each.node_id == node_id:
-            place = {"node_id": node_id, "host": each.host, "port": each.port}
-            return {"error_code": 0, "error_message": None, **place}
+            queue_id = {"node_id": node_id, "host": each.host, "port": each.port}
+            return {"error_code": 0, "error_message": None, **queue_id}
     reason = f"broker {node_id}, which looks after it, is away"
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     return {"error_code": code, "error_message": reason, **nobody}

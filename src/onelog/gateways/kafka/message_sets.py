@@ -25,7 +25,7 @@ from isal.isal_zlib import crc32
 
 from onelog.core.cursors.unpacking import ColdError
 from onelog.errors import UnpackedTooLargeError, WireError
-from onelog.gateways.kafka.batches import BatchError, Placed
+from onelog.gateways.kafka.batches import BatchError, WithOffset
 from onelog.record.compression import Method, unpack
 from onelog.record.forms import kafka
 from onelog.record.forms.kafka import Codec
@@ -94,14 +94,14 @@ def _messages(
             raise BatchError(ErrorCode.CORRUPT_MESSAGE, f"no message of {size} bytes at {at}")
         if crc32(data[at + _CRC_END : end]) != crc:
             raise BatchError(ErrorCode.CORRUPT_MESSAGE, "a message with another CRC than it says")
-        place = at + _HEAD.size
+        cursor = at + _HEAD.size
         time_ms = now_ms
         try:
             if magic == 1:
-                (time_ms,) = _TIME.unpack_from(data, place)
-                place += _TIME.size
-            key, place = _bytes(data, place, end)
-            value, place = _bytes(data, place, end)
+                (time_ms,) = _TIME.unpack_from(data, cursor)
+                cursor += _TIME.size
+            key, cursor = _bytes(data, cursor, end)
+            value, cursor = _bytes(data, cursor, end)
         except struct.error:
             raise BatchError(ErrorCode.CORRUPT_MESSAGE, "a message is cut off") from None
         codec = attributes & kafka.Attribute.CODEC
@@ -139,7 +139,7 @@ def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     return data[at : at + size], at + size
 
 
-def from_messages(messages: Iterable[Placed], magic: int, bytes_max: int) -> bytes:
+def from_messages(messages: Iterable[WithOffset], magic: int, bytes_max: int) -> bytes:
     """Messages as a set of a format: so many bytes, and the first in any case."""
     found: list[bytes] = []
     size = 0

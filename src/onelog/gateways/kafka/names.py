@@ -38,8 +38,8 @@ def check_topic(name: str) -> None:
 
 def topic_id(config: TopicConfig) -> bytes:
     """The id of a topic, 16 bytes."""
-    told = f"{config.name}\0{config.created_ms}".encode()
-    return hashlib.blake2b(told, digest_size=16, person=b"onelog-topic").digest()
+    identity = f"{config.name}\0{config.created_ms}".encode()
+    return hashlib.blake2b(identity, digest_size=16, person=b"onelog-topic").digest()
 
 
 class TopicIds:
@@ -72,16 +72,18 @@ INTERNAL_TOPICS = {
 """Kafka's own, which are views here (see `groups.offsets_topic`)."""
 
 
-def visible_topics(broker: Broker, who: Principal) -> list[TopicConfig]:
+def visible_topics(broker: Broker, principal: Principal) -> list[TopicConfig]:
     """The topics that Kafka's clients are told of, and can change."""
-    _, configs = broker.admin.topics(who)
+    _, configs = broker.admin.topics(principal)
     return [each for each in configs if is_visible(broker, each.name)]
 
 
-def listed_topics(broker: Broker, who: Principal) -> list[TopicConfig]:
+def listed_topics(broker: Broker, principal: Principal) -> list[TopicConfig]:
     """The same, and of Kafka's own that of groups, once there is a group."""
-    found = visible_topics(broker, who)
-    if broker.coordinator.is_used and broker.access.may(who, "describe", ("topic", OFFSETS_TOPIC)):
+    found = visible_topics(broker, principal)
+    if broker.coordinator.is_used and broker.access.may(
+        principal, "describe", ("topic", OFFSETS_TOPIC)
+    ):
         found.append(INTERNAL_TOPICS[OFFSETS_TOPIC])
     return found
 
@@ -93,12 +95,12 @@ def is_visible(broker: Broker, name: str) -> bool:
     )
 
 
-def require_topic(broker: Broker, who: Principal, name: str) -> TopicConfig:
+def require_topic(broker: Broker, principal: Principal, name: str) -> TopicConfig:
     """A topic's settings; those of the broker's own topics are not for Kafka's clients.
 
     `SystemTopicError` for Kafka's own, which are only read.
     """
-    config = broker.find_topic(who, name)
+    config = broker.find_topic(principal, name)
     if name in VIEW_TOPICS:
         raise SystemTopicError(f"topic {name} is Kafka's own: it can only be read")
     if config is None or not is_visible(broker, name):
@@ -106,9 +108,9 @@ def require_topic(broker: Broker, who: Principal, name: str) -> TopicConfig:
     return config
 
 
-def require_readable(broker: Broker, who: Principal, name: str) -> TopicConfig:
+def require_readable(broker: Broker, principal: Principal, name: str) -> TopicConfig:
     """The settings of a topic that may be one of Kafka's own."""
     if name in VIEW_TOPICS:
-        broker.access.check(who, "describe", ("topic", name))
+        broker.access.check(principal, "describe", ("topic", name))
         return INTERNAL_TOPICS[name]
-    return require_topic(broker, who, name)
+    return require_topic(broker, principal, name)

@@ -16,7 +16,7 @@ METADATA_TOPIC = "__cluster_metadata"
 
 def alter_partition_reassignments(session: KafkaSession, request: Request) -> Fields:
     """ALTER_PARTITION_REASSIGNMENTS."""
-    told = [
+    results = [
         {
             "name": topic["name"],
             "partitions": [
@@ -31,7 +31,7 @@ def alter_partition_reassignments(session: KafkaSession, request: Request) -> Fi
     ]
     allowed = request.fields.get("allow_replication_factor_change", True)
     return {
-        "error_code": 0, "error_message": None, "responses": told,
+        "error_code": 0, "error_message": None, "responses": results,
         "allow_replication_factor_change": allowed,
     }  # fmt: skip
 
@@ -105,7 +105,7 @@ def describe_quorum(session: KafkaSession, request: Request) -> Fields:
     unknown: Fields = {
         "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "error_message": None, "leader_id": -1,
     }  # fmt: skip
-    told = [
+    results = [
         {
             "topic_name": topic["topic_name"],
             "partitions": [
@@ -126,7 +126,7 @@ def describe_quorum(session: KafkaSession, request: Request) -> Fields:
         for each in cluster.brokers()
         if each.node_id == node_id
     ]
-    return {"error_code": 0, "error_message": None, "topics": told, "nodes": nodes}
+    return {"error_code": 0, "error_message": None, "topics": results, "nodes": nodes}
 
 
 HANDLERS: dict[ApiKey, Handler] = {

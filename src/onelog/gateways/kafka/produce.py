@@ -107,9 +107,9 @@ def produce(session: KafkaSession, request: Request) -> Steps:
     """PRODUCE."""
     fields = request.fields
     producing = _Producing(session, request)
-    settings = session.gateway.house.loaded.config.kafka
+    settings = session.gateway.context.loaded.config.kafka
     for topic in fields["topic_data"]:
-        told: list[Fields] = []
+        result: list[Fields] = []
         name = topic.get("name")
         known: TopicConfig | None = None
         if name is None:
@@ -120,7 +120,7 @@ def produce(session: KafkaSession, request: Request) -> Steps:
             failure = error
         for each in topic["partition_data"]:
             partition: Fields = {"index": each["index"], "error_code": 0, "base_offset": -1}
-            told.append(partition)
+            result.append(partition)
             producing.left += 1
             try:
                 if fields["acks"] not in (-1, 0, 1):
@@ -141,58 +141,58 @@ def produce(session: KafkaSession, request: Request) -> Steps:
                 producing.done()
             yield
         producing.answer.append(
-            {"name": name, "topic_id": topic.get("topic_id", NO_ID), "partition_responses": told}
+            {"name": name, "topic_id": topic.get("topic_id", NO_ID), "partition_responses": result}
         )
     producing.done()
     return None
 
 
-def _publish(producing: _Producing, topic: TopicConfig, wanted: Fields, told: Fields) -> None:
+def _publish(producing: _Producing, topic: TopicConfig, wanted: Fields, result: Fields) -> None:
     session, request = producing.session, producing.request
     data = wanted["records"]
     queue_id = session.gateway.cluster.queue(topic, wanted["index"])
     if request.version < _BATCH_VERSION:
         now_ms = session.gateway.clock.now_ms()
         if not message_sets.is_little(data):
-            rest = partial(_converted, producing, topic, queue_id, told)
-            session.look_apart(lambda: message_sets.to_batch_apart(data, now_ms), rest)
+            rest = partial(_converted, producing, topic, queue_id, result)
+            session.read_apart(lambda: message_sets.to_batch_apart(data, now_ms), rest)
             return
         data = memoryview(message_sets.to_batch(data, now_ms))
-    _check(producing, topic, queue_id, data, told)
+    _check(producing, topic, queue_id, data, result)
 
 
 def _check(
-    producing: _Producing, topic: TopicConfig, queue_id: int, data: memoryview, told: Fields
+    producing: _Producing, topic: TopicConfig, queue_id: int, data: memoryview, result: Fields
 ) -> None:
     """Append a batch that is as it should be; if that takes a while to see, later."""
-    settings = producing.session.gateway.house.loaded.config.kafka
+    settings = producing.session.gateway.context.loaded.config.kafka
     bytes_max = message_bytes_max(topic, settings)
     batch = batches.checked(data, producing.request.version, bytes_max)
     needs_keys = bool(topic.attributes) and COMPACT in topic.cleanup
     if batches.is_to_look_into(batch, needs_keys):
         keyless = batches.look_into(data, batch)
         if keyless is None:
-            rest = partial(_looked_into, producing, topic, queue_id, data, batch, told)
-            producing.session.look_apart(lambda: batches.look_into_much(data), rest)
+            rest = partial(_looked_into, producing, topic, queue_id, data, batch, result)
+            producing.session.read_apart(lambda: batches.look_into_much(data), rest)
             return
         if needs_keys:
-            _require_keys(keyless, told)
-    _append(producing, topic, queue_id, data, batch, told)
+            _require_keys(keyless, result)
+    _append(producing, topic, queue_id, data, batch, result)
 
 
 def _converted(
     producing: _Producing,
     topic: TopicConfig,
     queue_id: int,
-    told: Fields,
+    result: Fields,
     found: bytes | BatchError | None,
 ) -> None:
     """A worker has made a batch of an old producer's messages."""
 
     def go_on() -> None:
-        _check(producing, topic, queue_id, memoryview(_found(found)), told)
+        _check(producing, topic, queue_id, memoryview(_found(found)), result)
 
-    _go_on(producing, told, go_on)
+    _go_on(producing, result, go_on)
 
 
 def _looked_into(
@@ -201,7 +201,7 @@ def _looked_into(
     queue_id: int,
     data: memoryview,
     batch: Batch,
-    told: Fields,
+    result: Fields,
     found: list[int] | BatchError | None,
 ) -> None:
     """A worker has counted the records of a batch."""
@@ -209,10 +209,10 @@ def _looked_into(
     def go_on() -> None:
         keyless = _found(found)
         if topic.attributes and COMPACT in topic.cleanup:
-            _require_keys(keyless, told)
-        _append(producing, topic, queue_id, data, batch, told)
+            _require_keys(keyless, result)
+        _append(producing, topic, queue_id, data, batch, result)
 
-    _go_on(producing, told, go_on)
+    _go_on(producing, result, go_on)
 
 
 def _found(found: _Found | BatchError | None) -> _Found:
@@ -224,13 +224,13 @@ def _found(found: _Found | BatchError | None) -> _Found:
     return found
 
 
-def _go_on(producing: _Producing, told: Fields, go_on: Callable[[], None]) -> None:
+def _go_on(producing: _Producing, result: Fields, go_on: Callable[[], None]) -> None:
     try:
         go_on()
     except BatchError as error:
-        producing.refuse(told, error.code, str(error))
+        producing.refuse(result, error.code, str(error))
     except OnelogError as error:
-        producing.fail(told, error)
+        producing.fail(result, error)
     else:
         return
     producing.done()
@@ -242,13 +242,13 @@ def _append(
     queue_id: int,
     data: memoryview | bytes,
     batch: Batch,
-    told: Fields,
+    result: Fields,
 ) -> None:
     session, request = producing.session, producing.request
     if topic.attributes.get(TIMESTAMP_TYPE) == APPEND_TIME:
         now_ms = session.gateway.clock.now_ms()
         data = batches.with_append_time(memoryview(data), now_ms)
-        told["log_append_time_ms"] = now_ms
+        result["log_append_time_ms"] = now_ms
     message = NewMessage(
         topic.name, queue_id, data, sys_flag=_KAFKA_FORM, born_ms=batch.max_ms,
         born_host=session.born_host, store_host=session.gateway.store_host,
@@ -260,15 +260,15 @@ def _append(
     session.broker.publish_batch(
         session.principal, message, stamp,
         _stored if request.fields["acks"] == ALL else _STORED_HERE,
-        (producing, topic.name, queue_id, told),
+        (producing, topic.name, queue_id, result),
     )  # fmt: skip
 
 
-def _require_keys(keyless: list[int], told: Fields) -> None:
+def _require_keys(keyless: list[int], result: Fields) -> None:
     """In a topic that is compacted, messages without a key would be lost; `BatchError`."""
     if keyless:
         reason = "a compacted topic takes no message without a key"
-        told["record_errors"] = [
+        result["record_errors"] = [
             {"batch_index": number, "batch_index_error_message": reason}
             for number in keyless[:_ERRORS_TOLD]
         ]
@@ -280,16 +280,16 @@ def _stored(
     appended: Appended | None,
     error: OnelogError | None,
 ) -> None:
-    producing, topic, queue_id, told = token
+    producing, topic, queue_id, result = token
     if isinstance(error, ReplicasMissingError):
-        producing.refuse(told, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, str(error))
+        producing.refuse(result, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, str(error))
     elif error is not None:
-        producing.fail(told, error)
+        producing.fail(result, error)
     else:
         assert appended is not None
         session = producing.session
-        told["base_offset"] = appended.queue_offset
-        told["log_start_offset"] = session.broker.min_offset(session.principal, topic, queue_id)
+        result["base_offset"] = appended.queue_offset
+        result["log_start_offset"] = session.broker.min_offset(session.principal, topic, queue_id)
     producing.done()
 
 

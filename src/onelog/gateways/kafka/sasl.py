@@ -23,7 +23,7 @@ AUTH_BYTES_MAX = 64 << 10
 
 def mechanisms(session: KafkaSession) -> list[str]:
     """What is offered."""
-    tokens = [OAUTHBEARER] if session.gateway.house.loaded.config.security.jwks else []
+    tokens = [OAUTHBEARER] if session.gateway.context.loaded.config.security.jwks else []
     return [PLAIN, *DIGESTS, *tokens]
 
 
@@ -44,7 +44,7 @@ def authenticate(session: KafkaSession, request: Request) -> Fields | None:
     if mechanism is None or len(data) > AUTH_BYTES_MAX:
         return _refused("a handshake has to come before: SASL_HANDSHAKE")
     logins = session.broker.logins
-    place = "kafka", session.connection.remote_address
+    origin = "kafka", session.connection.remote_address
     if mechanism == PLAIN:
         parts = data.split(b"\0")
         if len(parts) != 3:
@@ -53,31 +53,31 @@ def authenticate(session: KafkaSession, request: Request) -> Fields | None:
             name, password = parts[1].decode(), parts[2].decode()
         except UnicodeDecodeError:
             return _refused("user and password are text in UTF-8")
-        logins.log_in(name, password, *place, lambda found: _told(session, request, found))
+        logins.log_in(name, password, *origin, lambda found: _answer_login(session, request, found))
         return None
     if mechanism == OAUTHBEARER:
         token = _bearer(data)
-        logins.log_in_by_token(token, *place, lambda found: _told(session, request, found))
+        logins.log_in_by_token(token, *origin, lambda found: _answer_login(session, request, found))
         return None
     return _scram(session, request, mechanism, data)
 
 
 def _scram(session: KafkaSession, request: Request, mechanism: str, data: bytes) -> Fields | None:
     logins = session.broker.logins
-    place = "kafka", session.connection.remote_address
+    origin = "kafka", session.connection.remote_address
     exchange = session.scram
     try:
         if not isinstance(exchange, ScramExchange):
-            exchange = session.scram = logins.scram(mechanism, *place)
+            exchange = session.scram = logins.scram(mechanism, *origin)
             return {"error_code": 0, "error_message": None, "auth_bytes": exchange.first(data)}
         session.scram = None
-        answer, who = exchange.final(data)
+        answer, principal = exchange.final(data)
     except NotAuthenticatedError:
         name = exchange.name if isinstance(exchange, ScramExchange) else ""
         session.scram = None
-        logins.fail(name, *place, lambda found: _told(session, request, found))
+        logins.fail(name, *origin, lambda found: _answer_login(session, request, found))
         return None
-    session.log_in(who)
+    session.log_in(principal)
     return {"error_code": 0, "error_message": None, "auth_bytes": answer}
 
 
@@ -89,7 +89,7 @@ def _bearer(data: bytes) -> str:
     return ""
 
 
-def _told(session: KafkaSession, request: Request, found: Principal | OnelogError) -> None:
+def _answer_login(session: KafkaSession, request: Request, found: Principal | OnelogError) -> None:
     if isinstance(found, Principal):
         session.log_in(found)
         session.answer(request, {"error_code": 0, "error_message": None, "auth_bytes": b""})

@@ -151,27 +151,27 @@ def _outcome(error: OnelogError | None) -> Fields:
 
 def create_acls(session: KafkaSession, request: Request) -> Fields:
     """CREATE_ACLS: an answer for each."""
-    users, who = session.broker.users, session.principal
+    users, principal = session.broker.users, session.principal
     creations = request.fields["creations"]
     if users.needs_admin:
         return {"results": [_REFUSED for _ in creations]}
-    told = []
+    results = []
     for each in creations:
         try:
             session.require_administrator()
             name, rule = _rule(each)
             try:
-                rules = users.rules(who, name)
+                rules = users.rules(principal, name)
             except UserNotFoundError:
-                users.create_user(who, name, Proofs())
+                users.create_user(principal, name, Proofs())
                 rules = ()
             if rule not in rules:
-                users.set_rules(who, name, (*rules, rule))
+                users.set_rules(principal, name, (*rules, rule))
         except OnelogError as error:
-            told.append(_outcome(error))
+            results.append(_outcome(error))
         else:
-            told.append(_outcome(None))
-    return {"results": told}
+            results.append(_outcome(None))
+    return {"results": results}
 
 
 def delete_acls(session: KafkaSession, request: Request) -> Fields:
@@ -180,14 +180,14 @@ def delete_acls(session: KafkaSession, request: Request) -> Fields:
     filters = request.fields["filters"]
     if users.needs_admin:
         return {"filter_results": [_REFUSED for _ in filters]}
-    told = []
+    results = []
     for each in filters:
         try:
             session.require_administrator()
             matching = [acl for user in users.all_users(session.principal)
                         for acl in _deleted(session, user, each)]  # fmt: skip
         except OnelogError as error:
-            told.append({**_outcome(error), "matching_acls": []})
+            results.append({**_outcome(error), "matching_acls": []})
             continue
         gone = [
             {
@@ -196,8 +196,8 @@ def delete_acls(session: KafkaSession, request: Request) -> Fields:
             }
             for acl in matching
         ]  # fmt: skip
-        told.append({**_outcome(None), "matching_acls": gone})
-    return {"filter_results": told}
+        results.append({**_outcome(None), "matching_acls": gone})
+    return {"filter_results": results}
 
 
 def _deleted(session: KafkaSession, user: User, wanted: Fields) -> list[Acl]:
@@ -231,10 +231,10 @@ class _ScramError(Exception):
 def describe_user_scram_credentials(session: KafkaSession, request: Request) -> Fields:
     """DESCRIBE_USER_SCRAM_CREDENTIALS."""
     users = session.broker.users
-    asked = [each["name"] for each in request.fields["users"] or ()]
+    names = [each["name"] for each in request.fields["users"] or ()]
     known = {user.name: user for user in users.all_users(session.principal)}
-    told = []
-    for name in dict.fromkeys(asked) or [each.name for each in known.values() if each.proofs.scram]:
+    results = []
+    for name in dict.fromkeys(names) or [each.name for each in known.values() if each.proofs.scram]:
         user = known.get(name)
         infos = [
             {"mechanism": number, "iterations": user.proofs.scram[each].iterations}
@@ -242,15 +242,15 @@ def describe_user_scram_credentials(session: KafkaSession, request: Request) -> 
             if user is not None and each in user.proofs.scram
         ]
         code, text = 0, None
-        if asked.count(name) > 1:
+        if names.count(name) > 1:
             code, text = ErrorCode.DUPLICATE_RESOURCE, f"user {name!r} is asked about twice"
         elif not infos:
             code, text = ErrorCode.RESOURCE_NOT_FOUND, f"there is no password of user {name!r}"
         infos = [] if code else infos
-        told.append(
+        results.append(
             {"user": name, "error_code": code, "error_message": text, "credential_infos": infos}
         )
-    return {"error_code": 0, "error_message": None, "results": told}
+    return {"error_code": 0, "error_message": None, "results": results}
 
 
 def alter_user_scram_credentials(session: KafkaSession, request: Request) -> Fields:
@@ -261,7 +261,7 @@ def alter_user_scram_credentials(session: KafkaSession, request: Request) -> Fie
     """
     fields = request.fields
     changes = [*fields["deletions"], *fields["upsertions"]]
-    told = []
+    results = []
     for name in dict.fromkeys(each["name"] for each in changes):
         answer: Fields = {"user": name, "error_code": 0, "error_message": None}
         try:
@@ -271,13 +271,13 @@ def alter_user_scram_credentials(session: KafkaSession, request: Request) -> Fie
             answer |= {"error_code": error.code, "error_message": str(error)}
         except OnelogError as error:
             answer |= _outcome(error)
-        told.append(answer)
-    return {"results": told}
+        results.append(answer)
+    return {"results": results}
 
 
 def _alter_scram(session: KafkaSession, name: str, changes: Sequence[Fields]) -> None:
-    users, who = session.broker.users, session.principal
-    users.check(who, "alter", ("broker", "users"))
+    users, principal = session.broker.users, session.principal
+    users.check(principal, "alter", ("broker", "users"))
     roles = (ADMIN_ROLE,) if users.needs_admin else ()
     if roles and not session.is_local:
         raise NotPermittedError("the first user is made on the broker's own machine")
@@ -294,13 +294,13 @@ def _alter_scram(session: KafkaSession, name: str, changes: Sequence[Fields]) ->
             salted, salt = bytes(each["salted_password"]), bytes(each["salt"])
             scram[mechanism] = scram_keys(mechanism, salted, salt, each["iterations"])
     if user is None:
-        users.create_user(who, name, Proofs(scram=scram), roles)
+        users.create_user(principal, name, Proofs(scram=scram), roles)
         return
     proofs = replace(user.proofs, scram=scram)
     if not scram and not proofs.scrypt and not user.rules:
-        users.delete_user(who, name)  # Kafka's users are their credentials.
+        users.delete_user(principal, name)  # Kafka's users are their credentials.
     else:
-        users.change_user(who, name, proofs=proofs)
+        users.change_user(principal, name, proofs=proofs)
 
 
 def _check_scram(name: str, changes: Sequence[Fields]) -> None:

@@ -23,10 +23,10 @@ from onelog.errors import (
     OnelogError,
     WireError,
 )
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.kafka.cluster.agreement import Agreement
 from onelog.gateways.kafka.cluster.spread import Spread
-from onelog.gateways.kafka.cluster.view import Cluster, Node
+from onelog.gateways.kafka.cluster.view import Cluster, KafkaNode
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch_sessions import FetchSessions
 from onelog.gateways.kafka.groups.offsets_topic import OffsetsTopic
@@ -38,8 +38,8 @@ from onelog.net.connection import Connection, FramedSession, is_here
 from onelog.wire.kafka import schema
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.frame import (
-    FrameReader,
     Header,
+    KafkaFrameReader,
     encode_answer,
     encode_long_answer,
     read_fields,
@@ -94,68 +94,73 @@ class Gateway:
     """What all sessions of one broker share."""
 
     def __init__(
-        self, house: House, handlers: "dict[ApiKey, Handler]", versions: dict[ApiKey, range]
+        self,
+        context: GatewayContext,
+        handlers: "dict[ApiKey, Handler]",
+        versions: dict[ApiKey, range],
     ) -> None:
-        self.house = house
-        self.broker = house.broker
-        self.clock = house.clock
-        self.store_host = house.store_host
+        self.context = context
+        self.broker = context.broker
+        self.clock = context.clock
+        self.store_host = context.store_host
         self.handlers: dict[int, Handler] = {int(key): each for key, each in handlers.items()}
         self.versions: dict[int, range] = {int(key): each for key, each in versions.items()}
         """What is served of each API; what is advertised, a client may use."""
-        self.ids = TopicIds(house.broker)
+        self.ids = TopicIds(context.broker)
         # Clients do not take a new address for a number that they know: each master has its own.
-        config = house.loaded.config.broker
-        node_id = house.loaded.config.kafka.node_id
+        config = context.loaded.config.broker
+        node_id = context.loaded.config.kafka.node_id
         self.cluster = Cluster(
-            node_id, self._here, config.broker_id, self._successors, house.standing
+            node_id, self._here, config.broker_id, self._successors, context.replica_status
         )
         self.agreement: Agreement | None = None
         """With the other brokers; None if there are no others."""
         self.spread: Spread | None = None
         if not self.cluster.is_alone:
-            self.agreement = Agreement(house, self.cluster, self._here())
-            self.spread = Spread(self.agreement, house.broker)
+            self.agreement = Agreement(context, self.cluster, self._here())
+            self.spread = Spread(self.agreement, context.broker)
         self.offsets_topic = OffsetsTopic(self.broker, self.cluster, self.clock)
-        self.kept_settings = KeptSettings(house, self.cluster.node_id)
-        self.fetch_sessions = FetchSessions(house.random)
+        self.kept_settings = KeptSettings(context, self.cluster.node_id)
+        self.fetch_sessions = FetchSessions(context.random)
         self.share_sessions = ShareSessions(self._member_gone)
 
     def _member_gone(self, group: str, member: str) -> None:
         """A member of a share group was cut off: others may have what it has."""
         self.broker.sharing.release(SELF, group, member)
 
-    def _here(self) -> Node:
+    def _here(self) -> KafkaNode:
         """This broker, as clients are told of it."""
         config = self.broker.config
-        port = self.house.loaded.config.kafka.port
-        return Node(self.cluster.node_id, config.name, config.client_host, port)
+        port = self.context.loaded.config.kafka.port
+        return KafkaNode(self.cluster.node_id, config.name, config.client_host, port)
 
-    def _successors(self) -> list[Node]:
+    def _successors(self) -> list[KafkaNode]:
         """The other nodes of a replica set: clients that know them find the next master."""
         found = []
-        for number, address in sorted(self.house.standing.kafka_nodes().items()):
+        for number, address in sorted(self.context.replica_status.kafka_nodes().items()):
             host, _, port = address.rpartition(":")
             if number != self.cluster.node_id:
-                found.append(Node(number, self.broker.config.name, host.strip("[]"), int(port)))
+                found.append(
+                    KafkaNode(number, self.broker.config.name, host.strip("[]"), int(port))
+                )
         return found
 
 
 class KafkaSession(FramedSession):
     """One client. It is also the channel that the core knows it by."""
 
-    _reader: FrameReader
+    _reader: KafkaFrameReader
 
     def __init__(self, connection: Connection, gateway: Gateway) -> None:
         super().__init__(connection)
-        self._reader = FrameReader(gateway.broker.config.frame_bytes_max)
+        self._reader = KafkaFrameReader(gateway.broker.config.frame_bytes_max)
         self.gateway = gateway
         self.broker = gateway.broker
         host, port = connection.remote
         self.host = host
-        place = "kafka", connection.remote_address
-        certified = self.broker.logins.certified(connection.certificate, *place)
-        self.log_in(certified or Principal("", *place))
+        origin = "kafka", connection.remote_address
+        certified = self.broker.logins.certified(connection.certificate, *origin)
+        self.log_in(certified or Principal("", *origin))
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
         self.sasl: str | None = None
         """The mechanism by which the client logs in."""
@@ -164,29 +169,29 @@ class KafkaSession(FramedSession):
         self._pending: deque[Request] = deque()
         self.fetched = 0
         """Where the next fetch goes on, of more partitions than are looked at in one."""
-        self._looks_apart = 0
+        self._reads_apart = 0
         """How many batches of the last request workers look into; those behind it wait."""
         self.is_local = is_here(connection.remote[0], connection.local[0])
 
-    def log_in(self, who: Principal) -> None:
+    def log_in(self, principal: Principal) -> None:
         """The client has proved who it is."""
-        self.principal = who
-        self.connection.user = who.name
+        self.principal = principal
+        self.connection.user = principal.name
 
     def operations(self, kind: Kind, name: str, most: int) -> int:
         """Which of Kafka's operations they may, of those that such a thing has; a bit for each."""
-        access, who = self.broker.access, self.principal
+        access, principal = self.broker.access, self.principal
         if access.is_open:
             return most
         return sum(
             1 << number
             for number, action in _OPERATIONS.items()
-            if most >> number & 1 and access.may(who, action, (kind, name))
+            if most >> number & 1 and access.may(principal, action, (kind, name))
         )
 
     def require_administrator(self) -> None:
         """`NotPermittedError` if what deletes or reconfigures is not for this peer."""
-        loaded = self.gateway.house.loaded.config
+        loaded = self.gateway.context.loaded.config
         if self.principal.name:
             return  # Users have permissions for that.
         if not self.is_local and not loaded.security.remote_admin:
@@ -244,7 +249,7 @@ class KafkaSession(FramedSession):
     def _is_full(self) -> bool:
         """Whether further requests stay unread for now."""
         is_behind = len(self._pending) >= PENDING_MAX or self.connection.congested
-        return is_behind or self._looks_apart > 0
+        return is_behind or self._reads_apart > 0
 
     def _handle(self, frame: memoryview) -> None:
         header = read_header(frame)
@@ -358,26 +363,26 @@ class KafkaSession(FramedSession):
         assert self.gateway.agreement is not None
         self.gateway.agreement.spawn(run())
 
-    def look_apart(self, look: Callable[[], _Found], then: Callable[[_Found | None], None]) -> None:
+    def read_apart(self, look: Callable[[], _Found], then: Callable[[_Found | None], None]) -> None:
         """Have a worker look into a part of a request; those behind the request wait for that."""
 
-        def told(found: _Found | None) -> None:
-            self._looks_apart -= 1
+        def on_found(found: _Found | None) -> None:
+            self._reads_apart -= 1
             if self.connection.closing:
                 return
             self.connection.guard(then, found)
-            if not self._looks_apart:
+            if not self._reads_apart:
                 self.connection.hold(False)
                 self.connection.wait_for_turn()
 
-        self._looks_apart += 1
+        self._reads_apart += 1
         self.connection.hold()
-        self.broker.in_line(look, told)
+        self.broker.in_line(look, on_found)
 
     def look_up(self, request: Request, find: Callable[[], Fields]) -> None:
         """Answer with what `find` finds in a worker."""
 
-        def told(found: Callable[[], Fields]) -> None:
+        def on_found(found: Callable[[], Fields]) -> None:
             try:
                 self.answer(request, found())
             except OnelogError as error:
@@ -386,7 +391,7 @@ class KafkaSession(FramedSession):
                 log.exception("request %d of %s failed", request.key, self.connection)
                 self.connection.abort()
 
-        self.gateway.house.look_up(find, told)
+        self.gateway.context.look_up(find, on_found)
 
 
 Handler = Callable[[KafkaSession, Request], Fields | Steps | None]

@@ -11,7 +11,7 @@ from onelog.gateways.kafka.configs import (
     CLUSTER_SOURCE,
     DEFAULT_SOURCE,
     TOPIC_CONFIGS,
-    Kind,
+    ConfigType,
     Shown,
     attribute,
     check_configs,
@@ -41,7 +41,7 @@ Changes = Callable[[Mapping[str, str], Fields], dict[str, str | None]]
 
 def describe_configs(session: KafkaSession, request: Request) -> Fields:
     """DESCRIBE_CONFIGS."""
-    told = []
+    results = []
     for resource in request.fields["resources"]:
         answer: Fields = {
             "error_code": 0, "error_message": None, "resource_type": resource["resource_type"],
@@ -50,19 +50,19 @@ def describe_configs(session: KafkaSession, request: Request) -> Fields:
         try:
             wanted = resource["configuration_keys"]
             answer["configs"] = [
-                _told(each, request.fields)
+                _described(each, request.fields)
                 for each in _shown(session, resource)
                 if wanted is None or each.name in wanted
             ]
         except OnelogError as error:
             answer |= {"error_code": error_code(error), "error_message": str(error)}
-        told.append(answer)
-    return {"results": told}
+        results.append(answer)
+    return {"results": results}
 
 
 def _shown(session: KafkaSession, resource: Fields) -> list[Shown]:
     kind, name = resource["resource_type"], resource["resource_name"]
-    loaded = session.gateway.house.loaded.config
+    loaded = session.gateway.context.loaded.config
     if kind == TOPIC:
         return shown_configs(require_readable(session.broker, session.principal, name), loaded)
     if kind == BROKER:
@@ -80,19 +80,19 @@ def _shown(session: KafkaSession, resource: Fields) -> list[Shown]:
     raise InvalidRequestError(f"settings of kind {kind} are unknown here")
 
 
-def _told(shown: Shown, fields: Fields) -> Fields:
-    told: Fields = {
+def _described(shown: Shown, fields: Fields) -> Fields:
+    results: Fields = {
         "name": shown.name, "value": shown.value, "read_only": shown.read_only,
         "config_source": shown.source, "is_sensitive": False, "config_type": shown.kind,
         "documentation": None,
     }  # fmt: skip
     if fields.get("include_synonyms"):
-        told["synonyms"] = [{"name": shown.name, "value": shown.value, "source": shown.source}]
+        results["synonyms"] = [{"name": shown.name, "value": shown.value, "source": shown.source}]
         if shown.source not in (DEFAULT_SOURCE, BROKER_SOURCE, CLUSTER_SOURCE):
-            told["synonyms"].append(
+            results["synonyms"].append(
                 {"name": shown.name, "value": shown.default, "source": DEFAULT_SOURCE}
             )
-    return told
+    return results
 
 
 def alter_configs(session: KafkaSession, request: Request) -> Fields:
@@ -140,7 +140,7 @@ def _changes(given: Mapping[str, str], resource: Fields) -> dict[str, str | None
 def _list_default(name: str) -> str | None:
     """The default of a setting that is a list of words; None for others."""
     setting = TOPIC_CONFIGS.get(name) or KEPT.get(name)
-    return setting.default if setting is not None and setting.kind == Kind.LIST else None
+    return setting.default if setting is not None and setting.kind == ConfigType.LIST else None
 
 
 def _given(name: str, value: str | None) -> str:
@@ -150,7 +150,7 @@ def _given(name: str, value: str | None) -> str:
 
 
 def _altered(session: KafkaSession, request: Request, changes: Changes) -> Fields:
-    told = []
+    results = []
     resources = request.fields["resources"]
     counts = Counter((each["resource_type"], each["resource_name"]) for each in resources)
     for resource in resources:
@@ -180,8 +180,8 @@ def _altered(session: KafkaSession, request: Request, changes: Changes) -> Field
                 raise InvalidRequestError(f"settings of kind {kind} cannot be changed here")
         except OnelogError as error:
             answer |= {"error_code": error_code(error), "error_message": str(error)}
-        told.append(answer)
-    return {"responses": told}
+        results.append(answer)
+    return {"responses": results}
 
 
 def _alter(
@@ -189,7 +189,7 @@ def _alter(
     topic: TopicConfig,
     wanted: Mapping[str, str | None],
     is_trial: bool,
-    told: Fields,
+    results: Fields,
 ) -> None:
     given = check_configs({name: value for name, value in wanted.items() if value is not None})
     for name in wanted:
@@ -203,7 +203,7 @@ def _alter(
         session.broker.admin.create_topic(session.principal, altered)
     elif not is_trial:
         placement = replace(cluster.placed[topic.name].placement, attributes=kept | given)
-        cluster.propose(topic.name, placement, told)
+        cluster.propose(topic.name, placement, results)
 
 
 def list_config_resources(session: KafkaSession, request: Request) -> Fields:
@@ -229,8 +229,8 @@ def list_config_resources(session: KafkaSession, request: Request) -> Fields:
             {"resource_name": str(each.node_id), "resource_type": BROKER}
             for each in session.gateway.cluster.brokers()
         ]
-    may, who = session.broker.access.may, session.principal
-    if CLIENT_METRICS in kinds and may(who, "describe", ("broker", "names")):
+    may, principal = session.broker.access.may, session.principal
+    if CLIENT_METRICS in kinds and may(principal, "describe", ("broker", "names")):
         found += [
             {"resource_name": each, "resource_type": CLIENT_METRICS}
             for each in session.gateway.kept_settings.metrics()

@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 
-from onelog.core.cursors.forms import place_in
+from onelog.core.cursors.forms import offset_in
 from onelog.core.cursors.unpacking import ColdError
 from onelog.core.leases.leases import LeasedPart
 from onelog.core.leases.lending import Leased
 from onelog.core.leases.queue import Outcome
-from onelog.core.leases.sharing import Taking, Terms
+from onelog.core.leases.sharing import ShareLimits, Taking
 from onelog.errors import InvalidRequestError, OnelogError
 from onelog.gateways.kafka import batches
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch import FETCH_BYTES_MAX
-from onelog.gateways.kafka.groups.group_settings import terms_of
+from onelog.gateways.kafka.groups.group_settings import limits_of
 from onelog.gateways.kafka.names import require_topic
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request, leader_of
-from onelog.gateways.kafka.share_sessions import FINAL, NEW, Place, ShareSession
+from onelog.gateways.kafka.share_sessions import FINAL, NEW, PartitionKey, ShareSession
 from onelog.record.decode import decode_message
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
@@ -45,18 +45,18 @@ _NO_LEADER = {"leader_id": -1, "leader_epoch": -1}
 
 
 @dataclass(slots=True)
-class _Asked:
+class _ShareFetchRequest:
     """One request on its way."""
 
     session: KafkaSession
     request: Request
     group: str
     member: str
-    terms: Terms
-    acknowledged: dict[Place, ErrorCode] = field(default_factory=dict)
+    share_limits: ShareLimits
+    acknowledged: dict[PartitionKey, ErrorCode] = field(default_factory=dict)
     """What came of what the request says of messages."""
-    refused: dict[Place, ErrorCode] = field(default_factory=dict)
-    places: dict[tuple[str, int], Place] = field(default_factory=dict)
+    refused: dict[PartitionKey, ErrorCode] = field(default_factory=dict)
+    partition_keys: dict[tuple[str, int], PartitionKey] = field(default_factory=dict)
     """The partitions of queues that are looked into."""
     converted: dict[tuple[str, int], list[list[bytes | memoryview]]] = field(default_factory=dict)
     """Of parts that have to be unpacked the batches of their first records."""
@@ -68,29 +68,29 @@ def share_fetch(session: KafkaSession, request: Request) -> Fields | None:
     found = _begun(session, request)
     if isinstance(found, ErrorCode):
         return {"error_code": found}
-    asked, share_session = found
+    pending, share_session = found
     for topic in fields["topics"]:
         for each in topic["partitions"]:
             share_session.partitions[topic["topic_id"], each["partition_index"]] = None
     for topic in fields["forgotten_topics_data"]:
         for partition in topic["partitions"]:
             share_session.partitions.pop((topic["topic_id"], partition), None)
-    _settle(asked)
+    _settle(pending)
     if fields["share_session_epoch"] == FINAL:
-        session.broker.sharing.release(session.principal, asked.group, asked.member)
+        session.broker.sharing.release(session.principal, pending.group, pending.member)
     elif not fields.get("is_renew_ack") and fields["max_records"] > 0:
-        _aim(asked, share_session)
-    if not asked.places:
-        _answer_when_safe(asked, ())
+        _aim(pending, share_session)
+    if not pending.partition_keys:
+        _answer_when_safe(pending, ())
         return None
     taking = Taking(
-        asked.group, asked.member, list(asked.places),
+        pending.group, pending.member, list(pending.partition_keys),
         min(fields["max_records"], RECORDS_MAX), max(1, min(fields["max_bytes"], FETCH_BYTES_MAX)),
         not fields.get("share_acquire_mode"),
     )  # fmt: skip
-    wait_ms = 0 if asked.refused else fields["max_wait_ms"]
+    wait_ms = 0 if pending.refused else fields["max_wait_ms"]
     session.broker.sharing.take(
-        session.principal, taking, asked.terms, wait_ms, _taken, session, asked
+        session.principal, taking, pending.share_limits, wait_ms, _taken, session, pending
     )
     return None
 
@@ -102,20 +102,25 @@ def share_acknowledge(session: KafkaSession, request: Request) -> Fields | None:
     found = _begun(session, request)
     if isinstance(found, ErrorCode):
         return {"error_code": found}
-    asked, _ = found
-    _settle(asked)
+    pending, _ = found
+    _settle(pending)
     if request.fields["share_session_epoch"] == FINAL:
-        session.broker.sharing.release(session.principal, asked.group, asked.member)
+        session.broker.sharing.release(session.principal, pending.group, pending.member)
 
     def safe(error: OnelogError | None) -> None:
-        told = {place: {"error_code": code} for place, code in _settled(asked, error).items()}
-        session.answer(request, _answer(asked, told))
+        results = {
+            partition_key: {"error_code": code}
+            for partition_key, code in _settled(pending, error).items()
+        }
+        session.answer(request, _answer(pending, results))
 
     session.broker.sharing.when_safe(safe)
     return None
 
 
-def _begun(session: KafkaSession, request: Request) -> tuple[_Asked, ShareSession] | ErrorCode:
+def _begun(
+    session: KafkaSession, request: Request
+) -> tuple[_ShareFetchRequest, ShareSession] | ErrorCode:
     """Whose request it is, and the session that it is of; or what is wrong with it."""
     fields = request.fields
     group, member = fields["group_id"] or "", fields["member_id"] or ""
@@ -128,35 +133,35 @@ def _begun(session: KafkaSession, request: Request) -> tuple[_Asked, ShareSessio
     found = session.gateway.share_sessions.of((group, member), epoch, session)
     if isinstance(found, ErrorCode):
         return found
-    config = session.gateway.house.loaded.config.kafka
-    terms = terms_of(session.broker.find_group(session.principal, group), config)
-    return _Asked(session, request, group, member, terms), found
+    config = session.gateway.context.loaded.config.kafka
+    share_limits = limits_of(session.broker.find_group(session.principal, group), config)
+    return _ShareFetchRequest(session, request, group, member, share_limits), found
 
 
 # -- what became of messages -------------------------------------------------------------------
 
 
-def _settle(asked: _Asked) -> None:
+def _settle(pending: _ShareFetchRequest) -> None:
     """Take over what a request says of messages."""
-    session, fields = asked.session, asked.request.fields
+    session, fields = pending.session, pending.request.fields
     for topic in fields["topics"]:
         for each in topic["partitions"]:
             if not each["acknowledgement_batches"]:
                 continue
-            place = topic["topic_id"], each["partition_index"]
-            queue = _queue(session, place)
+            partition_key = topic["topic_id"], each["partition_index"]
+            queue = _queue(session, partition_key)
             if isinstance(queue, ErrorCode):
-                asked.acknowledged[place] = queue
+                pending.acknowledged[partition_key] = queue
                 continue
             try:
                 outcomes = _outcomes(each["acknowledgement_batches"], fields.get("is_renew_ack"))
                 session.broker.sharing.settle(
-                    session.principal, asked.group, asked.member, queue, outcomes,
-                    asked.terms,
+                    session.principal, pending.group, pending.member, queue, outcomes,
+                    pending.share_limits,
                 )  # fmt: skip
-                asked.acknowledged[place] = ErrorCode.NONE
+                pending.acknowledged[partition_key] = ErrorCode.NONE
             except OnelogError as error:
-                asked.acknowledged[place] = error_code(error)
+                pending.acknowledged[partition_key] = error_code(error)
 
 
 def _outcomes(given: Sequence[Fields], is_renewed: bool | None) -> list[tuple[range, Outcome]]:
@@ -177,108 +182,120 @@ def _outcomes(given: Sequence[Fields], is_renewed: bool | None) -> list[tuple[ra
     return found
 
 
-def _settled(asked: _Asked, error: OnelogError | None) -> dict[Place, ErrorCode]:
+def _settled(
+    pending: _ShareFetchRequest, error: OnelogError | None
+) -> dict[PartitionKey, ErrorCode]:
     """What is told of what was said; `error` if it could not be recorded."""
     if error is None:
-        return asked.acknowledged
-    return dict.fromkeys(asked.acknowledged, error_code(error))
+        return pending.acknowledged
+    return dict.fromkeys(pending.acknowledged, error_code(error))
 
 
 # -- messages ----------------------------------------------------------------------------------
 
 
-def _queue(session: KafkaSession, place: Place) -> tuple[str, int] | ErrorCode:
+def _queue(session: KafkaSession, partition_key: PartitionKey) -> tuple[str, int] | ErrorCode:
     """The queue of a partition; or why there is none."""
-    name = session.gateway.ids.name_of(place[0])
+    name = session.gateway.ids.name_of(partition_key[0])
     if name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     try:
         topic = require_topic(session.broker, session.principal, name)
-        return name, session.gateway.cluster.queue(topic, place[1])
+        return name, session.gateway.cluster.queue(topic, partition_key[1])
     except OnelogError as error:
         return error_code(error)
 
 
-def _aim(asked: _Asked, share_session: ShareSession) -> None:
+def _aim(pending: _ShareFetchRequest, share_session: ShareSession) -> None:
     """Find the queues of the session's partitions."""
-    for place in share_session.in_turn():
-        queue = _queue(asked.session, place)
+    for partition_key in share_session.in_turn():
+        queue = _queue(pending.session, partition_key)
         if isinstance(queue, ErrorCode):
-            asked.refused[place] = queue
+            pending.refused[partition_key] = queue
         else:
-            asked.places[queue] = place
+            pending.partition_keys[queue] = partition_key
 
 
-def _taken(asked: _Asked, leased: Leased | OnelogError) -> None:
+def _taken(pending: _ShareFetchRequest, leased: Leased | OnelogError) -> None:
     if isinstance(leased, OnelogError):
-        asked.session.refuse(asked.request, leased)
+        pending.session.refuse(pending.request, leased)
     else:
-        _answer_when_safe(asked, leased.parts)
+        _answer_when_safe(pending, leased.parts)
 
 
-def _answer_when_safe(asked: _Asked, parts: Sequence[LeasedPart]) -> None:
+def _answer_when_safe(pending: _ShareFetchRequest, parts: Sequence[LeasedPart]) -> None:
     """Answer; if the request said something of messages, when that is safe."""
 
     def safe(error: OnelogError | None) -> None:
-        told: dict[Place, Fields] = {
-            place: {"acknowledge_error_code": code}
-            for place, code in _settled(asked, error).items()
+        results: dict[PartitionKey, Fields] = {
+            partition_key: {"acknowledge_error_code": code}
+            for partition_key, code in _settled(pending, error).items()
         }
-        for place, code in asked.refused.items():
-            told.setdefault(place, {})["error_code"] = code
-        _tell(asked, list(parts), told)
+        for partition_key, code in pending.refused.items():
+            results.setdefault(partition_key, {})["error_code"] = code
+        _tell(pending, list(parts), results)
 
-    if asked.acknowledged:
-        asked.session.broker.sharing.when_safe(safe)
+    if pending.acknowledged:
+        pending.session.broker.sharing.when_safe(safe)
     else:
         safe(None)
 
 
-def _tell(asked: _Asked, parts: list[LeasedPart], told: dict[Place, Fields]) -> None:
+def _tell(
+    pending: _ShareFetchRequest, parts: list[LeasedPart], results: dict[PartitionKey, Fields]
+) -> None:
     """Answer, with the records of these parts; when they are unpacked, where they have to be."""
     while parts:
         part = parts[0]
         try:
-            records = _records(asked, part)
+            records = _records(pending, part)
         except ColdError as cold:
-            asked.session.broker.prepare(cold, partial(_tell, asked, parts, told))
+            pending.session.broker.prepare(cold, partial(_tell, pending, parts, results))
             return
-        place = asked.places[part.topic, part.queue_id]
+        partition_key = pending.partition_keys[part.topic, part.queue_id]
         part = records[1]
         acquired = {"acquired_records": list(_acquired(part.offsets, part.times))}
-        told.setdefault(place, {}).update({"records": records[0], **acquired})
+        results.setdefault(partition_key, {}).update({"records": records[0], **acquired})
         del parts[0]
-    asked.session.answer(asked.request, _answer(asked, told))
+    pending.session.answer(pending.request, _answer(pending, results))
 
 
-def _records(asked: _Asked, part: LeasedPart) -> tuple[list[bytes | memoryview], LeasedPart]:
+def _records(
+    pending: _ShareFetchRequest, part: LeasedPart
+) -> tuple[list[bytes | memoryview], LeasedPart]:
     """The batches of a part, and the part: all that was handed out has to be there."""
-    place = part.topic, part.queue_id
-    done = asked.converted.setdefault(place, [])
+    partition_key = part.topic, part.queue_id
+    done = pending.converted.setdefault(partition_key, [])
     # One after the other, since to unpack the next may take the place of the last.
     records = [record for record, _ in batches.records_of(part.records)]
-    broker, budget = asked.session.broker, batches.Budget(1 << 30, 1 << 40, True)
+    broker, budget = pending.session.broker, batches.Budget(1 << 30, 1 << 40, True)
     try:
         if not done:
-            return batches.pieces_of(*place, 0, records, broker.messages_in, budget)[0], part
+            return batches.pieces_of(*partition_key, 0, records, broker.messages_in, budget)[
+                0
+            ], part
     except ColdError:
         pass
     for record in records[len(done) :]:
         if sum(map(len, chain.from_iterable(done))) > _CONVERTED_BYTES_MAX:
-            part = _without_rest(asked, part, place_in(*place, decode_message(record)))
+            part = _without_rest(pending, part, offset_in(*partition_key, decode_message(record)))
             break
-        done.append(batches.pieces_of(*place, 0, [record], broker.messages_in, budget)[0])
-    return [*chain.from_iterable(asked.converted.pop(place))], part
+        done.append(batches.pieces_of(*partition_key, 0, [record], broker.messages_in, budget)[0])
+    return [*chain.from_iterable(pending.converted.pop(partition_key))], part
 
 
-def _without_rest(asked: _Asked, part: LeasedPart, end: int) -> LeasedPart:
+def _without_rest(pending: _ShareFetchRequest, part: LeasedPart, end: int) -> LeasedPart:
     """A part up to an offset; what follows others may have."""
     count = sum(offset < end for offset in part.offsets)
-    untold = [(range(offset, offset + 1), Outcome.UNTOLD) for offset in part.offsets[count:]]
-    asked.session.broker.sharing.settle(
-        asked.session.principal, asked.group, asked.member, (part.topic, part.queue_id), untold,
-        asked.terms,
-    )  # fmt: skip
+    unsent = [(range(offset, offset + 1), Outcome.UNTOLD) for offset in part.offsets[count:]]
+    pending.session.broker.sharing.settle(
+        pending.session.principal,
+        pending.group,
+        pending.member,
+        (part.topic, part.queue_id),
+        unsent,
+        pending.share_limits,
+    )
     return part._replace(offsets=part.offsets[:count], times=part.times[:count])
 
 
@@ -299,19 +316,19 @@ def _acquired(offsets: Sequence[int], times: Sequence[int]) -> Iterator[Fields]:
             begin = end
 
 
-def _answer(asked: _Asked, told: dict[Place, Fields]) -> Fields:
+def _answer(pending: _ShareFetchRequest, results: dict[PartitionKey, Fields]) -> Fields:
     topics: dict[bytes, list[Fields]] = {}
     is_moved = False
-    for (topic, partition), answer in told.items():
+    for (topic, partition), answer in results.items():
         leader = _NO_LEADER
         if ErrorCode.NOT_LEADER_OR_FOLLOWER in answer.values():
-            leader, is_moved = _leader(asked.session, topic, partition), True
+            leader, is_moved = _leader(pending.session, topic, partition), True
         topics.setdefault(topic, []).append(
             {"partition_index": partition, "current_leader": leader, "records": b"", **answer}
         )
     return {
-        "acquisition_lock_timeout_ms": asked.terms.lock_ms,
-        "node_endpoints": asked.session.gateway.cluster.endpoints() if is_moved else [],
+        "acquisition_lock_timeout_ms": pending.share_limits.lock_ms,
+        "node_endpoints": pending.session.gateway.cluster.endpoints() if is_moved else [],
         "responses": [
             {"topic_id": topic, "partitions": partitions} for topic, partitions in topics.items()
         ],

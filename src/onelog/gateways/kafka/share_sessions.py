@@ -18,7 +18,7 @@ SESSIONS_MAX = 2_000
 NEW, FINAL = 0, -1
 _EPOCH_MAX = (1 << 31) - 1
 
-Place = tuple[bytes, int]
+PartitionKey = tuple[bytes, int]
 """A topic, by its id, and a partition."""
 Owner = tuple[str, str]
 """A group, and a member of it."""
@@ -32,13 +32,13 @@ class ShareSession:
     def __init__(self, channel: Hashable) -> None:
         self.channel = channel
         self.epoch = 1
-        self.partitions: dict[Place, None] = {}
+        self.partitions: dict[PartitionKey, None] = {}
 
-    def in_turn(self) -> list[Place]:
+    def in_turn(self) -> list[PartitionKey]:
         """Its partitions, from another one on each time."""
-        places = list(self.partitions)
-        first = self.epoch % len(places) if places else 0
-        return places[first:] + places[:first]
+        partition_keys = list(self.partitions)
+        first = self.epoch % len(partition_keys) if partition_keys else 0
+        return partition_keys[first:] + partition_keys[:first]
 
 
 class ShareSessions:

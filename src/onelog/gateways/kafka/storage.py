@@ -14,8 +14,8 @@ _ENTRY_BYTES = 20
 
 def delete_records(session: KafkaSession, request: Request) -> Fields:
     """DELETE_RECORDS: partitions begin later."""
-    broker, who = session.broker, session.principal
-    told = []
+    broker, principal = session.broker, session.principal
+    results = []
     for topic in request.fields["topics"]:
         name = topic["name"]
         partitions = []
@@ -24,15 +24,15 @@ def delete_records(session: KafkaSession, request: Request) -> Fields:
             answer: Fields = {"partition_index": partition, "low_watermark": -1, "error_code": 0}
             try:
                 session.require_administrator()
-                require_topic(broker, who, name)
+                require_topic(broker, principal, name)
                 queue_id = queue_of(session, name, partition)
-                start = broker.delete_before(who, name, queue_id, each["offset"])
+                start = broker.delete_before(principal, name, queue_id, each["offset"])
                 answer["low_watermark"] = start
             except OnelogError as error:
                 answer["error_code"] = error_code(error)
             partitions.append(answer)
-        told.append({"name": name, "partitions": partitions})
-    return {"topics": told}
+        results.append({"name": name, "partitions": partitions})
+    return {"topics": results}
 
 
 def describe_log_dirs(session: KafkaSession, request: Request) -> None:
@@ -40,17 +40,17 @@ def describe_log_dirs(session: KafkaSession, request: Request) -> None:
 
     Partitions share the log's files. What one takes there is not known; its index is told.
     """
-    broker, who = session.broker, session.principal
+    broker, principal = session.broker, session.principal
     wanted = request.fields["topics"]
-    places = (
-        {each.name: None for each in visible_topics(broker, who)}
+    by_topic = (
+        {each.name: None for each in visible_topics(broker, principal)}
         if wanted is None
         else {each["topic"]: set(each["partitions"]) for each in wanted}
     )
-    there = {name: _here(session, name, some) for name, some in places.items()}
+    there = {name: _here(session, name, some) for name, some in by_topic.items()}
 
     def find() -> Fields:
-        state = broker.admin.log_state(who)
+        state = broker.admin.log_state(principal)
         topics = [
             {
                 "name": name,
@@ -59,8 +59,8 @@ def describe_log_dirs(session: KafkaSession, request: Request) -> None:
                         "partition_index": partition,
                         "partition_size": _ENTRY_BYTES
                         * (
-                            broker.max_offset(who, name, queue_id, rough=True)
-                            - broker.min_offset(who, name, queue_id)
+                            broker.max_offset(principal, name, queue_id, rough=True)
+                            - broker.min_offset(principal, name, queue_id)
                         ),
                         "offset_lag": 0,
                         "is_future_key": False,

@@ -56,7 +56,7 @@ def metadata(session: KafkaSession, request: Request) -> Steps:
     topics: list[Fields] = []
     if wanted is None or (version == 0 and not wanted):
         for config in listed_topics(session.broker, session.principal):
-            topics.append(_told(cluster, config))
+            topics.append(_described(cluster, config))
             yield
     else:
         may_create = fields.get("allow_auto_topic_creation", True)
@@ -92,18 +92,18 @@ def _topic(session: KafkaSession, wanted: Fields, may_create: bool) -> Fields:
         if name is None:
             return {"error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": None, "topic_id": id_}
     try:
-        return _told(session.gateway.cluster, _found_or_made(session, name, may_create))
+        return _described(session.gateway.cluster, _found_or_made(session, name, may_create))
     except OnelogError as error:
         # Who asks by id does not learn the name.
-        told = {"name": name, "topic_id": NO_ID} if wanted["name"] else {"name": None, **wanted}
-        return {**told, "error_code": error_code(error)}
+        results = {"name": name, "topic_id": NO_ID} if wanted["name"] else {"name": None, **wanted}
+        return {**results, "error_code": error_code(error)}
 
 
 def _found_or_made(session: KafkaSession, name: str, may_create: bool) -> TopicConfig:
-    broker, who = session.broker, session.principal
+    broker, principal = session.broker, session.principal
     check_topic(name)
     try:
-        return require_readable(broker, who, name)
+        return require_readable(broker, principal, name)
     except TopicNotFoundError:
         if (
             not may_create
@@ -111,12 +111,12 @@ def _found_or_made(session: KafkaSession, name: str, may_create: bool) -> TopicC
             or session.gateway.cluster.follows
         ):
             raise
-    queues = session.gateway.house.loaded.config.kafka.topic_partitions
+    queues = session.gateway.context.loaded.config.kafka.topic_partitions
     _make(session, TopicConfig(name, queues, queues), [], {})
-    return require_topic(broker, who, name)
+    return require_topic(broker, principal, name)
 
 
-def _told(cluster: Cluster, config: TopicConfig) -> Fields:
+def _described(cluster: Cluster, config: TopicConfig) -> Fields:
     leaders = {node: _leader(cluster, node) for node in set(cluster.leaders(config))}
     return {
         "error_code": 0,
@@ -148,7 +148,7 @@ def describe_topic_partitions(session: KafkaSession, request: Request) -> Fields
         each.name for each in listed_topics(session.broker, session.principal)
     )
     room = max(1, min(fields["response_partition_limit"], _PAGE_PARTITIONS_MAX))
-    told: list[Fields] = []
+    results: list[Fields] = []
     for name in names:
         begin = 0
         if cursor is not None:
@@ -157,25 +157,28 @@ def describe_topic_partitions(session: KafkaSession, request: Request) -> Fields
             if name == cursor["topic_name"]:
                 begin = max(0, cursor["partition_index"])
         if room <= 0:
-            return {"topics": told, "next_cursor": {"topic_name": name, "partition_index": begin}}
+            return {
+                "topics": results,
+                "next_cursor": {"topic_name": name, "partition_index": begin},
+            }
         topic = _topic(session, {"name": name}, may_create=False)
         partitions = topic.get("partitions", [])[begin:]
-        told.append({**topic, "partitions": partitions[:room]})
+        results.append({**topic, "partitions": partitions[:room]})
         if len(partitions) > room:
-            place = {"topic_name": name, "partition_index": begin + room}
-            return {"topics": told, "next_cursor": place}
+            queue_id = {"topic_name": name, "partition_index": begin + room}
+            return {"topics": results, "next_cursor": queue_id}
         room -= len(partitions)
-    return {"topics": told}
+    return {"topics": results}
 
 
 def elect_leaders(session: KafkaSession, request: Request) -> Fields:
     """ELECT_LEADERS: every partition has its leader, the only one that it can have."""
     wanted = request.fields["topic_partitions"] or []
-    told = []
+    results = []
     for topic in wanted:
         config = session.broker.find_topic(session.principal, topic["topic"])
         queues = 0 if config is None else session.gateway.cluster.partitions(config)
-        told.append(
+        results.append(
             {
                 "topic": topic["topic"],
                 "partition_result": [
@@ -190,7 +193,7 @@ def elect_leaders(session: KafkaSession, request: Request) -> Fields:
                 ],
             }
         )
-    return {"error_code": 0, "replica_election_results": told}
+    return {"error_code": 0, "replica_election_results": results}
 
 
 def describe_cluster(session: KafkaSession, request: Request) -> Fields:
@@ -223,7 +226,7 @@ def describe_client_quotas(session: KafkaSession, request: Request) -> Fields:
 
 def alter_client_quotas(session: KafkaSession, request: Request) -> Fields:
     """ALTER_CLIENT_QUOTAS: refused, because nothing would follow from a quota."""
-    told = []
+    results = []
     for entry in request.fields["entries"]:
         answer: Fields = {"error_code": 0, "error_message": None, "entity": entry["entity"]}
         try:
@@ -234,8 +237,8 @@ def alter_client_quotas(session: KafkaSession, request: Request) -> Fields:
                 answer |= {"error_code": code, "error_message": reason}
         except OnelogError as error:
             answer |= {"error_code": error_code(error), "error_message": str(error)}
-        told.append(answer)
-    return {"entries": told}
+        results.append(answer)
+    return {"entries": results}
 
 
 # -- changing ----------------------------------------------------------------------------------
@@ -243,7 +246,7 @@ def alter_client_quotas(session: KafkaSession, request: Request) -> Fields:
 
 def create_topics(session: KafkaSession, request: Request) -> Fields:
     """CREATE_TOPICS."""
-    wanted_topics, told = _named_once(request.fields["topics"])
+    wanted_topics, results = _named_once(request.fields["topics"])
     for wanted in wanted_topics:
         answer: Fields = {"name": wanted["name"], "error_code": 0, "error_message": None}
         try:
@@ -252,8 +255,8 @@ def create_topics(session: KafkaSession, request: Request) -> Fields:
             refused = _Refused(error_code(error), str(error))
         if refused is not None:
             answer |= {"error_code": refused.code, "error_message": refused.reason}
-        told.append(answer)
-    return {"topics": told}
+        results.append(answer)
+    return {"topics": results}
 
 
 def _named_once(topics: list[Fields]) -> tuple[list[Fields], list[Fields]]:
@@ -275,16 +278,16 @@ def _named_once(topics: list[Fields]) -> tuple[list[Fields], list[Fields]]:
 def _create(
     session: KafkaSession, wanted: Fields, validate_only: bool, answer: Fields
 ) -> _Refused | None:
-    broker, who, name = session.broker, session.principal, wanted["name"]
+    broker, principal, name = session.broker, session.principal, wanted["name"]
     session.require_administrator()
     check_topic(name)
-    if broker.find_topic(who, name) is not None or name in VIEW_TOPICS:
+    if broker.find_topic(principal, name) is not None or name in VIEW_TOPICS:
         return _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
     count, copies, placed = (
         wanted["num_partitions"], wanted["replication_factor"], wanted["assignments"],
     )  # fmt: skip
     nodes: list[int] = []
-    replicas = session.gateway.house.loaded.config.replication.replicas
+    replicas = session.gateway.context.loaded.config.replication.replicas
     if placed:
         refused = _placement(session, placed, count, copies)
         if refused is not None:
@@ -297,7 +300,7 @@ def _create(
             reason = f"a replication factor of {copies}; each partition is on {replicas} nodes"
             return _Refused(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
         if count == -1:
-            count = session.gateway.house.loaded.config.kafka.topic_partitions
+            count = session.gateway.context.loaded.config.kafka.topic_partitions
     if not 0 < count <= QUEUE_ID_MAX + 1:
         reason = f"{count} partitions; a topic has 1 to {QUEUE_ID_MAX + 1}"
         return _Refused(ErrorCode.INVALID_PARTITIONS, reason)
@@ -315,14 +318,14 @@ def _create(
                 "value": each.value,
                 "config_source": each.source,
             }
-            for each in shown_configs(config, session.gateway.house.loaded.config)
+            for each in shown_configs(config, session.gateway.context.loaded.config)
         ],
     }
     return None
 
 
 def _make(
-    session: KafkaSession, config: TopicConfig, nodes: list[int], told: Fields
+    session: KafkaSession, config: TopicConfig, nodes: list[int], results: Fields
 ) -> TopicConfig:
     """Create a topic, on these brokers or any; in a cluster, all have to agree first."""
     broker, cluster = session.broker, session.gateway.cluster
@@ -335,7 +338,7 @@ def _make(
         placement = placement.grown_to(nodes)
     else:
         placement = placement.grown(config.queues, cluster.round(config.name))
-    cluster.propose(config.name, placement, told)
+    cluster.propose(config.name, placement, results)
     return config
 
 
@@ -364,7 +367,7 @@ def _strange(session: KafkaSession, placed: list[Fields]) -> _Refused | None:
 
 def create_partitions(session: KafkaSession, request: Request) -> Fields:
     """CREATE_PARTITIONS: topics only grow."""
-    wanted_topics, told = _named_once(request.fields["topics"])
+    wanted_topics, results = _named_once(request.fields["topics"])
     for wanted in wanted_topics:
         answer: Fields = {"name": wanted["name"], "error_code": 0, "error_message": None}
         try:
@@ -373,16 +376,16 @@ def create_partitions(session: KafkaSession, request: Request) -> Fields:
             refused = _Refused(error_code(error), str(error))
         if refused is not None:
             answer |= {"error_code": refused.code, "error_message": refused.reason}
-        told.append(answer)
-    return {"results": told}
+        results.append(answer)
+    return {"results": results}
 
 
 def _grow(
-    session: KafkaSession, wanted: Fields, validate_only: bool, told: Fields
+    session: KafkaSession, wanted: Fields, validate_only: bool, results: Fields
 ) -> _Refused | None:
-    broker, who, count = session.broker, session.principal, wanted["count"]
+    broker, principal, count = session.broker, session.principal, wanted["count"]
     session.require_administrator()
-    config, cluster = require_topic(broker, who, wanted["name"]), session.gateway.cluster
+    config, cluster = require_topic(broker, principal, wanted["name"]), session.gateway.cluster
     before = cluster.partitions(config)
     if not before < count <= QUEUE_ID_MAX + 1:
         reason = f"topic {config.name} has {before} partitions: it cannot have {count} then"
@@ -398,7 +401,7 @@ def _grow(
         return None
     if cluster.is_alone:
         grown = replace(config, read_queues=count, write_queues=count)
-        broker.admin.create_topic(who, grown)
+        broker.admin.create_topic(principal, grown)
         return None
     placement = cluster.placed[config.name].placement
     if placed is not None:
@@ -408,16 +411,16 @@ def _grow(
         nodes = cluster.round(config.name)
         first = before % len(nodes)
         placement = placement.grown(count - before, nodes[first:] + nodes[:first])
-    cluster.propose(config.name, placement, told)
+    cluster.propose(config.name, placement, results)
     return None
 
 
 def delete_topics(session: KafkaSession, request: Request) -> Fields:
     """DELETE_TOPICS, by name or by id."""
-    broker, who = session.broker, session.principal
+    broker, principal = session.broker, session.principal
     fields = request.fields
     wanted = fields.get("topics") or [{"name": each} for each in fields.get("topic_names", ())]
-    wanted, told = _named_once(wanted)
+    wanted, results = _named_once(wanted)
     for each in wanted:
         name, id_ = each["name"], each.get("topic_id", NO_ID)
         by_id = name is None
@@ -429,17 +432,17 @@ def delete_topics(session: KafkaSession, request: Request) -> Fields:
             if name is None:
                 answer["error_code"] = ErrorCode.UNKNOWN_TOPIC_ID
             else:
-                config = require_topic(broker, who, name)
+                config = require_topic(broker, principal, name)
                 answer["topic_id"] = topic_id(config)
                 if session.gateway.cluster.is_alone:
-                    broker.admin.delete_topic(who, name)
+                    broker.admin.delete_topic(principal, name)
                 else:
                     gone = Placement(config.created_ms, [], {}, session.gateway.clock.now_ms())
                     session.gateway.cluster.propose(name, gone, answer)
         except OnelogError as error:
             answer |= {"error_code": error_code(error), "error_message": str(error)}
-        told.append(answer)
-    return {"responses": told}
+        results.append(answer)
+    return {"responses": results}
 
 
 HANDLERS: dict[ApiKey, Handler] = {

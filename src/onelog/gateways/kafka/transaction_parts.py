@@ -15,7 +15,7 @@ from onelog.wire.kafka.schema import Fields
 def join_transactions(session: KafkaSession, request: Request) -> Fields:
     """ADD_PARTITIONS_TO_TXN from version 4 on: partitions here are in another broker's ones."""
     session.require_administrator()
-    told = []
+    results = []
     for wanted in request.fields["transactions"]:
         code = 0
         try:
@@ -30,7 +30,7 @@ def join_transactions(session: KafkaSession, request: Request) -> Fields:
             )
         except OnelogError as error:
             code = error_code(error)
-        told.append(
+        results.append(
             {
                 "transactional_id": wanted["transactional_id"],
                 "topic_results": [
@@ -45,7 +45,7 @@ def join_transactions(session: KafkaSession, request: Request) -> Fields:
                 ],
             }
         )
-    return {"error_code": 0, "results_by_transaction": told}
+    return {"error_code": 0, "results_by_transaction": results}
 
 
 def write_txn_markers(session: KafkaSession, request: Request) -> Fields | None:

@@ -6,7 +6,7 @@ from functools import partial
 
 from onelog.core.cursors.offsets import REMOTE_QUEUES
 from onelog.core.transactions.producers import Queue
-from onelog.core.transactions.transactional_ids import Incarnation, State
+from onelog.core.transactions.transactional_ids import Incarnation, TransactionState
 from onelog.errors import OnelogError
 from onelog.gateways.kafka.error_codes import error_code, error_code_in
 from onelog.gateways.kafka.groups.members import member_of
@@ -45,7 +45,7 @@ def _settled(handle: Callable[[KafkaSession, Request], Fields | None]) -> Handle
             return answer
 
         async def again() -> Fields | None:
-            await spread.told(request.fields["transactional_id"])
+            await spread.reported(request.fields["transactional_id"])
             return handle(session, request)
 
         session.later(request, again)
@@ -76,11 +76,11 @@ def init_producer_id(session: KafkaSession, request: Request) -> Fields | None:
             )  # fmt: skip
     except OnelogError as error:
         return {"error_code": _code(request, error), **refused}
-    told = {"error_code": 0, "producer_id": producer_id, "producer_epoch": epoch}
+    results = {"error_code": 0, "producer_id": producer_id, "producer_epoch": epoch}
 
     def safe(error: OnelogError | None) -> None:
         failed = error and {"error_code": _code(request, error), **refused}
-        session.answer(request, failed or told)
+        session.answer(request, failed or results)
 
     broker.in_place.when_durable(safe)
     return None
@@ -98,9 +98,9 @@ def add_partitions_to_txn(session: KafkaSession, request: Request) -> Fields | N
         for partition in topic["partitions"]:
             try:
                 config = require_topic(session.broker, session.principal, topic["name"])
-                place = session.gateway.cluster.place(config, partition)
-                if place < REMOTE_QUEUES:
-                    queues.append((topic["name"], place))
+                queue_id = session.gateway.cluster.queue_id_of(config, partition)
+                if queue_id < REMOTE_QUEUES:
+                    queues.append((topic["name"], queue_id))
                 else:
                     away.append((topic["name"], partition))
             except OnelogError as error:
@@ -195,7 +195,7 @@ def txn_offset_commit(session: KafkaSession, request: Request) -> Steps:
     Answered when they are as safe as configured: the commit would go without them.
     """
     fields = request.fields
-    positions, told = yield from taken(session, fields["topics"])
+    positions, results = yield from taken(session, fields["topics"])
     if request.version < _MEMBER_VERSION:
         fields |= {"generation_id": -1, "member_id": ""}
     cluster, name = session.gateway.cluster, fields["transactional_id"]
@@ -213,8 +213,8 @@ def txn_offset_commit(session: KafkaSession, request: Request) -> Steps:
                 joins=request.version >= _JOINING_VERSION,
             )  # fmt: skip
     except OnelogError as error:
-        return {"topics": failed(told, _code(request, error))}
-    session.broker.in_place.when_durable(partial(committed, session, request, told))
+        return {"topics": failed(results, _code(request, error))}
+    session.broker.in_place.when_durable(partial(committed, session, request, results))
     return None
 
 
@@ -239,8 +239,8 @@ def _ended(
         session.answer(request, {"error_code": _code(request, error)})
         return
     producer_id, epoch = producer
-    told = {"error_code": 0, "producer_id": producer_id, "producer_epoch": epoch}
-    session.answer(request, told)
+    results = {"error_code": 0, "producer_id": producer_id, "producer_epoch": epoch}
+    session.answer(request, results)
 
 
 # -- what administrators ask -------------------------------------------------------------------
@@ -249,7 +249,7 @@ def _ended(
 def list_transactions(session: KafkaSession, request: Request) -> Fields:
     """LIST_TRANSACTIONS, of some states or producers if the request says so."""
     fields = request.fields
-    known = {each.value for each in State}
+    known = {each.value for each in TransactionState}
     states, producers = set(fields["state_filters"]), set(fields["producer_id_filters"])
     least_ms = fields.get("duration_filter", -1)
     now_ms = session.gateway.clock.now_ms()
@@ -273,7 +273,7 @@ def list_transactions(session: KafkaSession, request: Request) -> Fields:
 def describe_transactions(session: KafkaSession, request: Request) -> Fields:
     """DESCRIBE_TRANSACTIONS."""
     found = {each.name: each for each in session.broker.in_place.transactions(session.principal)}
-    told: list[Fields] = []
+    results: list[Fields] = []
     for name in request.fields["transactional_ids"]:
         each = found.get(name)
         if each is None:
@@ -281,15 +281,15 @@ def describe_transactions(session: KafkaSession, request: Request) -> Fields:
             cluster = session.gateway.cluster
             if cluster.coordinator(name) not in (None, cluster.node_id):
                 code = ErrorCode.NOT_COORDINATOR
-            told.append({"error_code": code, "transactional_id": name})
+            results.append({"error_code": code, "transactional_id": name})
             continue
         topics: dict[str, list[int]] = {}
-        for topic, place in sorted(each.queues):
-            partition = session.gateway.cluster.partition(topic, place)
-            topics.setdefault(topic, []).append(place if partition is None else partition)
+        for topic, queue_id in sorted(each.queues):
+            partition = session.gateway.cluster.partition(topic, queue_id)
+            topics.setdefault(topic, []).append(queue_id if partition is None else partition)
         for topic, partition in sorted(each.others):
             topics.setdefault(topic, []).append(partition)
-        told.append(
+        results.append(
             {
                 "transactional_id": name,
                 "transaction_state": each.state.value,
@@ -302,13 +302,13 @@ def describe_transactions(session: KafkaSession, request: Request) -> Fields:
                 ],
             }
         )
-    return {"transaction_states": told}
+    return {"transaction_states": results}
 
 
 def describe_producers(session: KafkaSession, request: Request) -> Fields:
     """DESCRIBE_PRODUCERS: who numbers batches in some partitions."""
-    broker, who = session.broker, session.principal
-    told = []
+    broker, principal = session.broker, session.principal
+    results = []
     for topic in request.fields["topics"]:
         name = topic["name"]
         partitions: list[Fields] = []
@@ -325,13 +325,13 @@ def describe_producers(session: KafkaSession, request: Request) -> Fields:
                         "coordinator_epoch": 0,
                         "current_txn_start_offset": begun,
                     }
-                    for producer_id, each, begun in broker.producers_of(who, name, queue_id)
+                    for producer_id, each, begun in broker.producers_of(principal, name, queue_id)
                 ]
             except OnelogError as error:
                 answer |= {"error_code": error_code(error), "error_message": str(error)}
             partitions.append(answer)
-        told.append({"name": name, "partitions": partitions})
-    return {"topics": told}
+        results.append({"name": name, "partitions": partitions})
+    return {"topics": results}
 
 
 HANDLERS: dict[ApiKey, Handler] = {

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from onelog.core.access import SELF
 from onelog.core.durable.writer import nobody
 from onelog.core.routing.names import DEFAULT_VHOST, swapped
-from onelog.core.workqueues.claims import read_again
 from onelog.core.workqueues.consumers import Consumer, Window
 from onelog.core.workqueues.deliveries import Delivery
 from onelog.core.workqueues.queue import WorkQueue
+from onelog.core.workqueues.restore import read_again
 from onelog.errors import OnelogError
+from onelog.gateways.mqtt.encoded_publish import NO_PUBLISH
 from onelog.gateways.mqtt.filters import Filter, read_filter
-from onelog.gateways.mqtt.letters import NO_LETTER
-from onelog.gateways.mqtt.outgoing import Grant, Outgoing, Sent
+from onelog.gateways.mqtt.outgoing import Grant, Outgoing, UnacknowledgedPublish
 from onelog.gateways.mqtt.subscriptions import Subscribed, Subscriptions
 from onelog.record.forms import Form, mqtt
 
@@ -63,7 +63,7 @@ class Live:
     levels = 0
     is_limited = False
 
-    def __init__(self, name: str, client: "Client") -> None:
+    def __init__(self, name: str, client: "MqttClient") -> None:
         self.name = name
         self._client = client
         self.put = client.put
@@ -74,7 +74,7 @@ class Live:
         return True
 
 
-class Client:
+class MqttClient:
     """One connected client."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Client:
     ) -> None:
         self._clients = clients
         self._broker = clients.broker
-        self._letters = clients.letters
+        self._encoder = clients.encoder
         self.client_id = client_id
         self.outgoing = outgoing
         self.is_durable = is_durable
@@ -110,8 +110,8 @@ class Client:
         if any(each.qos and not each.filter.group for each in self._all()):
             self._queue = self._declared()
         exchanges = self._broker.packet_ids.of(self.client_id)
-        for packet_id, place in exchanges.released.items():
-            self.outgoing.resume(packet_id, self._queue, place, is_shared=False)
+        for packet_id, position in exchanges.released.items():
+            self.outgoing.resume(packet_id, self._queue, position, is_shared=False)
         self._resume_shared(exchanges.shared)
         for each in self._all():
             if each.filter.group:
@@ -123,30 +123,30 @@ class Client:
 
     def _resume_shared(self, shared: dict[int, tuple[str, int]]) -> None:
         """Send messages of shared filters again that are this client's."""
-        for packet_id, (name, place) in list(shared.items()):
+        for packet_id, (name, position) in list(shared.items()):
             queue = self._clients.find_shared(name)
             if queue is None:
-                self.outgoing.resume(packet_id, None, place, is_shared=True)
+                self.outgoing.resume(packet_id, None, position, is_shared=True)
                 continue
-            sent = Sent(NO_LETTER, 2, (b"", b""), queue, place, True)
+            sent = UnacknowledgedPublish(NO_PUBLISH, 2, (b"", b""), queue, position, True)
             self.outgoing.in_flight[packet_id] = sent  # Until it is read.
             again = partial(self._send_again, packet_id, sent, queue)
-            read_again(self._broker.workqueues, queue, place, again)
+            read_again(self._broker.workqueues, queue, position, again)
 
     def _send_again(
-        self, packet_id: int, sent: Sent, queue: WorkQueue, found: list[Delivery]
+        self, packet_id: int, sent: UnacknowledgedPublish, queue: WorkQueue, found: list[Delivery]
     ) -> None:
         if self.outgoing.in_flight.get(packet_id) is not sent:
             return  # The client is gone, or has answered.
         if not found:
-            self.outgoing.resume(packet_id, queue, sent.place, is_shared=True)
-        for place, _, body, form, _, _ in found:
-            letter = self._clients.letters.of(body, form)
+            self.outgoing.resume(packet_id, queue, sent.position, is_shared=True)
+        for position, _, body, form, _, _ in found:
+            publish = self._clients.encoder.of(body, form)
             names = {shared_name(each.filter): each for each in self._all() if each.filter.group}
             subscribed = names.get(queue.name)
             grant = Grant(2, False, ()) if subscribed is None else subscribed.grant
             now_ms = self._clients.now_ms()
-            self.outgoing.send_again(packet_id, letter, grant, queue, place, now_ms)
+            self.outgoing.send_again(packet_id, publish, grant, queue, position, now_ms)
 
     def _all(self) -> list[Subscribed]:
         return list(self.subscriptions.by_filter.values())
@@ -253,15 +253,15 @@ class Client:
 
     def put(self, body: bytes, form: int, priority: int) -> None:
         """A message that is routed to `Live`."""
-        letters = self._letters
-        letter = letters.last if body is letters.body else letters.of(body, form)
+        encoder = self._encoder
+        publish = encoder.last if body is encoder.body else encoder.of(body, form)
         subscriptions = self.subscriptions
-        grant = None if subscriptions.has_no_local else subscriptions.grants.get(letter.topic)
+        grant = None if subscriptions.has_no_local else subscriptions.grants.get(publish.topic)
         if grant is None:
-            grant = subscriptions.grant(letter.topic, letter.publisher)
+            grant = subscriptions.grant(publish.topic, publish.publisher)
         # What the session's queue gets as well comes from there.
         if grant is not None and not (self.is_durable and grant.qos):
-            self.outgoing.offer(letter, grant, 0 if letter.is_plain else self._clients.now_ms())
+            self.outgoing.offer(publish, grant, 0 if publish.is_plain else self._clients.now_ms())
 
     def put_all(self, bodies: Sequence[bytes], form: int) -> None:
         """The same for several."""
@@ -275,19 +275,21 @@ class Client:
         subscribed: Subscribed | None = consumer.data
         queue = consumer.queue
         released = self._broker.packet_ids.of(self.client_id).released if not subscribed else {}
-        for place, times, body, form, _, _ in deliveries:
-            if released and place in released.values():
-                outgoing.acknowledge(queue, place)  # The client has it: only that was not recorded.
+        for position, times, body, form, _, _ in deliveries:
+            if released and position in released.values():
+                outgoing.acknowledge(
+                    queue, position
+                )  # The client has it: only that was not recorded.
                 continue
-            letter = clients.letters.of(body, form)
+            publish = clients.encoder.of(body, form)
             grant = (
-                self.subscriptions.grant(letter.topic, letter.publisher)
+                self.subscriptions.grant(publish.topic, publish.publisher)
                 if subscribed is None
                 else subscribed.grant
             )
             is_own = subscribed is None  # Of others, it may have been another's.
             outgoing.take(
-                letter, grant, queue, place, now_ms, again=is_own and times > 0, is_own=is_own
+                publish, grant, queue, position, now_ms, again=is_own and times > 0, is_own=is_own
             )
         outgoing.settle()
 
@@ -330,43 +332,45 @@ class Client:
             except OnelogError:
                 self.outgoing.dropped += 1
         else:
-            letter = self._clients.letters.of(replayed, _FORM)
-            self.outgoing.offer(letter, subscribed.grant, now_ms)
+            publish = self._clients.encoder.of(replayed, _FORM)
+            self.outgoing.offer(publish, subscribed.grant, now_ms)
 
     # -- records of QoS 2, in a durable session ------------------------------------------------
 
-    def assign(self, packet_id: int, sent: Sent) -> None:
+    def assign(self, packet_id: int, sent: UnacknowledgedPublish) -> None:
         """Record that a message of a shared queue is this client's, and send it."""
         assert isinstance(sent.queue, WorkQueue)
-        told = partial(self._assigned, packet_id, sent)
+        on_recorded = partial(self._assigned, packet_id, sent)
         self._broker.packet_ids.assigned(
-            self.client_id, packet_id, sent.queue.name, sent.place, told
+            self.client_id, packet_id, sent.queue.name, sent.position, on_recorded
         )
 
-    def _assigned(self, packet_id: int, sent: Sent, error: OnelogError | None) -> None:
+    def _assigned(
+        self, packet_id: int, sent: UnacknowledgedPublish, error: OnelogError | None
+    ) -> None:
         if error is None:
             self.outgoing.assigned(packet_id, sent)
         elif self.outgoing.in_flight.get(packet_id) is sent:
             del self.outgoing.in_flight[packet_id]
             self._broker.packet_ids.completed(self.client_id, packet_id, is_shared=True)
             assert sent.queue is not None
-            sent.queue.requeue([sent.place], counted=False)
+            sent.queue.requeue([sent.position], counted=False)
 
-    def release(self, packet_id: int, sent: Sent) -> None:
+    def release(self, packet_id: int, sent: UnacknowledgedPublish) -> None:
         """Record that the client has a message; it is told when that is so."""
-        told = partial(self._released, packet_id)
+        on_recorded = partial(self._released, packet_id)
         if sent.is_shared:
             assert sent.queue is not None
             self.outgoing.settle()
-            sent.queue.when_recorded(told)
+            sent.queue.when_recorded(on_recorded)
         else:
-            self._broker.packet_ids.released(self.client_id, packet_id, sent.place, told)
+            self._broker.packet_ids.released(self.client_id, packet_id, sent.position, on_recorded)
 
     def _released(self, packet_id: int, error: OnelogError | None) -> None:
         if error is None:
             self.outgoing.released(packet_id)
 
-    def complete(self, packet_id: int, sent: Sent) -> None:
+    def complete(self, packet_id: int, sent: UnacknowledgedPublish) -> None:
         """Record that an exchange is over."""
         completed = partial(
             self._broker.packet_ids.completed, self.client_id, packet_id, is_shared=sent.is_shared

@@ -19,13 +19,13 @@ from onelog.core.access import SELF, Action, Principal
 from onelog.core.durable.writer import OnStored
 from onelog.core.routing.names import DEFAULT_VHOST
 from onelog.core.sessions.sessions import FOREVER_S, Kept
-from onelog.core.workqueues.claims import claim
 from onelog.core.workqueues.queue import WorkQueue
+from onelog.core.workqueues.restore import claim
 from onelog.errors import OnelogError, QueueNotFoundError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.mqtt.client import EXCHANGE, queue_name, shared_name
-from onelog.gateways.mqtt.filters import SYS, Topic, read_filter
-from onelog.gateways.mqtt.letters import Letters
+from onelog.gateways.mqtt.encoded_publish import PublishEncoder
+from onelog.gateways.mqtt.filters import SYS, PublishTopic, read_filter
 from onelog.gateways.mqtt.sys_topics import SysTopics
 from onelog.jobs import Job
 from onelog.message import NewMessage
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
-ASKED_MAX = 200
+RECHECKED_MAX = 200
 """Clients whose subscriptions are looked at in one go, when users have changed."""
 _FORM = Form.MQTT.sys_flag
 
 
-class Testament(NamedTuple):
+class Will(NamedTuple):
     """A will, ready to be published."""
 
     topic: str
@@ -63,7 +63,7 @@ class Testament(NamedTuple):
         return json.dumps(fields)
 
     @classmethod
-    def read(cls, text: str) -> "Testament":
+    def read(cls, text: str) -> "Will":
         """What `written` wrote."""
         topic, payload, qos, retain, properties, delay_s = json.loads(text)
         return cls(
@@ -74,30 +74,30 @@ class Testament(NamedTuple):
 class Clients:
     """What all sessions of one broker share."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
-        self.broker = house.broker
-        self.now_ms = house.clock.now_ms
-        self.letters = Letters()
+    def __init__(self, context: GatewayContext) -> None:
+        self.context = context
+        self.broker = context.broker
+        self.now_ms = context.clock.now_ms
+        self.encoder = PublishEncoder()
         self.sessions: set[MqttSession] = set()
         """All connections, also those that have not said who they are."""
         self.connected: dict[str, MqttSession] = {}
         self._ends: list[tuple[int, int, str]] = []
         """When sessions end of those who are away, and wills are due: a heap."""
         self._number = 0
-        self._wills: dict[str, tuple[int, Testament]] = {}
+        self._wills: dict[str, tuple[int, Will]] = {}
         """Of those who are away, by when they are due."""
         self._shares: dict[str, set[str]] = {}
         """Who has a shared filter, by the name of its queue."""
         self._task: asyncio.Task[None] | None = None
-        self._asked_anew: list[MqttSession] = []
+        self._rechecked: list[MqttSession] = []
         self.sys = SysTopics(self)
         self.broker.users.on_change.append(self._users_changed)
 
     @property
     def config(self) -> "MqttConfig":
         """The settings, as they are now."""
-        return self.house.loaded.config.mqtt
+        return self.context.loaded.config.mqtt
 
     def start(self) -> None:
         """Look after those whose sessions are from before."""
@@ -106,7 +106,7 @@ class Clients:
                 wanted = read_filter(text)
                 if wanted.group:
                     self._shares.setdefault(shared_name(wanted), set()).add(kept.client)
-            will = Testament.read(kept.will) if kept.will else None
+            will = Will.read(kept.will) if kept.will else None
             self._gone(kept, will)
         self._claim()
         self._task = asyncio.get_running_loop().create_task(self._watch())
@@ -117,12 +117,12 @@ class Clients:
             if self.broker.sessions.find(client) is None:
                 self.broker.packet_ids.forget(client)
                 continue
-            for packet_id, (name, place) in list(shared.items()):
+            for packet_id, (name, position) in list(shared.items()):
                 queue = self.find_shared(name)
                 if queue is None:
                     self.broker.packet_ids.misplaced(client, packet_id)
                 else:
-                    claim(self.broker.workqueues, queue, place)
+                    claim(self.broker.workqueues, queue, position)
 
     async def stop(self) -> None:
         """Say goodbye."""
@@ -155,7 +155,7 @@ class Clients:
 
     # -- sessions ------------------------------------------------------------------------------
 
-    def admits(self, who: Principal, client_id: str, will: Testament | None) -> bool:
+    def admits(self, principal: Principal, client_id: str, will: Will | None) -> bool:
         """Whether somebody may have that client id, and leave that will.
 
         A session is its user's: whoever takes it over gets what was sent to him.
@@ -166,28 +166,28 @@ class Clients:
             return True
         before, kept = self.connected.get(client_id), self.broker.sessions.find(client_id)
         owners = {before.user if before is not None else "", kept.user if kept is not None else ""}
-        is_own = not owners - {"", who.name}
-        return is_own and (will is None or self.may(who, "publish", will.topic))
+        is_own = not owners - {"", principal.name}
+        return is_own and (will is None or self.may(principal, "publish", will.topic))
 
-    def may(self, who: Principal, action: Action, topic: str) -> bool:
+    def may(self, principal: Principal, action: Action, topic: str) -> bool:
         """Whether somebody may publish to a topic, or consume all that a filter can match."""
         access = self.broker.access
-        return access.is_open or access.may(who, action, ("mqtt", topic))
+        return access.is_open or access.may(principal, action, ("mqtt", topic))
 
     def _users_changed(self) -> None:
         """What clients may do is asked anew, of so many in a tick."""
         for session in self.sessions:
             session.forget_topics()
-        if self.sessions and not self._asked_anew:
-            self.later(self._ask_anew)
-        self._asked_anew = list(self.sessions)
+        if self.sessions and not self._rechecked:
+            self.later(self._recheck)
+        self._rechecked = list(self.sessions)
 
-    def _ask_anew(self) -> None:
-        some, self._asked_anew = self._asked_anew[:ASKED_MAX], self._asked_anew[ASKED_MAX:]
+    def _recheck(self) -> None:
+        some, self._rechecked = self._rechecked[:RECHECKED_MAX], self._rechecked[RECHECKED_MAX:]
         for session in some:
             session.connection.guard(session.check_subscriptions)
-        if self._asked_anew:
-            self.later(self._ask_anew)
+        if self._rechecked:
+            self.later(self._recheck)
 
     def check_room(self, greeting: "Greeting") -> None:
         """Raise what is wrong if there is no room for what a client wants to be kept."""
@@ -217,7 +217,7 @@ class Clients:
         self.connected[client_id] = session
         return kept
 
-    def go(self, client_id: str, expiry_s: int, will: Testament | None) -> None:
+    def go(self, client_id: str, expiry_s: int, will: Will | None) -> None:
         """A client is gone, and has left a will or not."""
         del self.connected[client_id]
         kept = self.broker.sessions.find(client_id)
@@ -232,7 +232,7 @@ class Clients:
         )
         self._gone(kept, will)
 
-    def _gone(self, kept: Kept, will: Testament | None) -> None:
+    def _gone(self, kept: Kept, will: Will | None) -> None:
         ends_ms = kept.ends_ms
         if ends_ms is not None:
             self._remind(ends_ms, kept.client)
@@ -262,7 +262,7 @@ class Clients:
         if is_over:
             self.forget(client_id)
 
-    def _done(self, client_id: str, will: Testament) -> None:
+    def _done(self, client_id: str, will: Will) -> None:
         """Publish a will, and write down that it was."""
         self.publish_will(client_id, will)
         kept = self.broker.sessions.find(client_id)
@@ -271,10 +271,10 @@ class Clients:
 
     def forget(self, client_id: str) -> None:
         """A session is over."""
-        for name, place in self.broker.packet_ids.of(client_id).shared.values():
+        for name, position in self.broker.packet_ids.of(client_id).shared.values():
             queue = self.find_shared(name)
             if queue is not None:
-                queue.ack([place])
+                queue.ack([position])
         kept = self.broker.sessions.find(client_id)
         for text in () if kept is None else list(kept.subscriptions):
             wanted = read_filter(text)
@@ -315,7 +315,7 @@ class Clients:
     def publish(
         self,
         client_id: bytes,
-        topic: Topic,
+        topic: PublishTopic,
         raw_topic: bytes,
         flags: int,
         properties: bytes,
@@ -330,10 +330,10 @@ class Clients:
         """
         content = mqtt.Content(flags & 7, self.now_ms(), client_id, raw_topic, properties, payload)
         body = mqtt.encode(*content)
-        self.letters.made(body, content)
+        self.encoder.made(body, content)
         if flags & 1:
-            told = partial(_retained, topic.text)
-            self.broker.retained.retain(topic.text, body if payload else None, told)
+            on_recorded = partial(_retained, topic.text)
+            self.broker.retained.retain(topic.text, body if payload else None, on_recorded)
         return self.broker.routing.publish_record(
             SELF,
             DEFAULT_VHOST,
@@ -346,12 +346,12 @@ class Clients:
             records=records,
         )
 
-    def publish_will(self, client_id: str, will: Testament) -> None:
+    def publish_will(self, client_id: str, will: Will) -> None:
         """Publish what a client has left."""
         flags = will.qos << 1 | will.retain
         try:
             self.publish(
-                client_id.encode(), Topic.of(will.topic), will.topic.encode(), flags,
+                client_id.encode(), PublishTopic.of(will.topic), will.topic.encode(), flags,
                 will.properties, will.payload, _stored_will,
             )  # fmt: skip
         except OnelogError as error:

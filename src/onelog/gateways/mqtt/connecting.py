@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from onelog.config import MqttConfig
 from onelog.core.sessions.sessions import FOREVER_S
-from onelog.gateways.mqtt.clients import Testament, session_expiry
+from onelog.gateways.mqtt.clients import Will, session_expiry
 from onelog.wire.mqtt.codes import V5, PacketError, Reason
 from onelog.wire.mqtt.packets import Connect, read_topic
 from onelog.wire.mqtt.properties import Properties, Property, property_list
@@ -21,7 +21,7 @@ class Greeting(NamedTuple):
     client_id: str = ""
     expiry_s: int = 0
     keep_alive_s: int = 0
-    will: Testament | None = None
+    will: Will | None = None
     properties: Properties = {}  # noqa: RUF012  # Nobody changes it.
 
 
@@ -50,7 +50,7 @@ def greet(connect: Connect, config: MqttConfig, random: Random) -> Greeting:
             read_topic(connect.will.topic.encode())
         except PacketError as error:
             return Greeting(error.reason, str(error))
-        will = _testament(connect)
+        will = _will(connect)
     if connect.level == V5:
         wanted_s = about.get(Property.SESSION_EXPIRY, 0)
     else:
@@ -69,9 +69,9 @@ def greet(connect: Connect, config: MqttConfig, random: Random) -> Greeting:
     return Greeting(0, "", client_id, expiry_s, keep_alive_s, will, granted)
 
 
-def _testament(connect: Connect) -> Testament:
+def _will(connect: Connect) -> Will:
     will = connect.will
     assert will is not None
     about = dict(will.properties)
     delay_s = about.pop(Property.WILL_DELAY, 0)
-    return Testament(will.topic, will.payload, will.qos, will.retain, property_list(about), delay_s)
+    return Will(will.topic, will.payload, will.qos, will.retain, property_list(about), delay_s)

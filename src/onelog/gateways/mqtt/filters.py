@@ -18,7 +18,7 @@ SYS = "$SYS"
 _SHARE = "$share/"
 
 
-class Topic(NamedTuple):
+class PublishTopic(NamedTuple):
     """A topic that messages are published to."""
 
     text: str
@@ -28,7 +28,7 @@ class Topic(NamedTuple):
     """Whether it is not for this client: the broker's own, or not permitted."""
 
     @classmethod
-    def of(cls, text: str, *, is_closed: bool = False) -> "Topic":
+    def of(cls, text: str, *, is_closed: bool = False) -> "PublishTopic":
         """What there is to know of a topic."""
         return cls(text, swapped(text), is_closed or text.startswith(SYS))
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from onelog.config import Loaded
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.net.connection import Connection
 
 if TYPE_CHECKING:
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 class MqttGateway:
     """Its port, and what its sessions share."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
+    def __init__(self, context: GatewayContext) -> None:
+        self.context = context
         self._clients: Clients | None = None
-        house.make_session["mqtt"] = self.session
-        house.routes.append("onelog.gateways.mqtt.websocket:routes")
+        context.make_session["mqtt"] = self.session
+        context.routes.append("onelog.gateways.mqtt.websocket:routes")
 
     async def listen(self) -> None:
         """Open its port."""
-        await self.house.listen(self.house.loaded.config.mqtt.port, self.session)
-        if self.house.broker.sessions.kept:
+        await self.context.listen(self.context.loaded.config.mqtt.port, self.session)
+        if self.context.broker.sessions.kept:
             self.clients()  # Sessions end, and wills are done, whether anybody connects or not.
 
     def session(self, connection: Connection) -> "MqttSession":
@@ -37,7 +37,7 @@ class MqttGateway:
         if self._clients is None:
             from onelog.gateways.mqtt.clients import Clients
 
-            self._clients = Clients(self.house)
+            self._clients = Clients(self.context)
             self._clients.start()
         return self._clients
 

@@ -1,8 +1,8 @@
 """What is on its way to one client: packet ids, the client's window, and what it has answered.
 
 Messages come from three sides. The client's own queue in the log (a durable session) hands out
-places, and a place is the packet id: `place % 32767 + 1`, so that a message has the same id when it
-comes again, after a reconnect or a restart, without a record for each. Queues of shared filters
+places, and a place is the packet id: `position % 32767 + 1`, so that a message has the same id when
+it comes again, after a reconnect or a restart, without a record for each. Queues of shared filters
 hand out places too; those get a free id from 32768 on. What is for a session without a queue comes
 at once, and waits here in memory while the window is full.
 
@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from onelog.gateways.mqtt.letters import NO_LETTER, Halves, Letter
+from onelog.gateways.mqtt.encoded_publish import NO_PUBLISH, EncodedPublish, Halves
 from onelog.wire.mqtt.codes import PACKET_ID_MAX, V5, Packet, Reason
 from onelog.wire.mqtt.packets import encode_answer
 
@@ -32,13 +32,13 @@ WAITING_BYTES_MAX = 32 << 20
 """What waits in memory for a client whose window is full; more is dropped, and counted."""
 
 
-class Queue(Protocol):
+class SourceQueue(Protocol):
     """A queue of the core, as far as it is used here."""
 
-    def ack(self, places: Sequence[int]) -> None:
+    def ack(self, positions: Sequence[int]) -> None:
         """Done."""
 
-    def requeue(self, places: Sequence[int], *, counted: bool = True) -> None:
+    def requeue(self, positions: Sequence[int], *, counted: bool = True) -> None:
         """For another time."""
 
     def when_recorded(self, callback: Callable[[Any], None]) -> None:
@@ -57,30 +57,30 @@ class Wire(Protocol):
 class Recorder(Protocol):
     """Records for a durable session what a restart of the broker must not forget."""
 
-    def assign(self, packet_id: int, sent: "Sent") -> None:
+    def assign(self, packet_id: int, sent: "UnacknowledgedPublish") -> None:
         """That a message of a shared queue is this client's; then `Outgoing.assigned` is called."""
 
-    def release(self, packet_id: int, sent: "Sent") -> None:
+    def release(self, packet_id: int, sent: "UnacknowledgedPublish") -> None:
         """That the client has a message; then `Outgoing.released` is called."""
 
-    def complete(self, packet_id: int, sent: "Sent") -> None:
+    def complete(self, packet_id: int, sent: "UnacknowledgedPublish") -> None:
         """That the packet id is free."""
 
 
-class Sent(NamedTuple):
+class UnacknowledgedPublish(NamedTuple):
     """A message that the client has not answered for."""
 
-    letter: Letter | None
+    publish: EncodedPublish | None
     """None once the client has it, and only its packet id is in use."""
     qos: int
     halves: Halves
-    queue: Queue | None
+    queue: SourceQueue | None
     """Where its place is; None for what is in memory only."""
-    place: int
+    position: int
     is_shared: bool
 
 
-_LIVE = [Sent(NO_LETTER, qos, (b"", b""), None, 0, True) for qos in range(3)]
+_LIVE = [UnacknowledgedPublish(NO_PUBLISH, qos, (b"", b""), None, 0, True) for qos in range(3)]
 """What is in memory only is not sent again: no more is known of it."""
 
 
@@ -119,10 +119,12 @@ class Outgoing:
         self._aliases: dict[bytes, int] = {}
         self.recorder: Recorder | None = None
         """Of a durable session."""
-        self.in_flight: dict[int, Sent] = {}
-        self._held: deque[tuple[Letter, Grant, Queue | None, int, bool, bool]] | None = None
+        self.in_flight: dict[int, UnacknowledgedPublish] = {}
+        self._held: (
+            deque[tuple[EncodedPublish, Grant, SourceQueue | None, int, bool, bool]] | None
+        ) = None
         self._held_bytes = 0
-        self._acks: dict[Queue, list[int]] = {}
+        self._acks: dict[SourceQueue, list[int]] = {}
         self._last_id = OWN_IDS
         self._is_plain = not bytes_max and not alias_max
         """Whether packets are the same for all who have no wishes of their own."""
@@ -130,34 +132,40 @@ class Outgoing:
 
     # -- to the client -------------------------------------------------------------------------
 
-    def offer(self, letter: Letter, grant: Grant, now_ms: int) -> None:
+    def offer(self, publish: EncodedPublish, grant: Grant, now_ms: int) -> None:
         """A message for a session without a queue, or one that is not worth keeping."""
         connection = self._connection
-        if grant.qos == 0 or letter.qos == 0:
+        if grant.qos == 0 or publish.qos == 0:
             if connection.congested:
                 self.dropped += 1
                 return
-            if self._is_plain and grant.is_plain and letter.is_plain:
-                connection.write(letter.plain(self._level, 0)[0])
+            if self._is_plain and grant.is_plain and publish.is_plain:
+                connection.write(publish.plain(self._level, 0)[0])
                 return
-            halves = self._halves(letter, 0, grant, now_ms)
+            halves = self._halves(publish, 0, grant, now_ms)
             if halves is not None:
                 if self._alias_max:
-                    halves = self._aliased(letter, halves, grant.ids, now_ms)
+                    halves = self._aliased(publish, halves, grant.ids, now_ms)
                 self.send(halves[0])
         elif self._held or connection.congested or len(self.in_flight) >= self.window:
-            self._hold(letter, grant, None, 0, False, False)
-        elif self._is_plain and grant.is_plain and letter.is_plain:
-            live = _LIVE[min(letter.qos, grant.qos)]
-            head, tail = letter.plain(self._level, live.qos)
+            self._hold(publish, grant, None, 0, False, False)
+        elif self._is_plain and grant.is_plain and publish.is_plain:
+            live = _LIVE[min(publish.qos, grant.qos)]
+            head, tail = publish.plain(self._level, live.qos)
             packet_id = self._free_id()
             self.in_flight[packet_id] = live
             connection.write(b"%b%c%c%b" % (head, packet_id >> 8, packet_id & 255, tail))
         else:
-            self._deliver(letter, grant, None, 0, False, False, now_ms)
+            self._deliver(publish, grant, None, 0, False, False, now_ms)
 
     def _hold(
-        self, letter: Letter, grant: Grant, queue: Queue | None, place: int, again: bool, own: bool
+        self,
+        publish: EncodedPublish,
+        grant: Grant,
+        queue: SourceQueue | None,
+        position: int,
+        again: bool,
+        own: bool,
     ) -> None:
         if self._held is None:
             self._held = deque()
@@ -166,71 +174,73 @@ class Outgoing:
             if is_full:
                 self.dropped += 1
                 return
-            self._held_bytes += len(letter.payload)
-        self._held.append((letter, grant, queue, place, again, own))
+            self._held_bytes += len(publish.payload)
+        self._held.append((publish, grant, queue, position, again, own))
 
     def take(
         self,
-        letter: Letter,
+        publish: EncodedPublish,
         grant: Grant | None,
-        queue: Queue,
-        place: int,
+        queue: SourceQueue,
+        position: int,
         now_ms: int,
         *,
         again: bool,
         is_own: bool,
     ) -> None:
         """A message of a queue; without a grant it is not wanted any more."""
-        is_late = letter.expires_ms is not None and letter.expires_ms <= now_ms
+        is_late = publish.expires_ms is not None and publish.expires_ms <= now_ms
         if grant is None or is_late:
-            self.acknowledge(queue, place)
-        elif not self.has_room or (is_own and self._is_used(place)):
-            self._hold(letter, grant, queue, place, again, is_own)
+            self.acknowledge(queue, position)
+        elif not self.has_room or (is_own and self._is_used(position)):
+            self._hold(publish, grant, queue, position, again, is_own)
         else:
-            self._deliver(letter, grant, queue, place, again, is_own, now_ms)
+            self._deliver(publish, grant, queue, position, again, is_own, now_ms)
 
-    def _is_used(self, place: int) -> bool:
-        return place % OWN_IDS + 1 in self.in_flight
+    def _is_used(self, position: int) -> bool:
+        return position % OWN_IDS + 1 in self.in_flight
 
     def _deliver(
         self,
-        letter: Letter,
+        publish: EncodedPublish,
         grant: Grant,
-        queue: Queue | None,
-        place: int,
+        queue: SourceQueue | None,
+        position: int,
         again: bool,
         is_own: bool,
         now_ms: int,
     ) -> None:
-        qos = min(letter.qos, grant.qos)
+        qos = min(publish.qos, grant.qos)
         is_assigned = queue is not None and qos == 2 and not is_own and self.recorder is not None
-        if qos and self._is_plain and grant.is_plain and letter.is_plain and not is_assigned:
-            same = letter.plain(self._level, qos)
-            packet_id = place % OWN_IDS + 1 if is_own else self._free_id()
+        if qos and self._is_plain and grant.is_plain and publish.is_plain and not is_assigned:
+            same = publish.plain(self._level, qos)
+            packet_id = position % OWN_IDS + 1 if is_own else self._free_id()
             self.in_flight[packet_id] = tuple.__new__(
-                Sent, (letter, qos, same, queue, place, not is_own)
+                UnacknowledgedPublish, (publish, qos, same, queue, position, not is_own)
             )
             self._send(packet_id, same, again)
             return
-        halves = self._halves(letter, qos, grant, now_ms)
+        halves = self._halves(publish, qos, grant, now_ms)
         aliased = halves
         if self._alias_max and halves is not None and not is_assigned:
-            aliased = self._aliased(letter, halves, grant.ids, now_ms)
+            aliased = self._aliased(publish, halves, grant.ids, now_ms)
         if halves is None or aliased is None or qos == 0:
             if aliased is not None:
                 self.send(aliased[0])
             if queue is not None:
-                self.acknowledge(queue, place)
+                self.acknowledge(queue, position)
             return
-        packet_id = place % OWN_IDS + 1 if is_own else self._free_id()
-        sent = self.in_flight[packet_id] = Sent(letter, qos, halves, queue, place, not is_own)
+        packet_id = position % OWN_IDS + 1 if is_own else self._free_id()
+        sent = self.in_flight[packet_id] = UnacknowledgedPublish(
+            publish, qos, halves, queue, position, not is_own
+        )
         if is_assigned:
             assert self.recorder is not None
             self.recorder.assign(packet_id, sent)
         else:
             self._send(packet_id, aliased, again)
 
-    def assigned(self, packet_id: int, sent: Sent) -> None:
+    def assigned(self, packet_id: int, sent: UnacknowledgedPublish) -> None:
         """It is recorded that a message is this client's: send it."""
         if self.in_flight.get(packet_id) is sent:
             self._send(packet_id, sent.halves, False)
@@ -249,43 +259,47 @@ class Outgoing:
                 self._last_id = packet_id
                 return packet_id
 
-    def _halves(self, letter: Letter, qos: int, grant: Grant, now_ms: int) -> Halves | None:
+    def _halves(
+        self, publish: EncodedPublish, qos: int, grant: Grant, now_ms: int
+    ) -> Halves | None:
         """The packet; None if it is larger than the client takes."""
-        if letter.flags & 0x80:
+        if publish.flags & 0x80:
             flags = qos << 1 | 1
         else:
-            flags = qos << 1 | (letter.flags & 1 if grant.keeps_retain else 0)
-        halves = letter.halves(self._level, flags, grant.ids, now_ms)
+            flags = qos << 1 | (publish.flags & 1 if grant.keeps_retain else 0)
+        halves = publish.halves(self._level, flags, grant.ids, now_ms)
         if self._bytes_max and len(halves[0]) + len(halves[1]) + 2 > self._bytes_max:
             self.dropped += 1
             return None
         return halves
 
-    def _aliased(self, letter: Letter, halves: Halves, ids: tuple[int, ...], now_ms: int) -> Halves:
+    def _aliased(
+        self, publish: EncodedPublish, halves: Halves, ids: tuple[int, ...], now_ms: int
+    ) -> Halves:
         """The same with an alias, which holds for this connection."""
-        alias = self._aliases.get(letter.topic, 0)
+        alias = self._aliases.get(publish.topic, 0)
         is_new = alias == 0
         if is_new:
             if len(self._aliases) >= self._alias_max:
                 return halves
-            alias = self._aliases[letter.topic] = len(self._aliases) + 1
-        return letter.aliased(halves[0][0] & 15, ids, alias, is_new, now_ms)
+            alias = self._aliases[publish.topic] = len(self._aliases) + 1
+        return publish.aliased(halves[0][0] & 15, ids, alias, is_new, now_ms)
 
     def go_on(self, now_ms: int) -> None:
         """Send what waits, as far as the window lets it."""
         held = self._held
         while held and not self._connection.congested and len(self.in_flight) < self.window:
-            letter, grant, queue, place, again, is_own = held[0]
-            if is_own and self._is_used(place):
+            publish, grant, queue, position, again, is_own = held[0]
+            if is_own and self._is_used(position):
                 break
             held.popleft()
             if queue is None:
-                self._held_bytes -= len(letter.payload)
-            if letter.expires_ms is not None and letter.expires_ms <= now_ms:
+                self._held_bytes -= len(publish.payload)
+            if publish.expires_ms is not None and publish.expires_ms <= now_ms:
                 if queue is not None:
-                    self.acknowledge(queue, place)
+                    self.acknowledge(queue, position)
                 continue
-            self._deliver(letter, grant, queue, place, again, is_own, now_ms)
+            self._deliver(publish, grant, queue, position, again, is_own, now_ms)
 
     @property
     def waits(self) -> bool:
@@ -301,20 +315,20 @@ class Outgoing:
 
     # -- from the client -----------------------------------------------------------------------
 
-    def acknowledge(self, queue: Queue, place: int) -> None:
+    def acknowledge(self, queue: SourceQueue, position: int) -> None:
         """A place is done; its queue is told with others (`settle`)."""
-        places = self._acks.get(queue)
-        if places is None:
-            self._acks[queue] = [place]
+        positions = self._acks.get(queue)
+        if positions is None:
+            self._acks[queue] = [position]
         else:
-            places.append(place)
+            positions.append(position)
 
     def settle(self) -> None:
         """Tell queues what is done."""
         if self._acks:
             acks, self._acks = self._acks, {}
-            for queue, places in acks.items():
-                queue.ack(places)
+            for queue, positions in acks.items():
+                queue.ack(positions)
 
     def got_puback(self, packet_id: int) -> None:
         """PUBACK: the client has a message of QoS 1."""
@@ -322,7 +336,7 @@ class Outgoing:
         if sent is not None and sent.qos == 1:
             del self.in_flight[packet_id]
             if sent.queue is not None:
-                self.acknowledge(sent.queue, sent.place)
+                self.acknowledge(sent.queue, sent.position)
 
     def got_pubrec(self, packet_id: int, reason: int) -> None:
         """PUBREC: the client has a message of QoS 2, or does not want it."""
@@ -331,16 +345,16 @@ class Outgoing:
             if reason < 0x80:
                 self._release(packet_id, Reason.PACKET_ID_NOT_FOUND)
             return
-        if sent.letter is not None and sent.queue is not None:
-            self.acknowledge(sent.queue, sent.place)
+        if sent.publish is not None and sent.queue is not None:
+            self.acknowledge(sent.queue, sent.position)
         recorder = self.recorder if sent.queue is not None else None
         if reason >= 0x80:
             del self.in_flight[packet_id]
-            if recorder is not None and (sent.is_shared or sent.letter is None):
+            if recorder is not None and (sent.is_shared or sent.publish is None):
                 recorder.complete(packet_id, sent)
             return
-        self.in_flight[packet_id] = sent._replace(letter=None)
-        if sent.letter is None or recorder is None:
+        self.in_flight[packet_id] = sent._replace(publish=None)
+        if sent.publish is None or recorder is None:
             self._release(packet_id)
         else:
             recorder.release(packet_id, sent)
@@ -354,30 +368,42 @@ class Outgoing:
         if packet_id in self.in_flight:
             self._release(packet_id)
 
-    def got_pubcomp(self, packet_id: int) -> Sent | None:
+    def got_pubcomp(self, packet_id: int) -> UnacknowledgedPublish | None:
         """PUBCOMP: the packet id is free again. What was sent with it, if that was so."""
         sent = self.in_flight.get(packet_id)
-        if sent is None or sent.qos != 2 or sent.letter is not None:
+        if sent is None or sent.qos != 2 or sent.publish is not None:
             return None
         return self.in_flight.pop(packet_id)
 
     # -- over connections ----------------------------------------------------------------------
 
-    def resume(self, packet_id: int, queue: Queue | None, place: int, *, is_shared: bool) -> None:
+    def resume(
+        self, packet_id: int, queue: SourceQueue | None, position: int, *, is_shared: bool
+    ) -> None:
         """An id that another connection ended with, of a message that the client has."""
-        self.in_flight[packet_id] = Sent(None, 2, (b"", b""), queue, place, is_shared)
+        self.in_flight[packet_id] = UnacknowledgedPublish(
+            None, 2, (b"", b""), queue, position, is_shared
+        )
         self._release(packet_id)
 
     def send_again(
-        self, packet_id: int, letter: Letter, grant: Grant, queue: Queue, place: int, now_ms: int
+        self,
+        packet_id: int,
+        publish: EncodedPublish,
+        grant: Grant,
+        queue: SourceQueue,
+        position: int,
+        now_ms: int,
     ) -> None:
         """A message of a shared filter that another connection ended with."""
-        halves = self._halves(letter, 2, grant, now_ms)
+        halves = self._halves(publish, 2, grant, now_ms)
         if halves is None:
-            self.acknowledge(queue, place)
-            self.resume(packet_id, queue, place, is_shared=True)
+            self.acknowledge(queue, position)
+            self.resume(packet_id, queue, position, is_shared=True)
         else:
-            self.in_flight[packet_id] = Sent(letter, 2, halves, queue, place, True)
+            self.in_flight[packet_id] = UnacknowledgedPublish(
+                publish, 2, halves, queue, position, True
+            )
             self._send(packet_id, halves, True)
 
     def give_back(self, *, is_over: bool) -> None:
@@ -385,19 +411,19 @@ class Outgoing:
 
         A message of a shared filter with QoS 2 is nobody else's once it was sent (4.8.2).
         """
-        back: dict[Queue, list[int]] = {}
+        back: dict[SourceQueue, list[int]] = {}
         for sent in self.in_flight.values():
-            if sent.queue is None or sent.letter is None:
+            if sent.queue is None or sent.publish is None:
                 continue
             if not sent.is_shared or sent.qos != 2:
-                back.setdefault(sent.queue, []).append(sent.place)
+                back.setdefault(sent.queue, []).append(sent.position)
             elif is_over:
-                self.acknowledge(sent.queue, sent.place)
-        for _, _, queue, place, _, _ in self._held or ():
+                self.acknowledge(sent.queue, sent.position)
+        for _, _, queue, position, _, _ in self._held or ():
             if queue is not None:
-                back.setdefault(queue, []).append(place)
+                back.setdefault(queue, []).append(position)
         self.settle()
-        for queue, places in back.items():
-            queue.requeue(places, counted=False)
+        for queue, positions in back.items():
+            queue.requeue(positions, counted=False)
         self.in_flight = {}
         self._held = None

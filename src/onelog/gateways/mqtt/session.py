@@ -21,9 +21,9 @@ from onelog.core.access import Principal
 from onelog.core.durable.writer import nobody
 from onelog.core.sessions.sessions import FOREVER_S
 from onelog.errors import OnelogError
-from onelog.gateways.mqtt.client import Client
+from onelog.gateways.mqtt.client import MqttClient
 from onelog.gateways.mqtt.connecting import Greeting, greet
-from onelog.gateways.mqtt.filters import LEVELS_MAX, SYS, Topic, read_filter
+from onelog.gateways.mqtt.filters import LEVELS_MAX, SYS, PublishTopic, read_filter
 from onelog.gateways.mqtt.outgoing import Outgoing
 from onelog.gateways.mqtt.reasons import reason_of
 from onelog.gateways.mqtt.subscriptions import NO_LOCAL, Subscribed
@@ -35,7 +35,7 @@ from onelog.wire.mqtt.frame import PacketReader
 from onelog.wire.mqtt.properties import Properties, Property, property_list
 
 if TYPE_CHECKING:
-    from onelog.gateways.mqtt.clients import Clients, Testament
+    from onelog.gateways.mqtt.clients import Clients, Will
 
 log = logging.getLogger(__name__)
 
@@ -67,12 +67,12 @@ class MqttSession(FramedSession):
         self._reader = PacketReader(CONNECT_BYTES_MAX)
         self._clients = clients
         self._level = V311
-        self._client: Client | None = None
+        self._client: MqttClient | None = None
         self.client_id = ""
         self._name = b""
-        self._who = Principal("", "mqtt", connection.remote_address)
+        self._principal = Principal("", "mqtt", connection.remote_address)
         self._expiry_s = 0
-        self._will: Testament | None = None
+        self._will: Will | None = None
         self._silence_ms = 0
         self._seen_ms = clients.now_ms()
         self._is_alive = False
@@ -83,7 +83,7 @@ class MqttSession(FramedSession):
         self._received: set[int] = set()
         """Packet ids of QoS 2 that the client has not released, in a session that is not durable.
         """
-        self._topics: dict[bytes, Topic] = {}
+        self._topics: dict[bytes, PublishTopic] = {}
         self._known: dict[bytes, tuple[bytes, int]] = {}
         self._aliases: dict[int, bytes] = {}
         self._receive_max = ANSWERS_MAX
@@ -163,10 +163,10 @@ class MqttSession(FramedSession):
         self._clients.sessions.discard(self)
         self._leave(self._will)
 
-    def _leave(self, will: "Testament | None") -> None:
+    def _leave(self, will: "Will | None") -> None:
         client, self._client = self._client, None
         if client is not None:
-            if will is not None and not self._clients.may(self._who, "publish", will.topic):
+            if will is not None and not self._clients.may(self._principal, "publish", will.topic):
                 will = None  # It was permitted when the client came.
             self._will = None
             self._clients.sys.left(client)
@@ -239,7 +239,7 @@ class MqttSession(FramedSession):
             self._level = V5
         connect = packets.read_connect(data, at, end)
         self._level = connect.level
-        greeting = greet(connect, self._clients.config, self._clients.house.random)
+        greeting = greet(connect, self._clients.config, self._clients.context.random)
         if greeting.reason:
             properties: Properties = {}
             if greeting.text:
@@ -249,7 +249,7 @@ class MqttSession(FramedSession):
             self.connection.close()
             return
         self._is_late = True  # What follows waits until it is known who that is.
-        told = partial(self._logged_in, greeting, connect)
+        then = partial(self._logged_in, greeting, connect)
         logins, where = self._clients.broker.logins, self.connection.remote_address
         certified = logins.certified(self.connection.certificate, "mqtt", where)
         if (
@@ -257,10 +257,10 @@ class MqttSession(FramedSession):
             and connect.password is None
             and (certified is not None or not logins.is_needed)
         ):
-            told(certified or Principal("", "mqtt", where))
+            then(certified or Principal("", "mqtt", where))
         else:
             password = (connect.password or b"").decode("utf-8", "replace")
-            logins.log_in(connect.user or "", password, "mqtt", where, told)
+            logins.log_in(connect.user or "", password, "mqtt", where, then)
 
     def _logged_in(
         self, greeting: Greeting, connect: packets.Connect, found: Principal | OnelogError
@@ -282,7 +282,7 @@ class MqttSession(FramedSession):
             self.connection.warn("%s is refused: %s", self.connection, error)
             self._turn_away(reason_of(error))
             return
-        self._who = found
+        self._principal = found
         self.connection.user = found.name
         try:
             self._welcome(greeting, connect)
@@ -302,7 +302,7 @@ class MqttSession(FramedSession):
     @property
     def user(self) -> str:
         """Who has logged in; empty for nobody."""
-        return self._who.name
+        return self._principal.name
 
     def _welcome(self, greeting: Greeting, connect: packets.Connect) -> None:
         clients, config = self._clients, self._clients.config
@@ -324,7 +324,7 @@ class MqttSession(FramedSession):
             min(about.get(Property.TOPIC_ALIAS_MAXIMUM, 0), config.topic_alias_maximum),
         )  # fmt: skip
         is_durable = greeting.expiry_s > 0
-        client = Client(clients, greeting.client_id, outgoing, is_durable)
+        client = MqttClient(clients, greeting.client_id, outgoing, is_durable)
         self._client = client
         answer = packets.encode_connack(self._level, kept is not None, 0, greeting.properties)
         self.connection.write(answer)
@@ -342,9 +342,9 @@ class MqttSession(FramedSession):
                 client.unsubscribe(text)
             clients.broker.sessions.subscribe(self.client_id, dict.fromkeys(refused))
 
-    def _refused(self, client: Client) -> list[str]:
+    def _refused(self, client: MqttClient) -> list[str]:
         """Filters that were subscribed to, and are not permitted any more."""
-        may = partial(self._clients.may, self._who, "consume")
+        may = partial(self._clients.may, self._principal, "consume")
         known = client.subscriptions.by_filter
         return [text for text, each in known.items() if not may(each.filter.text)]
 
@@ -364,7 +364,7 @@ class MqttSession(FramedSession):
             self._reader.data, head, at, end, self._level
         )
         if properties:
-            properties, alias = self._looked_at(properties)
+            properties, alias = self._checked(properties)
             if alias:
                 raw = self._aliased(alias, raw)
         topic = self._topics.get(raw) or self._topic(raw)
@@ -378,26 +378,34 @@ class MqttSession(FramedSession):
                 except OnelogError as error:
                     log.info("a message of %s is dropped: %s", self.connection, error)
             return
-        place: _Answer = [None, qos, packet_id]
-        self._answers.append(place)
+        acknowledgement: _Answer = [None, qos, packet_id]
+        self._answers.append(acknowledgement)
         if qos == 2 and packet_id in self._received_ids():
-            self._answer(place, 0)  # It is here already.
+            self._answer(acknowledgement, 0)  # It is here already.
             return
         if self._level == V5:
             self._check_receive_maximum()
         if topic.is_closed:
-            self._answer(place, Reason.NOT_AUTHORIZED)
+            self._answer(acknowledgement, Reason.NOT_AUTHORIZED)
             return
         records = self._note_received(packet_id) if qos == 2 else ()
         try:
             count = clients.publish(
-                self._name, topic, raw, flags, properties, payload, self._stored, place, records,
-            )  # fmt: skip
+                self._name,
+                topic,
+                raw,
+                flags,
+                properties,
+                payload,
+                self._stored,
+                acknowledgement,
+                records,
+            )
         except OnelogError as error:
-            self._stored(place, None, error)
+            self._stored(acknowledgement, None, error)
         else:
             if not count and not records:
-                self._answer(place, Reason.NO_MATCHING_SUBSCRIBERS)
+                self._answer(acknowledgement, Reason.NO_MATCHING_SUBSCRIBERS)
 
     def _note_received(self, packet_id: int) -> Sequence[NewMessage]:
         """A message of QoS 2 comes in: what has to be recorded with it."""
@@ -420,31 +428,35 @@ class MqttSession(FramedSession):
             return self._clients.broker.packet_ids.of(self.client_id).received
         return self._received
 
-    def _stored(self, place: _Answer, where: object, error: OnelogError | None) -> None:
+    def _stored(self, acknowledgement: _Answer, where: object, error: OnelogError | None) -> None:
         if error is None:
-            self._answer(place, 0)
+            self._answer(acknowledgement, 0)
             return
-        _, qos, packet_id = place
+        _, qos, packet_id = acknowledgement
         if qos == 2 and self._expiry_s:
             self._clients.broker.packet_ids.forgotten(self.client_id, packet_id, None)
         self._received.discard(packet_id)
-        self._answer(place, reason_of(error))
+        self._answer(acknowledgement, reason_of(error))
 
-    def _answer(self, place: _Answer, reason: int) -> None:
+    def _answer(self, acknowledgement: _Answer, reason: int) -> None:
         """Answer a message, now or when those before it are."""
         if self._client is None:
             return
-        _, qos, packet_id = place
+        _, qos, packet_id = acknowledgement
         if reason and self._level == V5:
             kind = _PUBACK if qos == 1 else _PUBREC
-            place[0] = packets.encode_answer(kind, V5, packet_id, reason)
+            acknowledgement[0] = packets.encode_answer(kind, V5, packet_id, reason)
         elif reason >= 0x80:
             # There is no way to say no: the client has to send it again.
             log.warning("%s is closed: a message could not be taken", self.connection)
             self._end(Reason(reason), "")
             return
         else:
-            place[0] = b"%c\2%c%c" % (0x40 if qos == 1 else 0x50, packet_id >> 8, packet_id & 255)
+            acknowledgement[0] = b"%c\2%c%c" % (
+                0x40 if qos == 1 else 0x50,
+                packet_id >> 8,
+                packet_id & 255,
+            )
         answers = self._answers
         was_full = len(answers) >= ANSWERS_MAX
         while answers and (data := answers[0][0]) is not None:
@@ -453,7 +465,7 @@ class MqttSession(FramedSession):
         if was_full and len(answers) < ANSWERS_MAX:
             self.connection.wait_for_turn()
 
-    def _looked_at(self, properties: bytes) -> tuple[bytes, int]:
+    def _checked(self, properties: bytes) -> tuple[bytes, int]:
         """The properties of a message as they are kept, and its topic's alias or 0."""
         known = self._known.get(properties)
         if known is not None:
@@ -485,9 +497,11 @@ class MqttSession(FramedSession):
             raise PacketError(f"alias {alias} is no topic yet", Reason.PROTOCOL_ERROR)
         return known
 
-    def _topic(self, raw: bytes) -> Topic:
+    def _topic(self, raw: bytes) -> PublishTopic:
         text = packets.read_topic(raw)
-        topic = Topic.of(text, is_closed=not self._clients.may(self._who, "publish", text))
+        topic = PublishTopic.of(
+            text, is_closed=not self._clients.may(self._principal, "publish", text)
+        )
         if raw.count(b"/") >= LEVELS_MAX:
             raise PacketError("a topic has too many levels", Reason.TOPIC_NAME_INVALID)
         if len(self._topics) >= KNOWN_MAX:
@@ -502,8 +516,8 @@ class MqttSession(FramedSession):
         if packet_id not in self._received_ids():
             self._complete(packet_id, Reason.PACKET_ID_NOT_FOUND, None)
         elif self._expiry_s:
-            told = partial(self._complete, packet_id, 0)
-            self._clients.broker.packet_ids.forgotten(self.client_id, packet_id, told)
+            then = partial(self._complete, packet_id, 0)
+            self._clients.broker.packet_ids.forgotten(self.client_id, packet_id, then)
         else:
             self._received.discard(packet_id)
             self._complete(packet_id, 0, None)
@@ -547,7 +561,7 @@ class MqttSession(FramedSession):
         self.work(self._subscribe_all(client, wanted, ids[0]))
 
     def _subscribe_all(
-        self, client: Client, wanted: packets.Subscribe, identifier: int
+        self, client: MqttClient, wanted: packets.Subscribe, identifier: int
     ) -> Iterator[None]:
         reasons: list[int] = []
         recorded: dict[str, tuple[int, int] | None] = {}
@@ -574,7 +588,7 @@ class MqttSession(FramedSession):
         client.go_on()
 
     def _subscribe(
-        self, client: Client, text: str, options: int, identifier: int
+        self, client: MqttClient, text: str, options: int, identifier: int
     ) -> tuple[Subscribed | None, int]:
         try:
             subscribed = Subscribed(read_filter(text), options, identifier)
@@ -584,7 +598,7 @@ class MqttSession(FramedSession):
             raise PacketError("a shared filter is of no local", Reason.PROTOCOL_ERROR)
         if text in self._clients.config.refused_filters.split(";"):
             return None, Reason.UNSPECIFIED
-        if not self._clients.may(self._who, "consume", subscribed.filter.text):
+        if not self._clients.may(self._principal, "consume", subscribed.filter.text):
             return None, Reason.NOT_AUTHORIZED
         if len(client.subscriptions.by_filter) >= SUBSCRIPTIONS_MAX:
             return None, Reason.QUOTA_EXCEEDED

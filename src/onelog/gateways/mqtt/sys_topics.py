@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from onelog import __version__
 from onelog.core.access import SELF
+from onelog.gateways.mqtt.encoded_publish import EncodedPublish
 from onelog.gateways.mqtt.filters import SYS
-from onelog.gateways.mqtt.letters import Letter
 from onelog.record.forms import mqtt
 
 if TYPE_CHECKING:
-    from onelog.gateways.mqtt.client import Client
+    from onelog.gateways.mqtt.client import MqttClient
     from onelog.gateways.mqtt.clients import Clients
     from onelog.gateways.mqtt.subscriptions import Subscribed
 
@@ -25,23 +25,23 @@ class SysTopics:
 
     def __init__(self, clients: "Clients") -> None:
         self._clients = clients
-        self._readers: set[Client] = set()
+        self._readers: set[MqttClient] = set()
         self._began_ms = clients.now_ms()
         self._next_ms = 0
-        self._told: dict[str, bytes] = {}
+        self._published: dict[str, bytes] = {}
         self.received = 0
         self.sent = 0
 
-    def subscribed(self, client: "Client", subscribed: "Subscribed") -> None:
+    def subscribed(self, client: "MqttClient", subscribed: "Subscribed") -> None:
         """A client wants some of them."""
         self._readers.add(client)
         now_ms = self._clients.now_ms()
         for topic, value in self._values(now_ms).items():
             if subscribed.filter.matches(topic.split("/")):
-                letter = _letter(topic, value, now_ms, mqtt.REPLAYED)
-                client.outgoing.offer(letter, subscribed.grant, now_ms)
+                publish = _letter(topic, value, now_ms, mqtt.REPLAYED)
+                client.outgoing.offer(publish, subscribed.grant, now_ms)
 
-    def left(self, client: "Client") -> None:
+    def left(self, client: "MqttClient") -> None:
         """A client is gone."""
         self._readers.discard(client)
 
@@ -53,14 +53,16 @@ class SysTopics:
         if not self._readers:
             return
         values = self._values(now_ms)
-        changed = {topic: each for topic, each in values.items() if self._told.get(topic) != each}
-        self._told = values
+        changed = {
+            topic: each for topic, each in values.items() if self._published.get(topic) != each
+        }
+        self._published = values
         for topic, value in changed.items():
-            letter = _letter(topic, value, now_ms, 0)
+            publish = _letter(topic, value, now_ms, 0)
             for client in self._readers:
-                grant = client.subscriptions.grant(letter.topic, b"")
+                grant = client.subscriptions.grant(publish.topic, b"")
                 if grant is not None:
-                    client.outgoing.offer(letter, grant, now_ms)
+                    client.outgoing.offer(publish, grant, now_ms)
 
     def _values(self, now_ms: int) -> dict[str, bytes]:
         clients, broker = self._clients, self._clients.broker
@@ -83,5 +85,5 @@ class SysTopics:
         return found
 
 
-def _letter(topic: str, value: bytes, now_ms: int, flags: int) -> Letter:
-    return Letter(mqtt.Content(flags, now_ms, b"", topic.encode(), b"", value))
+def _letter(topic: str, value: bytes, now_ms: int, flags: int) -> EncodedPublish:
+    return EncodedPublish(mqtt.Content(flags, now_ms, b"", topic.encode(), b"", value))

@@ -3,21 +3,21 @@
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 
 PATH = "/mqtt"
 SUBPROTOCOLS = ("mqtt", "mqttv3.1")
 """What clients ask for; version 3.1 has a name of its own."""
 
 
-def routes(house: House) -> list[BaseRoute]:
+def routes(context: GatewayContext) -> list[BaseRoute]:
     """The place where clients connect."""
-    serve, make_session = house.serve_websocket, house.make_session["mqtt"]
+    serve, make_session = context.serve_websocket, context.make_session["mqtt"]
     assert serve is not None
 
     async def connect(websocket: WebSocket) -> None:
-        asked = [each for each in websocket.scope["subprotocols"] if each in SUBPROTOCOLS]
-        await websocket.accept(subprotocol=asked[0] if asked else None)
+        offered = [each for each in websocket.scope["subprotocols"] if each in SUBPROTOCOLS]
+        await websocket.accept(subprotocol=offered[0] if offered else None)
         await serve(websocket, make_session)
 
     return [WebSocketRoute(PATH, connect)]

@@ -3,7 +3,7 @@
 import logging
 
 from onelog.errors import ListenError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.remoting.admin import bindings, client_relay
 from onelog.gateways.remoting.admin import broker as broker_admin
 from onelog.gateways.remoting.admin import groups as group_admin
@@ -40,8 +40,8 @@ HANDLERS: dict[int, Handler] = {
 class RemotingGateway(Gateway):
     """What its sessions share, and their ports."""
 
-    def __init__(self, house: House) -> None:
-        super().__init__(house, HANDLERS)
+    def __init__(self, context: GatewayContext) -> None:
+        super().__init__(context, HANDLERS)
         broker = self.broker
         broker.hooks.members_changed.append(clients.notify_members)
         broker.hooks.channel_expired.append(_drop)
@@ -51,12 +51,12 @@ class RemotingGateway(Gateway):
     async def listen(self) -> None:
         """Open its port and the one for old clients, and register."""
         config = self.broker.config
-        await self.house.listen(config.port, self._session)
+        await self.context.listen(config.port, self._session)
         await self._listen_for_old_clients()
         host = f"[{config.client_host}]" if ":" in config.client_host else config.client_host
-        if not self.house.standing.ha_address:
-            self.house.standing.ha_address = f"{host}:{config.port + 1}"
-        self._registrar = Registrar(self.house, f"{host}:{config.port}")
+        if not self.context.replica_status.ha_address:
+            self.context.replica_status.ha_address = f"{host}:{config.port + 1}"
+        self._registrar = Registrar(self.context, f"{host}:{config.port}")
         await self._registrar.start()
 
     async def _listen_for_old_clients(self) -> None:
@@ -65,7 +65,7 @@ class RemotingGateway(Gateway):
         if config.second_port is None:
             return
         try:
-            await self.house.listen(config.second_port, self._session)
+            await self.context.listen(config.second_port, self._session)
         except ListenError as error:
             if config.vip_port != -1:
                 raise

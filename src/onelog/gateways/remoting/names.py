@@ -31,9 +31,9 @@ def usable_group(broker: Broker, name: str) -> str:
 
 
 def create_topic(
-    broker: Broker, who: Principal, name: str, default_topic: str, queues: int
+    broker: Broker, principal: Principal, name: str, default_topic: str, queues: int
 ) -> TopicConfig:
     """The topic of a message that could not be sent for want of it, made if that is allowed."""
     if broker.find_topic(SELF, name) is None:
         check_topic(name)
-    return broker.create_topic_for_send(who, name, default_topic, queues)
+    return broker.create_topic_for_send(principal, name, default_topic, queues)

@@ -1,6 +1,6 @@
 """One RocketMQ client of the broker: requests in, answers out.
 
-A handler takes the session and the command. It returns an `Answer`, or None if the answer comes
+A handler takes the session and the command. It returns an `Success`, or None if the answer comes
 later (a held pull, a message that waits for the disk) or never. What goes wrong is raised, and
 becomes an answer through `ERROR_CODES`.
 """
@@ -14,14 +14,14 @@ from onelog import errors
 from onelog.config import Loaded
 from onelog.core.access import SELF, Principal
 from onelog.core.cursors.offsets import machine_memory_bytes
-from onelog.gateways import House, code_of
+from onelog.gateways import GatewayContext, code_of
 from onelog.gateways.remoting.nameservers.cluster_routes import Routes
 from onelog.gateways.remoting.sending.plain_forms import PlainForms
 from onelog.message import Appended, encode_host
 from onelog.net.connection import Buffer, Connection, is_here
 from onelog.net.remoting import ServerSession
 from onelog.rocketmq.profile import added_properties
-from onelog.wire.remoting.administration import from_afar
+from onelog.wire.remoting.administration import is_remote_request
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.compact_header import CompactHeaders
@@ -88,7 +88,7 @@ def response_code(error: errors.OnelogError) -> ResponseCode:
     return code_of(error, ERROR_CODES, ResponseCode.SYSTEM_ERROR)
 
 
-class Answer(NamedTuple):
+class Success(NamedTuple):
     """A successful answer."""
 
     ext: dict[str, str] = {}  # noqa: RUF012 - never changed
@@ -103,27 +103,27 @@ _Found = TypeVar("_Found")
 class Gateway:
     """What all sessions of one broker share."""
 
-    def __init__(self, house: House, handlers: "dict[int, Handler]") -> None:
-        self.house = house
-        self.broker = house.broker
-        self.clock = house.clock
-        self.store_host = house.store_host
+    def __init__(self, context: GatewayContext, handlers: "dict[int, Handler]") -> None:
+        self.context = context
+        self.broker = context.broker
+        self.clock = context.clock
+        self.store_host = context.store_host
         self.handlers = handlers
-        self.near_handlers: dict[int, Handler] = {}
+        self.local_handlers: dict[int, Handler] = {}
         """Those for peers on this machine; they hold on to it, so it is changed in place."""
-        self.far_handlers: dict[int, Handler] = {}
+        self.remote_handlers: dict[int, Handler] = {}
         """Those for peers on other machines; the same."""
         self._chosen: tuple[bool, ...] = ()
-        self.started_ms = house.clock.now_ms()
-        self.routes = Routes(house.broker, house.clock.now_ms, house.tls)
+        self.started_ms = context.clock.now_ms()
+        self.routes = Routes(context.broker, context.clock.now_ms, context.tls)
         self.headers = CompactHeaders()
         self.plain_forms = PlainForms()
         """What properties of plain messages look like."""
-        self.pop = house.pop
-        self.id_prefix = house.store_host.hex().upper()
+        self.pop = context.pop
+        self.id_prefix = context.store_host.hex().upper()
         """How the ids of messages stored here begin."""
-        self.refresh(house.loaded)
-        house.broker.users.on_change.append(self._choose_handlers)
+        self.refresh(context.loaded)
+        context.broker.users.on_change.append(self._choose_handlers)
 
     def _choose_handlers(self) -> None:
         """While there are users, requests are signed, and users have permissions."""
@@ -134,16 +134,16 @@ class Gateway:
         if chosen == self._chosen:
             return
         self._chosen = is_remote, is_open, is_needed = chosen
-        near = self.handlers
-        far = near if is_remote else from_afar(near, BrokerSession.refuse_from_afar)
+        local = self.handlers
+        remote = local if is_remote else is_remote_request(local, BrokerSession.refuse_remote)
         if is_needed:
-            near = far = {code: signed_only(each) for code, each in near.items()}
+            local = remote = {code: signed_only(each) for code, each in local.items()}
         elif not is_open:
-            signed = {code: perhaps_signed(each, each) for code, each in near.items()}
-            far = {code: perhaps_signed(each, far[code]) for code, each in near.items()}
-            near = signed
-        self.near_handlers.update(near)
-        self.far_handlers.update(far)
+            signed = {code: perhaps_signed(each, each) for code, each in local.items()}
+            remote = {code: perhaps_signed(each, remote[code]) for code, each in local.items()}
+            local = signed
+        self.local_handlers.update(local)
+        self.remote_handlers.update(remote)
 
     def refresh(self, loaded: Loaded) -> None:
         """Take over what follows from the configuration."""
@@ -159,12 +159,12 @@ class Gateway:
         """What the broker adds to the properties of every message, as RocketMQ does."""
 
 
-def same(answer: Answer) -> Answer:
+def same(answer: Success) -> Success:
     """What a worker found, when that is the answer."""
     return answer
 
 
-class BrokerSession(ServerSession[Answer]):
+class BrokerSession(ServerSession[Success]):
     """One client, or one admin tool. It is also the channel that the core knows it by."""
 
     def __init__(self, connection: Connection, gateway: Gateway) -> None:
@@ -174,12 +174,12 @@ class BrokerSession(ServerSession[Answer]):
         self.broker = gateway.broker
         self.is_local = is_here(connection.remote[0], connection.local[0])
         # Chosen once for all requests: those in a hurry need not ask who they are from.
-        self.handlers = gateway.near_handlers if self.is_local else gateway.far_handlers
+        self.handlers = gateway.local_handlers if self.is_local else gateway.remote_handlers
         host, port = connection.remote
-        place = "remoting", connection.remote_address
+        origin = "remoting", connection.remote_address
         self._logins = self.broker.logins
-        certified = self._logins.certified(connection.certificate, *place)
-        self.principal = self._unsigned = certified or Principal("", *place)
+        certified = self._logins.certified(connection.certificate, *origin)
+        self.principal = self._unsigned = certified or Principal("", *origin)
         connection.user = self.principal.name
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
 
@@ -190,7 +190,7 @@ class BrokerSession(ServerSession[Answer]):
         """
         ext = command.ext
         name = ext.get(ACCESS_KEY)
-        who = self._unsigned
+        principal = self._unsigned
         if name is not None:
             content, signature = signed_parts(command.code, ext)
             signer = self._logins.signed(
@@ -199,22 +199,22 @@ class BrokerSession(ServerSession[Answer]):
             )  # fmt: skip
             if signer is None:
                 return False
-            who = signer
-        elif not who.name and self._logins.is_needed:
+            principal = signer
+        elif not principal.name and self._logins.is_needed:
             raise errors.NotAuthenticatedError(
                 "No accessKey is configured: requests have to be signed by a user. For onelog set "
                 "ONELOG_ACCESS_KEY and ONELOG_SECRET_KEY, for others access key and secret key"
             )
-        if who is not self.principal:
-            self.principal = who
-            self.connection.user = who.name
+        if principal is not self.principal:
+            self.principal = principal
+            self.connection.user = principal.name
         return True
 
     def _refused(self, command: Command, error: Principal | errors.OnelogError) -> None:
         if isinstance(error, errors.OnelogError) and not self.connection.closing:
             self.fail(command, error)
 
-    def answer(self, command: Command, answer: Answer) -> None:
+    def answer(self, command: Command, answer: Success) -> None:
         """Send a successful answer."""
         self.reply(command, answer.code, answer.ext, answer.remark, answer.body)
 
@@ -222,7 +222,7 @@ class BrokerSession(ServerSession[Answer]):
         """Answer a request that went wrong."""
         self.reply(command, response_code(error), remark=str(error))
 
-    def conclude(self, command: Command, answer: Answer, error: errors.OnelogError | None) -> None:
+    def conclude(self, command: Command, answer: Success, error: errors.OnelogError | None) -> None:
         """Answer a request whose change was recorded, or was not.
 
         A slow disk takes nothing back: it is done, as after a send that was too late. Replicas that
@@ -233,7 +233,7 @@ class BrokerSession(ServerSession[Answer]):
         else:
             self.fail(command, error)
 
-    def _go_on(self, command: Command, act: Callable[[], Answer | None]) -> None:
+    def _go_on(self, command: Command, act: Callable[[], Success | None]) -> None:
         """Answer with what comes of an act, later than the request came."""
         try:
             answer = act()
@@ -250,18 +250,20 @@ class BrokerSession(ServerSession[Answer]):
         self,
         command: Command,
         find: Callable[[], _Found],
-        then: Callable[[_Found], Answer | None],
+        then: Callable[[_Found], Success | None],
     ) -> None:
         """Answer with what `then` makes of what `find` finds, which may have to wait for the disk.
 
         `find` runs in a worker: it may read the store and tables that are copied at once, and
         changes nothing. `then` runs in the loop.
         """
-        self.gateway.house.look_up(find, lambda found: self._go_on(command, lambda: then(found())))
+        self.gateway.context.look_up(
+            find, lambda found: self._go_on(command, lambda: then(found()))
+        )
 
     def in_turns(
         self, command: Command, items: Sequence[_Found], act: Callable[[_Found], None]
-    ) -> Answer | None:
+    ) -> Success | None:
         """Do something with each of many, in turns with the requests of others, and say so."""
 
         def one_by_one() -> Iterator[None]:
@@ -272,14 +274,14 @@ class BrokerSession(ServerSession[Answer]):
             except errors.OnelogError as error:
                 self.fail(command, error)
             else:
-                self.answer(command, Answer())
+                self.answer(command, Success())
 
         self.work(one_by_one())
         return None
 
     def when_warm(
-        self, command: Command, log_offset: int, act: Callable[[], Answer | None]
-    ) -> Answer | None:
+        self, command: Command, log_offset: int, act: Callable[[], Success | None]
+    ) -> Success | None:
         """Do what needs the record at a log offset: now, or when a worker has read it."""
         broker = self.broker
         if broker.is_warm(log_offset):
@@ -292,13 +294,13 @@ class BrokerSession(ServerSession[Answer]):
         self.broker.channel_closed(self)
 
 
-Handler = Callable[[BrokerSession, Command], Answer | None]
+Handler = Callable[[BrokerSession, Command], Success | None]
 
 
 def signed_only(handler: Handler) -> Handler:
     """The handler of a request that has to say who it is from."""
 
-    def handle(session: BrokerSession, command: Command) -> Answer | None:
+    def handle(session: BrokerSession, command: Command) -> Success | None:
         return handler(session, command) if session.authenticate(command) else None
 
     return handle
@@ -307,7 +309,7 @@ def signed_only(handler: Handler) -> Handler:
 def perhaps_signed(handler: Handler, for_others: Handler) -> Handler:
     """The handler of a request that may say who it is from; `for_others` is for nobody's."""
 
-    def handle(session: BrokerSession, command: Command) -> Answer | None:
+    def handle(session: BrokerSession, command: Command) -> Success | None:
         if ACCESS_KEY in command.ext or session.principal.name:
             if not session.authenticate(command):
                 return None
@@ -318,7 +320,7 @@ def perhaps_signed(handler: Handler, for_others: Handler) -> Handler:
     return handle
 
 
-def by_worker(answer: Callable[[BrokerSession, Command], Answer]) -> Handler:
+def by_worker(answer: Callable[[BrokerSession, Command], Success]) -> Handler:
     """The handler of a question that a worker can answer alone; see `BrokerSession.look_up`."""
 
     def handle(session: BrokerSession, command: Command) -> None:
@@ -332,4 +334,4 @@ def answer_stored(
 ) -> None:
     """What a request wanted is stored, or not; for those to which that is all there is to say."""
     session, command = token
-    session.conclude(command, Answer(), error)
+    session.conclude(command, Success(), error)

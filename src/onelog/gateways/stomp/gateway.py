@@ -4,7 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from onelog.config import Loaded
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.jobs import Job
 from onelog.net.connection import Connection
 
@@ -18,16 +18,16 @@ TICK_SECONDS = 0.1
 class StompGateway:
     """Its port, and what its sessions share once there is one."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
+    def __init__(self, context: GatewayContext) -> None:
+        self.context = context
         self.shared: Gateway | None = None
         self._ticking: asyncio.Task[None] | None = None
-        house.routes.append("onelog.gateways.stomp.websocket:routes")
-        house.make_session["stomp"] = self._session
+        context.routes.append("onelog.gateways.stomp.websocket:routes")
+        context.make_session["stomp"] = self._session
 
     async def listen(self) -> None:
         """Open its port."""
-        await self.house.listen(self.house.loaded.config.stomp.port, self._session)
+        await self.context.listen(self.context.loaded.config.stomp.port, self._session)
 
     def _session(self, connection: Connection) -> "StompSession":
         from onelog.gateways.stomp.session import StompSession
@@ -39,7 +39,7 @@ class StompGateway:
             from onelog.gateways.stomp.handlers import HANDLERS
             from onelog.gateways.stomp.session import Gateway
 
-            self.shared = Gateway(self.house, HANDLERS)
+            self.shared = Gateway(self.context, HANDLERS)
             self._ticking = asyncio.get_running_loop().create_task(self._tick_forever(self.shared))
         return self.shared
 

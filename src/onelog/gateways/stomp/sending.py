@@ -27,12 +27,12 @@ class Posting(NamedTuple):
 def send(session: StompSession, frame: Frame) -> None:
     """SEND."""
     headers = frame.headers
-    places = destinations(required(frame, "destination"))
+    targets = destinations(required(frame, "destination"))
     if headers.get("reply-to", "").startswith(TEMPORARY):
         queue = temporary_queue(session, headers["reply-to"], subscribe=True)
         headers["reply-to"] = f"/reply-queue/{queue.name}"
     properties = properties_of(headers, session.gateway.clock.now_ms())
-    routes = _routes(session, frame, places)
+    routes = _routes(session, frame, targets)
     receipt = headers.get("receipt")
     if not headers.keys().isdisjoint(SCHEDULE):
         each_alone = [
@@ -64,7 +64,7 @@ def publish(session: StompSession, posting: Posting, receipt: str | None) -> Non
     session.pending += 1
     try:
         queues = session.broker.routing.publish(
-            session.who, session.vhost, *posting, session.stored, receipt
+            session.principal, session.vhost, *posting, session.stored, receipt
         )
     except OnelogError:
         session.pending -= 1
@@ -78,19 +78,19 @@ def _for_all(properties: bytes, keys: list[str]) -> bytes:
 
 
 def _routes(
-    session: StompSession, frame: Frame, places: tuple[Destination, ...]
+    session: StompSession, frame: Frame, targets: tuple[Destination, ...]
 ) -> dict[str, list[str]]:
     """The routing keys by exchange; queues are there then."""
     found: dict[str, list[str]] = {}
-    for place in places:
-        kind, name, key = place
+    for target in targets:
+        kind, name, key = target
         if kind in ("topic", "exchange"):
             found.setdefault(name, []).append(key)
             continue
         if kind == "temp-topic":
             found.setdefault("amq.topic", []).append(temporary_topic(session, name))
             continue
-        if place.is_pattern:
+        if target.is_pattern:
             raise InvalidRequestError(
                 f"/queue/{name} is many queues: send to one, or to several with commas"
             )
@@ -99,7 +99,7 @@ def _routes(
         elif kind == "queue":
             ensure_queue(session, frame, name)
         elif kind == "amq/queue":
-            session.broker.workqueues.find(session.who, session.vhost, name, owner=session)
+            session.broker.workqueues.find(session.principal, session.vhost, name, owner=session)
         found.setdefault("", []).append(name)
     return found
 
@@ -114,7 +114,7 @@ def ensure_queue(session: StompSession, frame: Frame, name: str) -> None:
     workqueues = session.broker.workqueues
     if not arguments:
         try:
-            found = workqueues.find(session.who, session.vhost, name, owner=session)
+            found = workqueues.find(session.principal, session.vhost, name, owner=session)
         except QueueNotFoundError:
             pass
         else:
@@ -123,7 +123,7 @@ def ensure_queue(session: StompSession, frame: Frame, name: str) -> None:
             return
     exclusive = is_true(headers.get("exclusive"))
     workqueues.declare(
-        session.who,
+        session.principal,
         session.vhost,
         name,
         durable=not exclusive and headers.get("durable", "true").lower() != "false",
@@ -151,7 +151,7 @@ def _send_later(session: StompSession, frame: Frame, postings: list[Posting]) ->
         last = receipt if posting is postings[-1] else None
         try:
             session.broker.schedules.add(
-                session.who, session.vhost, *posting,
+                session.principal, session.vhost, *posting,
                 delay_ms=delay_ms, period_ms=period_ms, repeat=repeat, cron=cron,
                 on_stored=session.stored, token=last,
             )  # fmt: skip

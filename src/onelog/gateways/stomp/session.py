@@ -33,10 +33,10 @@ from onelog.errors import (
     TransactionNotFoundError,
     WireError,
 )
-from onelog.gateways import House, code_of
+from onelog.gateways import GatewayContext, code_of
 from onelog.gateways.stomp.headers import number
 from onelog.net.connection import Connection, FramedSession
-from onelog.wire.stomp.frame import VERSIONS, Frame, FrameReader, encode_frame
+from onelog.wire.stomp.frame import VERSIONS, Frame, StompFrameReader, encode_frame
 
 if TYPE_CHECKING:
     from onelog.core.workqueues.queue import WorkQueue
@@ -80,10 +80,10 @@ Handler = Callable[["StompSession", Frame], None]
 class Gateway:
     """What all sessions of one broker share."""
 
-    def __init__(self, house: House, handlers: Mapping[str, Handler]) -> None:
-        self.house = house
-        self.broker = house.broker
-        self.clock = house.clock
+    def __init__(self, context: GatewayContext, handlers: Mapping[str, Handler]) -> None:
+        self.context = context
+        self.broker = context.broker
+        self.clock = context.clock
         self.handlers = handlers
         self.sessions: set[StompSession] = set()
         self.declared: set[tuple[str, str]] = set()
@@ -103,18 +103,18 @@ class Gateway:
 class StompSession(FramedSession):
     """One client. It is also the owner that the core knows its queues and consumers by."""
 
-    _reader: FrameReader
+    _reader: StompFrameReader
 
     def __init__(self, connection: Connection, gateway: Gateway) -> None:
         super().__init__(connection)
-        self._reader = FrameReader(gateway.broker.config.frame_bytes_max)
+        self._reader = StompFrameReader(gateway.broker.config.frame_bytes_max)
         connection.reads_on = True
         self.gateway = gateway
         self.broker = gateway.broker
-        self.who = Principal("", "stomp", connection.remote_address)
+        self.principal = Principal("", "stomp", connection.remote_address)
         self.version = ""
         """Empty, until it has connected."""
-        self.session_id = f"{gateway.house.random.getrandbits(64):016x}"
+        self.session_id = f"{gateway.context.random.getrandbits(64):016x}"
         self.client_id = ""
         self.vhost = DEFAULT_VHOST
         self.subscriptions: dict[str, Subscription] = {}
@@ -186,11 +186,14 @@ class StompSession(FramedSession):
             return
         log.info("%s: %s", self.connection, error)
         text = str(error).encode()
-        told = [("message", code_of(error, ERROR_TEXTS, "internal error")), *headers.items()]
+        headers_of_error = [
+            ("message", code_of(error, ERROR_TEXTS, "internal error")),
+            *headers.items(),
+        ]
         if receipt is not None:
-            told.append(("receipt-id", receipt))
-        told += [("content-type", "text/plain"), ("content-length", str(len(text)))]
-        self.say("ERROR", told, text)
+            headers_of_error.append(("receipt-id", receipt))
+        headers_of_error += [("content-type", "text/plain"), ("content-length", str(len(text)))]
+        self.say("ERROR", headers_of_error, text)
         self.connection.close()
 
     # -- receipts ------------------------------------------------------------------------------
@@ -243,13 +246,15 @@ class StompSession(FramedSession):
         self.vhost = headers.get("host", DEFAULT_VHOST)
         self.client_id = headers.get("client-id", "")
         self._is_logging_in = True
-        told = partial(self._logged_in, common[-1], ours)
-        logins, place = self.broker.logins, ("stomp", self.connection.remote_address)
-        certified = logins.certified(self.connection.certificate, *place)
+        headers_of_error = partial(self._logged_in, common[-1], ours)
+        logins, origin = self.broker.logins, ("stomp", self.connection.remote_address)
+        certified = logins.certified(self.connection.certificate, *origin)
         if certified is not None and "login" not in headers:
-            told(certified)
+            headers_of_error(certified)
         else:
-            logins.log_in(headers.get("login", ""), headers.get("passcode", ""), *place, told)
+            logins.log_in(
+                headers.get("login", ""), headers.get("passcode", ""), *origin, headers_of_error
+            )
 
     def _logged_in(self, version: str, heartbeats: str, found: Principal | OnelogError) -> None:
         """It is known who that is, or that it is nobody."""
@@ -259,7 +264,7 @@ class StompSession(FramedSession):
         if isinstance(found, OnelogError):
             self.fail(found)
             return
-        self.who = found
+        self.principal = found
         self.connection.user = found.name
         # Clients put the name of the machine there, if they know of nothing better.
         if not self.broker.routing.is_open_to(found, self.vhost):

@@ -93,10 +93,10 @@ class Subscription:
         unwanted: list[int] = []
         version, needs_ack = self._session.version, self.mode != "auto"
         head = b"%b-%d-" % (self._session.session_id.encode(), self.number)
-        for place, times, record, form, _stored_ms, _size in deliveries:
+        for position, times, record, form, _stored_ms, _size in deliveries:
             exchange, key, properties, body = amqp.read(in_amqp_form(record, form))
             if self.matches is not None and not selectors.is_wanted(self.matches, properties):
-                unwanted.append(place)
+                unwanted.append(position)
                 continue
             self._tag += 1
             ident = b"%b%d" % (head, self._tag)
@@ -105,7 +105,7 @@ class Subscription:
             ack = b""
             if needs_ack:
                 ack = b"ack:%b\n" % ident
-                self.out[self._tag] = (queue, place)
+                self.out[self._tag] = (queue, position)
             frames.append(
                 b"%bmessage-id:%b\n%b%b%b%bcontent-length:%d\n\n%b\0"
                 % (
@@ -127,7 +127,7 @@ class Subscription:
             raise InvalidRequestError(f"message {tag} of subscription {self.ident!r} is not out")
         return [each for each in self.out if each <= tag] if self.mode == "client" else [tag]
 
-    def places(self, tag: int) -> "dict[WorkQueue, list[int]]":
+    def positions(self, tag: int) -> "dict[WorkQueue, list[int]]":
         """Where the messages are that an ACK of one of them is for."""
         return _by_queue(self.out[each] for each in self._meant(tag))
 
@@ -142,18 +142,18 @@ class Subscription:
             workqueues.on_declared.remove(self.watching)
         for consumer in self.consumers:
             workqueues.cancel(consumer)
-        places = _by_queue(self.out.values())
+        positions = _by_queue(self.out.values())
         self.out.clear()
-        for queue, back in places.items():
+        for queue, back in positions.items():
             queue.requeue(back, counted=counted)
         self.consumers.clear()
 
 
 def _by_queue(out: "Iterable[tuple[WorkQueue, int]]") -> "dict[WorkQueue, list[int]]":
-    places: dict[WorkQueue, list[int]] = {}
-    for queue, place in out:
-        places.setdefault(queue, []).append(place)
-    return places
+    positions: dict[WorkQueue, list[int]] = {}
+    for queue, position in out:
+        positions.setdefault(queue, []).append(position)
+    return positions
 
 
 @lru_cache(maxsize=4096)
@@ -173,7 +173,7 @@ def subscribe(session: StompSession, frame: Frame) -> None:
     """SUBSCRIBE."""
     headers = frame.headers
     text = required(frame, "destination")
-    places = destinations(text)
+    positions = destinations(text)
     ident = headers.get("id", text) if session.version == "1.0" else required(frame, "id")
     if ident in session.subscriptions:
         raise InvalidRequestError(f"there is a subscription with id {ident[:100]!r} already")
@@ -185,11 +185,11 @@ def subscribe(session: StompSession, frame: Frame) -> None:
     wants = selectors.compiled(headers["selector"]) if headers.get("selector") else None
     subscription = Subscription(session, ident, mode)
     if is_true(headers.get("browser")):
-        browse(session, frame, subscription, places, wants)
+        browse(session, frame, subscription, positions, wants)
         return
     session.subscriptions[ident] = session.numbered[subscription.number] = subscription
     try:
-        _consume_all(session, frame, subscription, places, wants)
+        _consume_all(session, frame, subscription, positions, wants)
     except OnelogError:
         subscription.end(counted=False)
         del session.subscriptions[ident], session.numbered[subscription.number]
@@ -201,21 +201,23 @@ def _consume_all(
     session: StompSession,
     frame: Frame,
     subscription: Subscription,
-    places: Sequence[Destination],
+    positions: Sequence[Destination],
     wants: Selector | None,
 ) -> None:
-    bound = [place for place in places if place.kind in ("topic", "exchange", "temp-topic")]
+    bound = [
+        position for position in positions if position.kind in ("topic", "exchange", "temp-topic")
+    ]
     if bound:
         queue = _own_queue(session, frame, subscription, bound)
         subscription.matches = wants
         _consume(session, frame, subscription, queue, None)
-    for place in places:
-        if place in bound:
+    for position in positions:
+        if position in bound:
             continue
-        if place.is_pattern:
-            _consume_matching(session, frame, subscription, place.name, wants)
+        if position.is_pattern:
+            _consume_matching(session, frame, subscription, position.name, wants)
         else:
-            queue = _queue_of(session, frame, place)
+            queue = _queue_of(session, frame, position)
             _consume(session, frame, subscription, queue, wants)
 
 
@@ -232,7 +234,7 @@ def _consume(
         (number(headers, each, 1 << 31, -(1 << 31)) for each in _PRIORITIES if each in headers), 0
     )
     consumer = session.broker.workqueues.consume(
-        session.who,
+        session.principal,
         session.vhost,
         queue.name,
         subscription.deliver,
@@ -255,7 +257,9 @@ def _cancelled(
     """The broker ends a subscription, or its part of one queue of many."""
     subscription.consumers.remove(consumer)
     subscription.out = {
-        tag: place for tag, place in subscription.out.items() if place[0] is not consumer.queue
+        tag: position
+        for tag, position in subscription.out.items()
+        if position[0] is not consumer.queue
     }
     if not subscription.consumers and subscription.watching is None:
         error = InvalidRequestError(
@@ -264,20 +268,22 @@ def _cancelled(
         session.fail(error)
 
 
-def _queue_of(session: StompSession, frame: Frame, place: Destination) -> "WorkQueue":
+def _queue_of(session: StompSession, frame: Frame, position: Destination) -> "WorkQueue":
     from onelog.gateways.stomp.sending import ensure_queue
 
-    if place.kind == "temp-queue":
-        name = f"{TEMPORARY}{place.name}"
+    if position.kind == "temp-queue":
+        name = f"{TEMPORARY}{position.name}"
         # Whoever asks for it himself wants its messages by his own id.
         automatic = session.subscriptions.pop(name, None)
         if automatic is not None:
             del session.numbered[automatic.number]
             automatic.end(counted=False)
         return temporary_queue(session, name)
-    if place.kind == "queue":
-        ensure_queue(session, frame, place.name)
-    return session.broker.workqueues.find(session.who, session.vhost, place.name, owner=session)
+    if position.kind == "queue":
+        ensure_queue(session, frame, position.name)
+    return session.broker.workqueues.find(
+        session.principal, session.vhost, position.name, owner=session
+    )
 
 
 def _consume_matching(
@@ -295,7 +301,7 @@ def _consume_matching(
         if queue.vhost == session.vhost and queue.durable and compare(queue.name):
             _consume(session, frame, subscription, queue, wants)
 
-    for queue in workqueues.queues(session.who, session.vhost):
+    for queue in workqueues.queues(session.principal, session.vhost):
         declared(queue)
     subscription.watching = declared
     workqueues.on_declared.append(declared)
@@ -305,13 +311,16 @@ def _consume_matching(
 
 
 def _own_queue(
-    session: StompSession, frame: Frame, subscription: Subscription, places: Sequence[Destination]
+    session: StompSession,
+    frame: Frame,
+    subscription: Subscription,
+    positions: Sequence[Destination],
 ) -> "WorkQueue":
     """The queue of a subscription to topics and exchanges, bound to them and to nothing else."""
-    who, vhost, broker = session.who, session.vhost, session.broker
+    principal, vhost, broker = session.principal, session.vhost, session.broker
     subscription.durable_name = name = _durable_name(session, frame)
     queue = broker.workqueues.declare(
-        who,
+        principal,
         vhost,
         name or frame.headers.get("x-queue-name", ""),
         durable=bool(name),
@@ -320,20 +329,22 @@ def _own_queue(
         arguments=arguments_of(frame.headers),
         owner=session,
     )
-    wanted = {_binding(session, place) for place in places}
-    for binding in broker.routing.bindings(who, vhost, destination=("queue", queue.name)):
+    wanted = {_binding(session, position) for position in positions}
+    for binding in broker.routing.bindings(principal, vhost, destination=("queue", queue.name)):
         # The default exchange's cannot be undone.
         if binding.source and (binding.source, binding.key) not in wanted:
-            broker.routing.unbind(who, vhost, binding.source, "queue", queue.name, binding.key)
+            broker.routing.unbind(
+                principal, vhost, binding.source, "queue", queue.name, binding.key
+            )
     for exchange, key in wanted:
-        broker.routing.bind(who, vhost, exchange, "queue", queue.name, key)
+        broker.routing.bind(principal, vhost, exchange, "queue", queue.name, key)
     return queue
 
 
-def _binding(session: StompSession, place: Destination) -> tuple[str, str]:
-    if place.kind == "temp-topic":
-        return TOPIC_EXCHANGE, temporary_topic(session, place.name)
-    return place.name, binding_key(place.key) if place.kind == "topic" else place.key
+def _binding(session: StompSession, position: Destination) -> tuple[str, str]:
+    if position.kind == "temp-topic":
+        return TOPIC_EXCHANGE, temporary_topic(session, position.name)
+    return position.name, binding_key(position.key) if position.kind == "topic" else position.key
 
 
 def _durable_name(session: StompSession, frame: Frame) -> str:
@@ -364,7 +375,7 @@ def temporary_queue(session: StompSession, name: str, *, subscribe: bool = False
         if len(session.temporary) >= SUBSCRIPTIONS_MAX:
             raise InvalidRequestError(f"the limit is {SUBSCRIPTIONS_MAX} temporary queues")
         queue = session.broker.workqueues.declare(
-            session.who, session.vhost, "", exclusive=True, owner=session
+            session.principal, session.vhost, "", exclusive=True, owner=session
         )
         session.temporary[name] = queue
         if subscribe:
@@ -386,15 +397,15 @@ def browse(
     session: StompSession,
     frame: Frame,
     subscription: Subscription,
-    places: Sequence[Destination],
+    positions: Sequence[Destination],
     wants: Selector | None,
 ) -> None:
     """Show what is in queues, and leave it there."""
     subscription.mode = "auto"
     subscription.matches = wants
-    if any(place.kind in ("topic", "exchange", "temp-topic") for place in places):
+    if any(position.kind in ("topic", "exchange", "temp-topic") for position in positions):
         raise InvalidRequestError("a browser looks into queues: topics keep nothing")
-    queues = [_queue_of(session, frame, place) for place in places]
+    queues = [_queue_of(session, frame, position) for position in positions]
     session.receipt(frame.headers.get("receipt"))
     for queue in queues:
         at = 0
@@ -434,7 +445,7 @@ def unsubscribe(session: StompSession, frame: Frame) -> None:
     if is_named:
         name = _durable_name(session, frame)
     if name and (is_named or is_true(headers.get("durable")) or is_true(headers.get("persistent"))):
-        session.broker.workqueues.delete(session.who, session.vhost, name, owner=session)
+        session.broker.workqueues.delete(session.principal, session.vhost, name, owner=session)
     session.receipt(headers.get("receipt"))
 
 
@@ -468,15 +479,15 @@ def _settle(session: StompSession, frame: Frame, requeue: bool | None) -> None:
 
 def settle(subscription: Subscription, tag: int, requeue: bool | None) -> "list[WorkQueue]":
     """Acknowledge (`requeue` None), give back or reject; the queues that this is recorded for."""
-    places = subscription.taken(tag)
-    for queue, each in places.items():
+    positions = subscription.taken(tag)
+    for queue, each in positions.items():
         if requeue is None:
             queue.ack(each)
         elif requeue:
             queue.requeue(each)
         else:
             queue.reject(each)
-    return list(places)
+    return list(positions)
 
 
 def when_recorded(

@@ -40,7 +40,9 @@ class Transaction:
     def stage(self, posting: "Posting") -> None:
         """Add a message."""
         session = self._session
-        session.broker.routing.stage(session.who, session, self._name, session.vhost, *posting)
+        session.broker.routing.stage(
+            session.principal, session, self._name, session.vhost, *posting
+        )
         self.staged += 1
 
     def settle(self, subscription: Subscription, tag: int, requeue: bool | None) -> None:
@@ -57,7 +59,7 @@ class Transaction:
         """What is done with the commit."""
         for subscription, tag, requeue in self._open():
             if requeue is None:
-                yield from subscription.places(tag).items()
+                yield from subscription.positions(tag).items()
 
     def finish(self) -> None:
         """The commit is written: settle what is to be settled."""
@@ -80,7 +82,7 @@ def begin(session: StompSession, frame: Frame) -> None:
         raise InvalidRequestError(f"transaction {name[:100]!r} is open already")
     if len(session.transactions) >= TRANSACTIONS_MAX:
         raise InvalidRequestError(f"the limit is {TRANSACTIONS_MAX} open transactions")
-    session.broker.begin(session.who, session, name)
+    session.broker.begin(session.principal, session, name)
     session.transactions[name] = Transaction(session, name)
     session.receipt(frame.headers.get("receipt"))
 
@@ -99,7 +101,7 @@ def commit(session: StompSession, frame: Frame) -> None:
     broker = session.broker
     acks = broker.workqueues.acks_alongside(transaction.acks, transaction.finish)
     try:
-        broker.routing.commit(session.who, session, name, committed, alongside=acks)
+        broker.routing.commit(session.principal, session, name, committed, alongside=acks)
     except OnelogError:
         session.pending -= 1
         raise
@@ -108,7 +110,7 @@ def commit(session: StompSession, frame: Frame) -> None:
 def abort(session: StompSession, frame: Frame) -> None:
     """ABORT: what was to be acknowledged is still out."""
     name, _ = _taken(session, frame)
-    session.broker.routing.abort(session.who, session, name)
+    session.broker.routing.abort(session.principal, session, name)
     session.receipt(frame.headers.get("receipt"))
 
 

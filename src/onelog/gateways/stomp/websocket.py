@@ -9,7 +9,7 @@ from typing import Any
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 
 SUBPROTOCOLS = ("v12.stomp", "v11.stomp", "v10.stomp")
 
@@ -49,14 +49,14 @@ class TextSocket:
         await self._websocket.send_bytes(data)
 
 
-def routes(house: House) -> list[BaseRoute]:
+def routes(context: GatewayContext) -> list[BaseRoute]:
     """Where browsers connect to."""
 
     async def connect(websocket: WebSocket) -> None:
-        assert house.serve_websocket is not None
+        assert context.serve_websocket is not None
         offered = websocket.scope.get("subprotocols", ())
         chosen = next((each for each in SUBPROTOCOLS if each in offered), None)
         await websocket.accept(subprotocol=chosen)
-        await house.serve_websocket(TextSocket(websocket), house.make_session["stomp"])
+        await context.serve_websocket(TextSocket(websocket), context.make_session["stomp"])
 
     return [WebSocketRoute("/stomp", connect), WebSocketRoute("/ws", connect)]

@@ -45,7 +45,7 @@ from onelog.record.forms.amqp_fields import (
     decode_properties,
     decode_table,
     encode_properties,
-    places,
+    field_spans,
     short_string,
     tagged_entries,
     tagged_table,
@@ -291,7 +291,7 @@ _U16 = Struct(">H")
 
 def _taken_apart(raw: bytes) -> tuple[dict[str, Any], bytes]:
     """The properties but the headers, and the bytes of their table."""
-    there = places(raw)
+    there = field_spans(raw)
     if "headers" not in there:
         return decode_properties(raw), b""
     begin, end = there["headers"]

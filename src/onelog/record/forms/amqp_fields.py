@@ -248,7 +248,7 @@ def _layout(flags: int) -> tuple[tuple[str, str], ...]:
     return found
 
 
-def places(raw: bytes) -> dict[str, tuple[int, int]]:
+def field_spans(raw: bytes) -> dict[str, tuple[int, int]]:
     """Where the value of each property begins and ends; `WireError` if that is not all there is."""
     try:
         flags = int(_U16.unpack_from(raw)[0])
@@ -284,14 +284,14 @@ def _read(raw: bytes, name: str, begin: int, end: int) -> Any:
 
 def decode_properties(raw: bytes) -> dict[str, Any]:
     """The properties that are there, by name."""
-    return {name: _read(raw, name, *place) for name, place in places(raw).items()}
+    return {name: _read(raw, name, *place) for name, place in field_spans(raw).items()}
 
 
 def property_of(raw: bytes, name: str) -> Any:
     """One property, or None if it is not there."""
     if len(raw) < 2 or not (raw[0] << 8 | raw[1]) & _BITS[name]:
         return None
-    return _read(raw, name, *places(raw)[name])
+    return _read(raw, name, *field_spans(raw)[name])
 
 
 def headers_of(raw: bytes) -> Table:
@@ -330,7 +330,7 @@ def _written(kind: str, value: Any) -> bytes:
 def with_properties(raw: bytes, changes: Mapping[str, Any]) -> bytes:
     """The same with other values for some; None or `REMOVE` for those that are to go."""
     kinds = dict(PROPERTIES)
-    there = places(raw)
+    there = field_spans(raw)
     values = {name: raw[begin:end] for name, (begin, end) in there.items()}
     for name, value in changes.items():
         values.pop(name, None)
@@ -346,7 +346,7 @@ def with_headers(raw: bytes, changes: Mapping[str, "Value | _Remove"], **propert
     Headers that are not named keep their bytes.
     """
     kept = []
-    there = places(raw)
+    there = field_spans(raw)
     if "headers" in there:
         begin, end = there["headers"]
         kept = [piece for name, piece in _entries(raw[begin + 4 : end]) if name not in changes]
@@ -358,7 +358,7 @@ def with_headers(raw: bytes, changes: Mapping[str, "Value | _Remove"], **propert
         return changed
     table = b"".join(kept)
     at = 2
-    for name, (_, end) in places(changed).items():
+    for name, (_, end) in field_spans(changed).items():
         if name in ("content_type", "content_encoding"):
             at = end
     flags = _U16.unpack_from(changed)[0] | _BITS["headers"]

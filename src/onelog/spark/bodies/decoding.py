@@ -97,20 +97,20 @@ def json_format(fields: StructType, mode: Mode = "permissive") -> BodyFormat:
     return BodyFormat("json", known, mode)
 
 
-def message_columns(asked: Sequence[str] | None, typed: StructType) -> tuple[str, ...]:
+def message_columns(wanted: Sequence[str] | None, typed: StructType) -> tuple[str, ...]:
     """The columns of a message that a table has beside the typed ones.
 
     Those that were asked for; else all but the body and those whose names the typed columns have.
     """
     names = set(typed.fieldNames())
-    if asked is None:
+    if wanted is None:
         return tuple(name for name in ALL if name != "body" and name not in names)
-    if both := names.intersection(asked):
+    if both := names.intersection(wanted):
         raise ConfigError(
             f"columns: {', '.join(sorted(both))} is in the bodies, too; leave it out here, or out "
             "of the schema of the bodies"
         )
-    return tuple(asked)
+    return tuple(wanted)
 
 
 # -- schemas -------------------------------------------------------------------------------------
@@ -240,9 +240,9 @@ class BodyReader:
             found = self.columns(bodies.take(pa.array(there)))
         except BodyError as error:
             raise BodyError(int(there[error.row]), str(error)) from None
-        places = np.full(len(bodies), -1)
-        places[there] = np.arange(len(there))
-        taken = pa.array(places, mask=places < 0)
+        rows_at = np.full(len(bodies), -1)
+        rows_at[there] = np.arange(len(there))
+        taken = pa.array(rows_at, mask=rows_at < 0)
         return {name: array.take(taken) for name, array in found.items()}
 
     def _without_frames(self, bodies: list[bytes]) -> tuple[list[bytes], dict[int, str]]:

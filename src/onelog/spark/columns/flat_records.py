@@ -26,7 +26,7 @@ from onelog.record.forms import FORM_MASK, Form, form_of
 from onelog.record.forms.conversion import in_rocketmq_form
 from onelog.record.inner_batch import unwrapped
 from onelog.record.layout import CRC_MASK
-from onelog.spark.columns.kafka_batches import Front, Wanted, rows_of
+from onelog.spark.columns.kafka_batches import Front, WantedColumns, rows_of
 from onelog.store.dispatch import Target, targets
 
 _BATCH = (SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP).value
@@ -57,7 +57,7 @@ def flatten(
     unusual: Mask,
     topic: str | None,
     with_bodies: bool,
-    wanted: Wanted,
+    wanted: WantedColumns,
     on_damage: OnDamage,
 ) -> Layout:
     """The same messages, in records that are all plain, with the properties that are wanted."""
@@ -76,7 +76,7 @@ class _Flat:
     """What was rewritten so far. Kafka batches that follow each other are taken together."""
 
     def __init__(
-        self, topic: str | None, with_bodies: bool, wanted: Wanted, on_damage: OnDamage
+        self, topic: str | None, with_bodies: bool, wanted: WantedColumns, on_damage: OnDamage
     ) -> None:
         self._topic = topic
         self._with_bodies = with_bodies
@@ -165,7 +165,7 @@ def _laid_out(records: list[bytes | memoryview]) -> list[Layout]:
 
 def _flat(message: Message, topic: str | None, with_bodies: bool) -> Iterator[bytes]:
     messages = _messages(message, with_bodies)
-    for target in _places(message, topic):
+    for target in _targets(message, topic):
         for each in messages:
             offset = target.queue_offset + each.queue_offset - message.queue_offset
             yield encode_stored(
@@ -200,7 +200,7 @@ def _check_crc(message: Message) -> None:
         )
 
 
-def _places(message: Message, topic: str | None) -> list[Target]:
+def _targets(message: Message, topic: str | None) -> list[Target]:
     if topic is None or message.topic == topic:
         return [Target(message.topic, message.queue_id, message.queue_offset, 1)]
     found = [target for target in targets(message) if target.topic == topic]

@@ -46,7 +46,7 @@ class Front(NamedTuple):
         return self.sys_flag >> 4 & 3
 
 
-class Wanted(NamedTuple):
+class WantedColumns(NamedTuple):
     """What somebody looks at, beside heads."""
 
     names: bool
@@ -58,7 +58,7 @@ class Wanted(NamedTuple):
     bodies: bool = True
 
 
-def rows_of(fronts: Sequence[Front], wanted: Wanted) -> Layout | None:
+def rows_of(fronts: Sequence[Front], wanted: WantedColumns) -> Layout | None:
     """The messages of records that are like each other; None if they are to be taken one by one."""
     name, hosts = fronts[0].record.topic.encode(), fronts[0].hosts
     found = find_fields([front.record.body for front in fronts], name + b"\0\0")
@@ -125,7 +125,7 @@ def _keys(found: Fields, rows: Mask) -> pa.Array:
     return pieces(found.raw, found.key_at[rows], found.key_end[rows])
 
 
-def _tails(found: Fields, name: bytes, wanted: Wanted, ids: list[str]) -> tuple[Bytes, Ints]:
+def _tails(found: Fields, name: bytes, wanted: WantedColumns, ids: list[str]) -> tuple[Bytes, Ints]:
     """Topics and properties, with the length between them; and where each begins, and ends."""
     count = len(found.batch)
     parts: list[pa.Array | pa.Scalar] = []
@@ -134,8 +134,8 @@ def _tails(found: Fields, name: bytes, wanted: Wanted, ids: list[str]) -> tuple[
         if found.has_key.all():
             parts += keys
         else:
-            places = pa.array(np.cumsum(found.has_key) - 1, mask=~found.has_key)
-            parts.append(pc.fill_null(_joined(keys).take(places), b""))
+            rows_at = pa.array(np.cumsum(found.has_key) - 1, mask=~found.has_key)
+            parts.append(pc.fill_null(_joined(keys).take(rows_at), b""))
     if not found.has_value.all():
         parts.append(pc.if_else(pa.array(found.has_value), b"", _NULL_BODY))
     if wanted.ids:

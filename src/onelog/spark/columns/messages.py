@@ -31,7 +31,7 @@ from onelog.record.forms import FORM_MASK
 from onelog.record.layout import CRC_MASK
 from onelog.spark.columns import pieces
 from onelog.spark.columns.flat_records import flatten, needs_flattening
-from onelog.spark.columns.kafka_batches import Wanted
+from onelog.spark.columns.kafka_batches import WantedColumns
 from onelog.spark.columns.properties import PropertyColumns, as_text, texts_of
 
 _log = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class RecordDecoder:
         self.skipped = 0
         self._bodies = bodies
         self._needs_bodies = bodies is not None or "body" in names
-        self._needs = Wanted(
+        self._needs = WantedColumns(
             names="topic" in names,
             any=not {*_OF_KEYS, "tags", "message_id", "headers"}.isdisjoint(names),
             keys=not _OF_KEYS.isdisjoint(names),
@@ -320,9 +320,9 @@ def _body_is_whole(layout: Layout, bodies: pa.Array) -> Mask:
         found = np.fromiter(map(crc32, bodies.to_pylist()), np.int64, count)
     else:
         _, bounds, content = bodies.buffers()
-        places = np.frombuffer(bounds, np.int32, count + 1).tolist()
+        edges = np.frombuffer(bounds, np.int32, count + 1).tolist()
         view = memoryview(content)
-        slices = itertools.pairwise(places)
+        slices = itertools.pairwise(edges)
         found = np.fromiter((crc32(view[at:end]) for at, end in slices), np.int64, count)
     whole = (found & CRC_MASK) == layout.body_crc
     return whole

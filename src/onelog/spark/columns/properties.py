@@ -81,9 +81,9 @@ class PropertyColumns:
         starts, middles, ends, _ = self._entries
         wanted = name.encode()
         here = np.flatnonzero(middles - starts == len(wanted))
-        for place, byte in _words(wanted):
+        for shift, byte in _words(wanted):
             here = here[
-                integers(self._text, starts[here] + place, f">i{len(byte)}")
+                integers(self._text, starts[here] + shift, f">i{len(byte)}")
                 == int.from_bytes(byte, "big", signed=True)
             ]
         rows = self._row_of_entry[here]
@@ -253,11 +253,11 @@ def _with_names(
 def _words(name: bytes) -> list[tuple[int, bytes]]:
     """A name in parts that are as wide as an integer, each with its place."""
     parts = []
-    place = 0
-    while place < len(name):
-        width = next(width for width in (8, 4, 2, 1) if width <= len(name) - place)
-        parts.append((place, name[place : place + width]))
-        place += width
+    shift = 0
+    while shift < len(name):
+        width = next(width for width in (8, 4, 2, 1) if width <= len(name) - shift)
+        parts.append((shift, name[shift : shift + width]))
+        shift += width
     return parts
 
 

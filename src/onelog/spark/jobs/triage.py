@@ -138,12 +138,12 @@ def resend(
     dry_run: bool = False,
 ) -> Resending:
     """Send the letters of a frame again, which has at least broker, queue and offset."""
-    places = sorted(tuple(row) for row in chosen.select("broker", "queue", "offset").collect())
+    addresses = sorted(tuple(row) for row in chosen.select("broker", "queue", "offset").collect())
 
     async def send(admin: AsyncAdmin) -> Resending:
         total = Resending((), 0, ())
-        for begin in range(0, len(places), LETTERS_AT_ONCE):
-            part = places[begin : begin + LETTERS_AT_ONCE]
+        for begin in range(0, len(addresses), LETTERS_AT_ONCE):
+            part = addresses[begin : begin + LETTERS_AT_ONCE]
             found = await at_once(lambda row: _letter(admin, group, *row), part)
             done = await admin.dead_letters.resend(found, to_topic=to_topic, dry_run=dry_run)
             total = Resending(

@@ -50,7 +50,7 @@ KnownTypes = Callable[[str], pa.Schema | None]
 """The types of a table's columns, by its name; None if there is no table yet."""
 
 
-class Place(NamedTuple):
+class QueueRun(NamedTuple):
     """A queue, of one incarnation of its topic: only there an offset means something."""
 
     topic: str
@@ -72,7 +72,7 @@ class WrittenFile:
     rows: int
     stats: str
     """What Delta keeps about a file, in JSON."""
-    extents: Mapping[Place, Extent]
+    extents: Mapping[QueueRun, Extent]
     """What it has of each queue: the first offset, and the one after the last."""
 
 
@@ -144,7 +144,7 @@ def write_file(
     name: str,
     day: str,
     rows: pa.Table,
-    extents: Mapping[Place, Extent],
+    extents: Mapping[QueueRun, Extent],
     *,
     hide: bool,
 ) -> WrittenFile:
@@ -227,24 +227,24 @@ def _plain(value: object) -> object:
     return value
 
 
-def _extents(rows: pa.Table) -> dict[Place, Extent]:
+def _extents(rows: pa.Table) -> dict[QueueRun, Extent]:
     """What these rows have of each queue."""
     by = [name for name in (*_PLACE, INCARNATION) if name in rows.schema.names]
     bounds = rows.group_by(by).aggregate([("offset", "min"), ("offset", "max")])
     return {
-        Place(row["topic"], row["broker"], row["queue"], row.get(INCARNATION) or 0): Extent(
+        QueueRun(row["topic"], row["broker"], row["queue"], row.get(INCARNATION) or 0): Extent(
             row["offset_min"], row["offset_max"] + 1
         )
         for row in bounds.to_pylist()
     }
 
 
-def after(rows: pa.Table, positions: Mapping[Place, int]) -> pa.Table:
+def after(rows: pa.Table, positions: Mapping[QueueRun, int]) -> pa.Table:
     """The rows that do not lie before these positions."""
     wanted = None
-    for place, position in positions.items():
+    for run, position in positions.items():
         here = pc.less(rows.column("offset"), position)
         for name in _PLACE:
-            here = pc.and_(here, pc.equal(rows.column(name), getattr(place, name)))
+            here = pc.and_(here, pc.equal(rows.column(name), getattr(run, name)))
         wanted = pc.invert(here) if wanted is None else pc.and_(wanted, pc.invert(here))
     return rows if wanted is None else rows.filter(wanted)

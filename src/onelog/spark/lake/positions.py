@@ -18,7 +18,7 @@ from pathlib import Path
 from onelog.client.message import Queue
 from onelog.errors import ConfigError
 from onelog.spark.lake import tables as lake_tables
-from onelog.spark.lake.files import Place, table_name
+from onelog.spark.lake.files import QueueRun, table_name
 from onelog.spark.lake.tables import Form
 from onelog.spark.options import ReadOptions
 from onelog.spark.read.boundaries import EARLIEST
@@ -100,16 +100,16 @@ def _held(
     incarnations: Mapping[tuple[str, str], int],
 ) -> Offsets:
     """How far the tables are."""
-    by_topic: dict[str, list[Place]] = {}
+    by_topic: dict[str, list[QueueRun]] = {}
     for queue in queues:
         made = incarnations.get((queue.topic, queue.broker), 0)
-        place = Place(queue.topic, queue.broker, queue.queue_id, made)
-        by_topic.setdefault(queue.topic, []).append(place)
+        run = QueueRun(queue.topic, queue.broker, queue.queue_id, made)
+        by_topic.setdefault(queue.topic, []).append(run)
     positions: dict[Queue, int] = {}
     seen: dict[tuple[str, str], int] = {}
-    for topic, places in by_topic.items():
-        reached, last = lake_tables.reached(folder, form, table_name(topic), places)
-        positions |= {Queue(*place[:3]): position for place, position in reached.items()}
+    for topic, runs in by_topic.items():
+        reached, last = lake_tables.reached(folder, form, table_name(topic), runs)
+        positions |= {Queue(*run[:3]): position for run, position in reached.items()}
         seen |= last
     return Offsets(positions, seen)
 
@@ -117,8 +117,8 @@ def _held(
 def _is_behind(known: Offsets, held: Offsets) -> bool:
     """Whether a table is further than the checkpoint."""
     for queue, position in held.positions.items():
-        place = (queue.topic, queue.broker)
-        made, seen = known.incarnations.get(place, 0), held.incarnations.get(place, 0)
+        run = (queue.topic, queue.broker)
+        made, seen = known.incarnations.get(run, 0), held.incarnations.get(run, 0)
         if made and seen and made != seen:
             if seen > made:
                 return True
@@ -130,13 +130,13 @@ def _is_behind(known: Offsets, held: Offsets) -> bool:
 def _merged(known: Offsets, held: Offsets) -> Offsets:
     """The later of both, in each queue."""
     positions, incarnations = dict(known.positions), dict(known.incarnations)
-    for place, seen in held.incarnations.items():
-        if seen > incarnations.get(place, 0):
-            if place in incarnations:
-                positions = {q: at for q, at in positions.items() if (q.topic, q.broker) != place}
-            incarnations[place] = seen
+    for run, seen in held.incarnations.items():
+        if seen > incarnations.get(run, 0):
+            if run in incarnations:
+                positions = {q: at for q, at in positions.items() if (q.topic, q.broker) != run}
+            incarnations[run] = seen
     for queue, position in held.positions.items():
-        place = (queue.topic, queue.broker)
-        if held.incarnations.get(place, incarnations.get(place)) == incarnations.get(place):
+        run = (queue.topic, queue.broker)
+        if held.incarnations.get(run, incarnations.get(run)) == incarnations.get(run):
             positions[queue] = max(position, positions.get(queue, 0))
     return Offsets(positions, incarnations)

@@ -47,7 +47,7 @@ from onelog.spark.folders import local_folder
 from onelog.spark.lake.files import (
     DATE,
     DEAD_LETTERS,
-    Place,
+    QueueRun,
     WrittenFile,
     after,
     hidden,
@@ -85,9 +85,9 @@ def commit(folder: Path, form: Form, files: Iterable[WrittenFile]) -> int:
     add = _commit_delta if form == "delta" else _commit_parquet
     rows = 0
     for topic, written in sorted(by_topic.items()):
-        reached: dict[Place, int] = {}
-        for place, extent in (item for file in written for item in file.extents.items()):
-            reached[place] = max(extent.end, reached.get(place, 0))
+        reached: dict[QueueRun, int] = {}
+        for run, extent in (item for file in written for item in file.extents.items()):
+            reached[run] = max(extent.end, reached.get(run, 0))
         name = table_name(topic)
         letters = [file for file in written if file.table == name + DEAD_LETTERS]
         others = [file for file in written if file.table == name]
@@ -104,46 +104,46 @@ class _Positions:
     def __init__(self, version: Callable[[str], int | None]) -> None:
         self._version = version
 
-    def of(self, place: Place) -> int | None:
+    def of(self, run: QueueRun) -> int | None:
         """The offset after the last one of a queue that the table has; None if it has none."""
-        found = self._version(_queue(place))
-        if found is None and self._version(_first(place)) in (None, place.incarnation):
-            found = self._version(_queue(place._replace(incarnation=0)))
+        found = self._version(_queue(run))
+        if found is None and self._version(_first(run)) in (None, run.incarnation):
+            found = self._version(_queue(run._replace(incarnation=0)))
         return found
 
-    def last_incarnation(self, place: Place) -> int | None:
+    def last_incarnation(self, run: QueueRun) -> int | None:
         """The incarnation of the topic that the table heard of last; None if of none."""
-        return self._version(_last(place))
+        return self._version(_last(run))
 
-    def unsettled(self, place: Place) -> dict[str, int]:
+    def unsettled(self, run: QueueRun) -> dict[str, int]:
         """What has to be written down for positions without an incarnation to have one."""
-        is_known = not place.incarnation or self._version(_first(place)) is not None
-        return {} if is_known else {_first(place): place.incarnation}
+        is_known = not run.incarnation or self._version(_first(run)) is not None
+        return {} if is_known else {_first(run): run.incarnation}
 
-    def changes(self, reached: Mapping[Place, int]) -> dict[str, int]:
+    def changes(self, reached: Mapping[QueueRun, int]) -> dict[str, int]:
         """What has to be written down for the table to be so far."""
         found: dict[str, int] = {}
-        for place, end in reached.items():
-            position = max(end, self.of(place) or 0)
-            if self._version(_queue(place)) != position:
-                found[_queue(place)] = position
-            found |= self.unsettled(place)
-            if place.incarnation and self._version(_last(place)) != place.incarnation:
-                found[_last(place)] = place.incarnation
+        for run, end in reached.items():
+            position = max(end, self.of(run) or 0)
+            if self._version(_queue(run)) != position:
+                found[_queue(run)] = position
+            found |= self.unsettled(run)
+            if run.incarnation and self._version(_last(run)) != run.incarnation:
+                found[_last(run)] = run.incarnation
         return found
 
 
-def _queue(place: Place) -> str:
-    incarnation = f" {place.incarnation}" if place.incarnation else ""
-    return f"queue {place.topic} {place.broker} {place.queue}{incarnation}"
+def _queue(run: QueueRun) -> str:
+    incarnation = f" {run.incarnation}" if run.incarnation else ""
+    return f"queue {run.topic} {run.broker} {run.queue}{incarnation}"
 
 
-def _first(place: Place) -> str:
-    return f"first {place.topic} {place.broker}"
+def _first(run: QueueRun) -> str:
+    return f"first {run.topic} {run.broker}"
 
 
-def _last(place: Place) -> str:
-    return f"last {place.topic} {place.broker}"
+def _last(run: QueueRun) -> str:
+    return f"last {run.topic} {run.broker}"
 
 
 class _Sifted(NamedTuple):
@@ -157,20 +157,20 @@ class _Sifted(NamedTuple):
 def _sift(folder: Path, files: Sequence[WrittenFile], positions: _Positions, hide: bool) -> _Sifted:
     sifted = _Sifted([], [])
     for file in files:
-        known = {place: positions.of(place) or 0 for place in file.extents}
+        known = {run: positions.of(run) or 0 for run in file.extents}
         before = {p: at for p, at in known.items() if file.extents[p].start < at}
         if not before:
             sifted.new.append(file)
             continue
         sifted.replaced.append(file)
-        if all(file.extents[place].end <= before.get(place, 0) for place in file.extents):
+        if all(file.extents[run].end <= before.get(run, 0) for run in file.extents):
             continue
         path = folder / file.path
         rows = after(pq.read_table(hidden(path) if hide else path, partitioning=None), before)
         if rows.num_rows:
             extents = {
-                place: extent._replace(start=max(extent.start, before.get(place, 0)))
-                for place, extent in file.extents.items()
+                run: extent._replace(start=max(extent.start, before.get(run, 0)))
+                for run, extent in file.extents.items()
             }
             fresh = write_file(folder.parent, file.table, file.date, rows, extents, hide=hide)
             sifted.new.append(fresh)
@@ -183,7 +183,9 @@ def _remove(folder: Path, files: Iterable[WrittenFile], hide: bool) -> None:
         (hidden(path) if hide else path).unlink(missing_ok=True)
 
 
-def _commit_delta(folder: Path, files: Sequence[WrittenFile], reached: Mapping[Place, int]) -> int:
+def _commit_delta(
+    folder: Path, files: Sequence[WrittenFile], reached: Mapping[QueueRun, int]
+) -> int:
     found = _types_in(folder / each.path for each in files)
     schema = None if found is None else found.append(pa.field(DATE, pa.string()))
     for _ in range(_CONFLICTS_MAX):
@@ -297,7 +299,7 @@ def _known_types(folder: Path, journals: Mapping[str, "_Journal"]) -> pa.Schema 
 
 
 def _commit_parquet(
-    folder: Path, files: Sequence[WrittenFile], reached: Mapping[Place, int]
+    folder: Path, files: Sequence[WrittenFile], reached: Mapping[QueueRun, int]
 ) -> int:
     """The journal decides; then the files of the batch come out of hiding."""
     path = folder / JOURNAL / _POSITIONS
@@ -385,8 +387,8 @@ def _show(path: Path) -> None:
 
 
 def reached(
-    folder: Path, form: Form, name: str, places: Iterable[Place]
-) -> tuple[dict[Place, int], Incarnations]:
+    folder: Path, form: Form, name: str, runs: Iterable[QueueRun]
+) -> tuple[dict[QueueRun, int], Incarnations]:
     """How far a table is in these queues, as far as it knows them, and which topics it saw last.
 
     A queue is looked for in the incarnation that the table saw last, whatever was asked for.
@@ -398,13 +400,13 @@ def reached(
             positions = _delta_positions(DeltaTable(folder / name))
         except TableNotFoundError:
             return {}, {}
-    found: dict[Place, int] = {}
+    found: dict[QueueRun, int] = {}
     incarnations: dict[tuple[str, str], int] = {}
-    for place in places:
-        last = positions.last_incarnation(place)
-        seen = place if last is None else place._replace(incarnation=last)
+    for run in runs:
+        last = positions.last_incarnation(run)
+        seen = run if last is None else run._replace(incarnation=last)
         if last is not None:
-            incarnations[place.topic, place.broker] = last
+            incarnations[run.topic, run.broker] = last
         if (position := positions.of(seen)) is not None:
             found[seen] = position
     return found, incarnations
@@ -413,22 +415,22 @@ def reached(
 def settle_incarnations(folder: Path, form: Form, incarnations: Incarnations) -> None:
     """Tell tables of 0.1 which incarnation of their topics they have."""
     for (topic, broker), made in incarnations.items():
-        place = Place(topic, broker, 0, made)
+        run = QueueRun(topic, broker, 0, made)
         for name in (table_name(topic), table_name(topic) + DEAD_LETTERS):
             if form == "parquet":
-                _settle_parquet(folder / name, place)
+                _settle_parquet(folder / name, run)
                 continue
             table = _open_or_create(folder / name, None)
-            if table is not None and (changes := _delta_positions(table).unsettled(place)):
+            if table is not None and (changes := _delta_positions(table).unsettled(run)):
                 _commit_sifted(table, None, [], changes)
 
 
-def _settle_parquet(folder: Path, place: Place) -> None:
+def _settle_parquet(folder: Path, run: QueueRun) -> None:
     if not (folder / JOURNAL).is_dir():
         return
     with _locked(folder):
         journals = _read_journals(folder)
-        if changes := _journal_positions(journals.values()).unsettled(place):
+        if changes := _journal_positions(journals.values()).unsettled(run):
             own = journals.get(_POSITIONS, _Journal(0, (), {}))
             kept = replace(own, next_offsets={**own.next_offsets, **changes})
             _write_journal(folder / JOURNAL / _POSITIONS, kept)

@@ -24,7 +24,7 @@ from onelog.spark.columns.messages import RecordDecoder, RowFilters, Selection
 from onelog.spark.columns.tables import Table
 from onelog.spark.options import ReadOptions
 from onelog.spark.read import store_files
-from onelog.spark.read.boundaries import EARLIEST, LATEST, Kind
+from onelog.spark.read.boundaries import EARLIEST, LATEST, BoundaryKind
 from onelog.spark.read.offsets import Origin, QueueRange, Snapshot, resolve, split
 from onelog.spark.read.origins import origin_of
 from onelog.spark.read.pruning import OFFSET_MAX, Pruning, prune, pruning_of
@@ -58,7 +58,7 @@ class OnelogReader(DataSourceReader):
     """`spark.read.format("onelog")`."""
 
     def __init__(self, options: ReadOptions, table: Table) -> None:
-        if options.start is not None and options.start.kind is Kind.LATEST:
+        if options.start is not None and options.start.kind is BoundaryKind.LATEST:
             raise ConfigError(
                 "option startingOffsets: a batch query that begins with the latest message has "
                 "nothing to read; earliest is the default"
@@ -186,14 +186,14 @@ def _pulled(
         pulls = brokers.read(
             each,
             group=options.group,
-            tags=_asked_for(filters.tags),
+            tags=_wanted(filters.tags),
             fail_on_data_loss=options.fail_on_data_loss,
         )
         for records in pulls:
             yield from decoder.decode(records, selection)
 
 
-def _asked_for(tags: frozenset[str] | None) -> Sequence[str] | None:
+def _wanted(tags: frozenset[str] | None) -> Sequence[str] | None:
     """Tags that a broker can be asked for. It goes by their hashes; the decoder looks closer."""
     if tags is None or not all(map(_PLAIN_TAG.fullmatch, tags)):
         return None

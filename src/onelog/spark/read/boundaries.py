@@ -31,7 +31,7 @@ _TIME_MAX = 1 << 62
 _decode = msgspec.json.Decoder().decode
 
 
-class Kind(Enum):
+class BoundaryKind(Enum):
     """What a boundary counts from."""
 
     EARLIEST = "earliest"
@@ -46,20 +46,20 @@ class Kind(Enum):
 class Boundary:
     """A place in all queues of a query. `ms` is a time, or a span before now."""
 
-    kind: Kind
+    kind: BoundaryKind
     ms: int = 0
     offsets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By topic and queue (`broker:queue`, or `queue` where there is one broker)."""
 
     def time_ms(self, now_ms: int) -> int:
         """The time that is meant."""
-        assert self.kind in (Kind.TIME, Kind.AGO)
-        return max(0, now_ms - self.ms) if self.kind is Kind.AGO else self.ms
+        assert self.kind in (BoundaryKind.TIME, BoundaryKind.AGO)
+        return max(0, now_ms - self.ms) if self.kind is BoundaryKind.AGO else self.ms
 
 
-EARLIEST = Boundary(Kind.EARLIEST)
-LATEST = Boundary(Kind.LATEST)
-GROUP = Boundary(Kind.GROUP)
+EARLIEST = Boundary(BoundaryKind.EARLIEST)
+LATEST = Boundary(BoundaryKind.LATEST)
+GROUP = Boundary(BoundaryKind.GROUP)
 _WORDS = {"earliest": EARLIEST, "latest": LATEST, "group": GROUP}
 
 
@@ -69,9 +69,9 @@ def parse_boundary(option: str, text: str) -> Boundary:
     if word.lower() in _WORDS:
         return _WORDS[word.lower()]
     if (ago := _AGO.fullmatch(word)) is not None:
-        return Boundary(Kind.AGO, _span_ms(ago.group(1)))
+        return Boundary(BoundaryKind.AGO, _span_ms(ago.group(1)))
     if word.startswith("{"):
-        return Boundary(Kind.OFFSETS, offsets=_offsets(option, word))
+        return Boundary(BoundaryKind.OFFSETS, offsets=_offsets(option, word))
     raise ConfigError(
         f"option {option} is earliest, latest, group, a span as -2h, or offsets as "
         f'{{"orders": {{"broker-a:0": 5}}}}, and not {text!r}; times go into '
@@ -83,16 +83,16 @@ def parse_time(option: str, text: str) -> Boundary:
     """What startingTimestamp and endingTimestamp take."""
     word = text.strip()
     if word == "now":
-        return Boundary(Kind.AGO, 0)
+        return Boundary(BoundaryKind.AGO, 0)
     if word.isdecimal() and word.isascii() and int(word) < _TIME_MAX:
-        return Boundary(Kind.TIME, int(word))
+        return Boundary(BoundaryKind.TIME, int(word))
     if (ago := _AGO.fullmatch(word)) is not None:
-        return Boundary(Kind.AGO, _span_ms(ago.group(1)))
+        return Boundary(BoundaryKind.AGO, _span_ms(ago.group(1)))
     try:
         moment = datetime.fromisoformat(word)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
-        return Boundary(Kind.TIME, max(0, round(moment.timestamp() * 1000)))
+        return Boundary(BoundaryKind.TIME, max(0, round(moment.timestamp() * 1000)))
     except (ValueError, OverflowError, OSError):
         raise ConfigError(
             f"option {option} is milliseconds since the epoch, a time as 2026-05-01T10:30:00Z, or "

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from onelog.client.message import Queue
 from onelog.errors import ConfigError, DataLossError, TransactionOpenError
-from onelog.spark.read.boundaries import EARLIEST_OFFSET, LATEST_OFFSET, Boundary, Kind
+from onelog.spark.read.boundaries import EARLIEST_OFFSET, LATEST_OFFSET, Boundary, BoundaryKind
 from onelog.store.outcomes import Aborted
 
 log = logging.getLogger(__name__)
@@ -149,15 +149,15 @@ def resolve(
 ) -> dict[Queue, int]:
     """The offset that a boundary means in each queue."""
     extents = snapshot.extents
-    if boundary.kind is Kind.EARLIEST:
+    if boundary.kind is BoundaryKind.EARLIEST:
         return {queue: extent.start for queue, extent in extents.items()}
-    if boundary.kind is Kind.LATEST:
+    if boundary.kind is BoundaryKind.LATEST:
         return dict(snapshot.ends.positions)
-    if boundary.kind is Kind.GROUP:
+    if boundary.kind is BoundaryKind.GROUP:
         assert group is not None
         known = origin.group_positions(group, extents)
         found = {queue: known.get(queue, extent.start) for queue, extent in extents.items()}
-    elif boundary.kind is Kind.OFFSETS:
+    elif boundary.kind is BoundaryKind.OFFSETS:
         found = _explicit(option, boundary.offsets, extents)
     else:
         times = origin.offsets_at(extents, boundary.time_ms(now_ms))
@@ -285,8 +285,12 @@ def losses(offsets: Offsets, snapshot: Snapshot) -> list[Loss]:
 
 def is_other_incarnation(queue: Queue, before: Incarnations, now: Incarnations) -> bool:
     """Whether the queue's topic was made again in between, as far as its broker can tell."""
-    place = (queue.topic, queue.broker)
-    return place in before and place in now and before[place] != now[place]
+    topic_on_broker = (queue.topic, queue.broker)
+    return (
+        topic_on_broker in before
+        and topic_on_broker in now
+        and before[topic_on_broker] != now[topic_on_broker]
+    )
 
 
 def report(found: list[Loss], *, fail: bool) -> None:

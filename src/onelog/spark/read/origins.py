@@ -20,7 +20,7 @@ from onelog.names import (
 )
 from onelog.rocketmq.names import BENCHMARK_TOPIC, SYSTEM_TOPICS, UPPER_SYSTEM_PREFIX
 from onelog.spark.brokers import Brokers, connect
-from onelog.spark.options import ReadOptions, Subscription
+from onelog.spark.options import ReadOptions, TopicSelection
 from onelog.spark.read.offsets import Extent, Origin, Snapshot, find_queue, queue_name
 from onelog.store.outcomes import outcomes_in
 from onelog.store.reader import StoreReader
@@ -54,7 +54,7 @@ class ClusterOrigin(Origin):
     A queue ends before its first transaction that is not decided.
     """
 
-    def __init__(self, brokers: Brokers, subscription: Subscription) -> None:
+    def __init__(self, brokers: Brokers, subscription: TopicSelection) -> None:
         self._brokers = brokers
         self._subscription = subscription
 
@@ -104,7 +104,7 @@ class StoreOrigin(Origin):
     A queue ends before its first transaction that is not decided.
     """
 
-    def __init__(self, folder: Path, subscription: Subscription) -> None:
+    def __init__(self, folder: Path, subscription: TopicSelection) -> None:
         self._folder = folder
         self._subscription = subscription
 
@@ -182,7 +182,7 @@ class StoreOrigin(Origin):
         return {queue: ms for queue, ms in found.items() if ms is not None}
 
 
-def _named_by(subscription: Subscription) -> str:
+def _named_by(subscription: TopicSelection) -> str:
     return "assign" if subscription.queues is not None else "subscribe"
 
 
@@ -199,7 +199,7 @@ def _matching(pattern: str, topics: Iterable[str], missing_ok: bool) -> list[str
 
 
 def _assigned(
-    subscription: Subscription, extents: Mapping[Queue, Extent], missing_ok: bool
+    subscription: TopicSelection, extents: Mapping[Queue, Extent], missing_ok: bool
 ) -> dict[Queue, Extent]:
     """Only the queues that were assigned, where that was said."""
     if subscription.queues is None:

@@ -341,7 +341,7 @@ class _Scan:
         self._first = np.array([each.start for each in self._ranges])
         self._end = np.array([each.end for each in self._ranges])
         self._first_log = np.array([*map(self._log_offset_of_first, self._ranges)])
-        self._places = {
+        self._ranges_of = {
             (each.queue.topic, each.queue.queue_id): number
             for number, each in enumerate(self._ranges)
         }
@@ -378,8 +378,8 @@ class _Scan:
         layout = leading_records(raw, min(_WINDOW_BYTES, self._split.stop - at))
         whole = (layout.log_offset == at + layout.at) & ~_unsure(layout)
         for row in np.flatnonzero(~whole).tolist():
-            place = at + int(layout.at[row])
-            if not isinstance(check(segment.view, place - segment.start, place), Message):
+            position = at + int(layout.at[row])
+            if not isinstance(check(segment.view, position - segment.start, position), Message):
                 return layout.rows(slice(0, row))
         return layout
 
@@ -403,10 +403,10 @@ class _Scan:
         Where its length leads to, if that makes sense; else where the queues say that the next
         record of theirs is.
         """
-        place = at - segment.start
-        size = int.from_bytes(segment.view[place : place + 4], "big")
-        if size >= RECORD_BYTES_MIN and place + size < segment.size:
-            follower = check(segment.view, place + size, at + size)
+        position = at - segment.start
+        size = int.from_bytes(segment.view[position : position + 4], "big")
+        if size >= RECORD_BYTES_MIN and position + size < segment.size:
+            follower = check(segment.view, position + size, at + size)
             if not isinstance(follower, Broken):
                 return at + size
         following = [self._split.stop]
@@ -426,9 +426,9 @@ class _Scan:
         kind = layout.sys_flag & TRANSACTION_MASK
         number[(kind != 0) & (kind != SysFlag.COMMITTED)] = -1
         number[layout.log_offset < self._first_log[number]] = -1
-        for place, each in enumerate(self._ranges if reading.aborted else ()):
+        for position, each in enumerate(self._ranges if reading.aborted else ()):
             if each.queue in reading.aborted:
-                here = np.flatnonzero(number == place)
+                here = np.flatnonzero(number == position)
                 gone = is_aborted(layout.rows(here), reading.aborted[each.queue])
                 number[here[gone]] = -1
         is_batch = (layout.sys_flag & SysFlag.INNER_BATCH) != 0
@@ -449,8 +449,8 @@ class _Scan:
         found = pc.index_in(as_text(pieces.topics(layout)), self._topics)
         topic = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         key = (topic << 32) + layout.queue_id
-        place = np.minimum(np.searchsorted(self._keys, key), len(self._keys) - 1)
-        return np.where(self._keys[place] == key, place, -1)
+        position = np.minimum(np.searchsorted(self._keys, key), len(self._keys) - 1)
+        return np.where(self._keys[position] == key, position, -1)
 
     def _shared(self, layout: Layout) -> Iterator[tuple[int, int]]:
         """The rows of records that have a place in further queues, with the ranges of these."""
@@ -463,7 +463,7 @@ class _Scan:
                 continue
             message = decode_message(layout.raw.data, int(layout.at[row]))
             for target in targets(message):
-                where = self._places.get((target.topic, target.queue_id))
+                where = self._ranges_of.get((target.topic, target.queue_id))
                 if where is not None and target.topic != message.topic:
                     yield row, where
 
@@ -497,8 +497,8 @@ class LogFiles:
         """The segment that holds a log offset; only the last one asked for is kept open."""
         held = self._open
         if held is None or not held.start <= log_offset < held.start + held.size:
-            place = bisect.bisect_right(self._starts, log_offset) - 1
-            start = self._starts[place] if place >= 0 else -1
+            position = bisect.bisect_right(self._starts, log_offset) - 1
+            start = self._starts[position] if position >= 0 else -1
             if start < 0 or log_offset >= start + self._sizes[start]:
                 raise DataLossError(
                     f"log offset {log_offset} is in no file of {self._folder} any more"
@@ -514,8 +514,8 @@ class LogFiles:
 
     def next_start(self, log_offset: int) -> int | None:
         """Where the next segment after a log offset starts."""
-        place = bisect.bisect_right(self._starts, log_offset)
-        return self._starts[place] if place < len(self._starts) else None
+        position = bisect.bisect_right(self._starts, log_offset)
+        return self._starts[position] if position < len(self._starts) else None
 
 
 class QueueFiles:
@@ -694,5 +694,5 @@ def _record_starts(stretches: Sequence[_Stretch], start: int, stop: int, count: 
 def _first_entry(stretch: _Stretch, log_offset: int) -> int | None:
     """Where the first record of a range lies that does not lie before a log offset."""
     offsets = range(stretch.range.start, stretch.range.end)
-    place = bisect.bisect_left(offsets, log_offset, key=lambda at: stretch.queue.entry(at)[0])
-    return stretch.queue.entry(offsets[place])[0] if place < len(offsets) else None
+    position = bisect.bisect_left(offsets, log_offset, key=lambda at: stretch.queue.entry(at)[0])
+    return stretch.queue.entry(offsets[position])[0] if position < len(offsets) else None

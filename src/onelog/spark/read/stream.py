@@ -300,6 +300,10 @@ def _incarnations(
     begin: Offsets, snapshot: Snapshot, moved: Iterable[Queue]
 ) -> dict[tuple[str, str], int]:
     """Those that the new offsets belong to: where nothing moved, still the old ones."""
-    places = {(queue.topic, queue.broker) for queue in moved}
-    now = {place: ms for place, ms in snapshot.incarnations.items() if place in places}
+    topics_on_brokers = {(queue.topic, queue.broker) for queue in moved}
+    now = {
+        topic_on_broker: ms
+        for topic_on_broker, ms in snapshot.incarnations.items()
+        if topic_on_broker in topics_on_brokers
+    }
     return {**begin.incarnations, **now}

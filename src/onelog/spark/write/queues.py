@@ -41,34 +41,34 @@ class QueueChoice:
 
     def shares(self, rows: pa.RecordBatch) -> Iterator[tuple[Queue | None, pa.Array]]:
         """The messages of each queue, and of None those that may go anywhere, in order."""
-        place = self.places(rows)
+        queue_id = self.queue_ids(rows)
         messages = rows.column(MESSAGE)
-        if (place != place[0]).any():
-            order = np.argsort(place, kind="stable")
-            place, messages = place[order], messages.take(pa.array(order))
-        found, begins = np.unique(place, return_index=True)
-        ends = [*begins[1:].tolist(), len(place)]
+        if (queue_id != queue_id[0]).any():
+            order = np.argsort(queue_id, kind="stable")
+            queue_id, messages = queue_id[order], messages.take(pa.array(order))
+        found, begins = np.unique(queue_id, return_index=True)
+        ends = [*begins[1:].tolist(), len(queue_id)]
         for each, begin, end in zip(found.tolist(), begins.tolist(), ends, strict=True):
             queue = None if each == ANYWHERE else self._queues[each]
             yield queue, messages.slice(begin, end - begin)
 
-    def places(self, rows: pa.RecordBatch) -> Ints:
+    def queue_ids(self, rows: pa.RecordBatch) -> Ints:
         """The number of each row's queue, or `ANYWHERE`."""
         names = rows.schema.names
-        place: Ints = np.full(rows.num_rows, ANYWHERE, np.int64)
+        queue_id: Ints = np.full(rows.num_rows, ANYWHERE, np.int64)
         if KEY in names:
             keys = rows.column(KEY)
             is_keyed = keys.is_valid().to_numpy(zero_copy_only=False)
             # As `Lane.of_key`: so producers and Spark put a key into the same queue.
             hashed = np.abs(java_hashes(keys)) % len(self._queues)
-            place = np.where(is_keyed, hashed, place)
+            queue_id = np.where(is_keyed, hashed, queue_id)
         if QUEUE in names:
             queues = rows.column(QUEUE)
             brokers = rows.column(BROKER) if BROKER in names else None
             is_named = queues.is_valid().to_numpy(zero_copy_only=False)
             named = self._named(pc.fill_null(queues, ANYWHERE).to_numpy(), is_named, brokers)
-            place = np.where(is_named, named, place)
-        return place
+            queue_id = np.where(is_named, named, queue_id)
+        return queue_id
 
     def _named(self, numbers: Ints, is_named: Mask, brokers: pa.Array | None) -> Ints:
         """The queues that rows name, by their number among all or those of a broker."""
@@ -91,8 +91,8 @@ class QueueChoice:
 
     def _of_broker(self, broker: str, numbers: Ints) -> Ints:
         own = {
-            queue.queue_id: place
-            for place, queue in enumerate(self._queues)
+            queue.queue_id: queue_id
+            for queue_id, queue in enumerate(self._queues)
             if queue.broker == broker
         }
         return np.array([own.get(number, ANYWHERE) for number in numbers.tolist()], np.int64)

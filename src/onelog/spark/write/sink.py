@@ -78,7 +78,7 @@ class TaskWritten(WriterCommitMessage):
     rows: int
 
 
-class Batch(NamedTuple):
+class QueryBatch(NamedTuple):
     """Which batch of which query is written."""
 
     query: str
@@ -94,9 +94,9 @@ class OnelogWriter(DataSourceArrowWriter):
         check_columns(schema.names)
         self._options = options
         if options.transaction is not None:
-            self._batch = Batch(*options.transaction, "numbered")
+            self._batch = QueryBatch(*options.transaction, "numbered")
         else:
-            self._batch = Batch(f"spark-batch-{uuid.uuid4().hex}", 0, "one-off")
+            self._batch = QueryBatch(f"spark-batch-{uuid.uuid4().hex}", 0, "one-off")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task: stage the rows of a partition."""
@@ -121,20 +121,20 @@ class TopicStream:
         self, query: str, batch: int, batches: Iterator[pa.RecordBatch]
     ) -> WriterCommitMessage:
         """In a task: stage the rows of a partition."""
-        return write_rows(self._options, Batch(query, batch, "stream"), batches)
+        return write_rows(self._options, QueryBatch(query, batch, "stream"), batches)
 
     def commit(self, batch: int, messages: Messages) -> None:
         """On the driver: publish the batch, unless it was published before."""
         written = [each for each in messages if isinstance(each, TaskWritten)]
         if written:
-            commit_batch(self._options, Batch(written[0].query, batch, "stream"), messages)
+            commit_batch(self._options, QueryBatch(written[0].query, batch, "stream"), messages)
 
 
 # -- a task --------------------------------------------------------------------------------------
 
 
 def write_rows(
-    options: WriteOptions, batch: Batch, batches: Iterator[pa.RecordBatch]
+    options: WriteOptions, batch: QueryBatch, batches: Iterator[pa.RecordBatch]
 ) -> TaskWritten:
     """Stage, or send, the rows of one partition."""
     context = task()
@@ -164,7 +164,9 @@ _DECIDERS_MAX = 1_000
 class _Task:
     """The writing of one attempt of a task."""
 
-    def __init__(self, options: WriteOptions, batch: Batch, attempt: str, partition: int) -> None:
+    def __init__(
+        self, options: WriteOptions, batch: QueryBatch, attempt: str, partition: int
+    ) -> None:
         self._options = options
         self._batch = batch
         self._attempt = attempt
@@ -304,7 +306,7 @@ class _Task:
 # -- the driver ----------------------------------------------------------------------------------
 
 
-def commit_batch(options: WriteOptions, batch: Batch, messages: Messages) -> None:
+def commit_batch(options: WriteOptions, batch: QueryBatch, messages: Messages) -> None:
     """Publish what the tasks that won have staged."""
     if options.delivery != EXACTLY_ONCE:
         return
@@ -321,13 +323,13 @@ def commit_batch(options: WriteOptions, batch: Batch, messages: Messages) -> Non
 
 
 def _job(
-    options: WriteOptions, batch: Batch, instance: Instance, decider: str | None = None
+    options: WriteOptions, batch: QueryBatch, instance: Instance, decider: str | None = None
 ) -> PreparedBatches:
     known = options.decider or DeciderFile(options.checkpoint, batch.query).read() or decider
     return PreparedBatches(instance, batch.query, decider=known, one_off=batch.kind == "one-off")
 
 
-def _choose_decider(job: PreparedBatches, options: WriteOptions, batch: Batch) -> None:
+def _choose_decider(job: PreparedBatches, options: WriteOptions, batch: QueryBatch) -> None:
     """Have it written down who decides, before anything is decided."""
     if batch.kind == "one-off":
         return

@@ -24,7 +24,7 @@ from onelog.message import Message
 from onelog.record.columns import Ints
 from onelog.record.decode import Blank, Broken
 from onelog.store.checkpoint import AbortMark, Checkpoint
-from onelog.store.columns import Places, RecordWalk, Stretch, TopicNumbers
+from onelog.store.columns import QueueEntryColumns, RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import next_record
 from onelog.store.dispatch import TagsCodes
 from onelog.store.folder import (
@@ -262,23 +262,27 @@ class Checking:
         if int(stretch.log[0]) >= self.log.trusted_end:
             self._unconfirmed += len(stretch.log)
             return
-        places = stretch.places
-        order = np.argsort(places.queue, kind="stable")
-        queue = places.queue[order]
+        entries = stretch.entries
+        order = np.argsort(entries.queue, kind="stable")
+        queue = entries.queue[order]
         cuts = np.flatnonzero(np.diff(queue)) + 1
         for rows in np.split(order, cuts):
             if len(rows):
-                self._place(int(places.queue[rows[0]]), places, rows)
+                self._enter(int(entries.queue[rows[0]]), entries, rows)
         self.index.match(self.log, stretch)
 
-    def _place(self, number: int, places: Places, rows: Ints) -> None:
+    def _enter(self, number: int, entries: QueueEntryColumns, rows: Ints) -> None:
         check = self.queues.get(number)
         if check is None:
             count, _ = self._queueless.get(number, (0, 0))
-            self._queueless[number] = count + len(rows), int(places.log[rows[-1]])
+            self._queueless[number] = count + len(rows), int(entries.log[rows[-1]])
             return
         check.match(
-            self.log, places.offset[rows], places.log[rows], places.size[rows], places.code[rows]
+            self.log,
+            entries.offset[rows],
+            entries.log[rows],
+            entries.size[rows],
+            entries.code[rows],
         )
 
     # -- broken records ------------------------------------------------------------------------
@@ -291,7 +295,7 @@ class Checking:
         if found is None:
             self._report_end(segment, broken)
             return None
-        where = self.log.place(at)
+        where = self.log.described(at)
         self.findings.add(where, f"{broken.reason}; skipped {found - at} bytes, up to {found}")
         self.log.skip(at, found)
         return found
@@ -318,9 +322,9 @@ class Checking:
         text = f"after the last whole record lie {rest} bytes that are none: {broken.reason}"
         sure = self.state == "stopped" and not self.log.stale_tails
         if sure or at < self._safe_offset:
-            self.findings.add(self.log.place(at), text)
+            self.findings.add(self.log.described(at), text)
         else:
-            self.findings.note(f"{self.log.place(at)}: {text}")
+            self.findings.note(f"{self.log.described(at)}: {text}")
 
     # -- the end -------------------------------------------------------------------------------
 

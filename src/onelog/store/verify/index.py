@@ -53,7 +53,7 @@ class IndexCheck:
         self.readable = False
         size = path.stat().st_size
         if size != geometry.size:
-            findings.add(self.place(), f"has {size} bytes; its geometry needs {geometry.size}")
+            findings.add(self.described(), f"has {size} bytes; its geometry needs {geometry.size}")
             return
         content = np.memmap(path, np.uint8, "r")
         self._slots = np.frombuffer(content, ">i4", geometry.slots, HEADER.size)
@@ -67,10 +67,11 @@ class IndexCheck:
             self.next_entry = max(1, next_entry)
         else:
             findings.add(
-                self.place(), f"claims {next_entry} entries; there is room for {geometry.entries}"
+                self.described(),
+                f"claims {next_entry} entries; there is room for {geometry.entries}",
             )
 
-    def place(self, entry: int | None = None) -> str:
+    def described(self, entry: int | None = None) -> str:
         """Names the file, or an entry in it, for people."""
         return f"index/{self.path.name}" + ("" if entry is None else f" entry {entry}")
 
@@ -90,7 +91,7 @@ class IndexCheck:
         for name, claimed, low, high in claims:
             if not low <= claimed <= high:
                 self._findings.add(
-                    f"{self.place()} header", f"{name}: {claimed}; by the entries it is {low}"
+                    f"{self.described()} header", f"{name}: {claimed}; by the entries it is {low}"
                 )
 
     def check_chains(self, *, running: bool) -> None:
@@ -108,7 +109,7 @@ class IndexCheck:
             newest[slots] = numbers
             for row in np.flatnonzero((block["older"] != older) | (hashes < 0)).tolist():
                 self._findings.add(
-                    self.place(low + row),
+                    self.described(low + row),
                     f"says that the entry before it in its slot is {block['older'][row]}; "
                     f"by the hashes it is {older[row]}",
                 )
@@ -127,7 +128,7 @@ class IndexCheck:
             found[newer] = np.where(older < found[newer], older, -1)
         for slot in np.flatnonzero(found != newest).tolist():
             self._findings.add(
-                f"{self.place()} slot {slot}",
+                f"{self.described()} slot {slot}",
                 f"leads to entry {self._slots[slot]}; the newest with such a hash is "
                 f"{newest[slot]}",
             )
@@ -182,7 +183,7 @@ class IndexWalk:
             wrong[:1] = False  # RocketMQ counts the first one from the end of the file before.
         for row in np.flatnonzero(wrong).tolist():
             self._findings.add(
-                file.place(file.cursor + row),
+                file.described(file.cursor + row),
                 f"says {rows['seconds'][row]} s after the file's first message; the record at log "
                 f"offset {rows['log'][row]} was stored {expected[row]} s after it",
             )
@@ -221,12 +222,12 @@ class IndexWalk:
             hashes.add(tag_hash(found.topic, property_bytes(found.properties, TAGS_NEEDLE)))
             if hashed not in hashes:
                 self._findings.add(
-                    file.place(entry),
+                    file.described(entry),
                     f"has hash {hashed}, which no key of the record at log offset {log} has",
                 )
         elif not log_view.is_skipped(log):
             reason = found.reason if isinstance(found, Broken) else "there a segment is closed"
-            self._findings.add(file.place(entry), f"points at log offset {log}: {reason}")
+            self._findings.add(file.described(entry), f"points at log offset {log}: {reason}")
 
     def finish(self, log_view: LogView) -> None:
         """The log has been walked: entries that are left over lead nowhere, or past its end."""

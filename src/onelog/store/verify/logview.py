@@ -65,10 +65,10 @@ class LogView:
 
     def segment_of(self, log_offset: int) -> Segment | None:
         """The file that has this log offset."""
-        place = bisect.bisect_right(self._starts, log_offset) - 1
-        if place < 0 or log_offset >= self._starts[place] + self.segments[place].size:
+        described = bisect.bisect_right(self._starts, log_offset) - 1
+        if described < 0 or log_offset >= self._starts[described] + self.segments[described].size:
             return None
-        return self.segments[place]
+        return self.segments[described]
 
     def at(self, log_offset: int) -> Message | Blank | Broken:
         """What lies at a log offset."""
@@ -80,7 +80,7 @@ class LogView:
         except StoreError as error:
             return Broken(log_offset, str(error))
 
-    def place(self, log_offset: int) -> str:
+    def described(self, log_offset: int) -> str:
         """Names a place of the log for people."""
         segment = self.segment_of(log_offset)
         name = segment.path.name if segment else "?"

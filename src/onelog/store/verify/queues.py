@@ -65,15 +65,15 @@ class QueueCheck:
         size_expected = self._file_entries * ENTRY_BYTES
         numbers: set[int] = set()
         files = numbered_files(self.folder)
-        for place, (byte_offset, size) in enumerate(files):
+        for described, (byte_offset, size) in enumerate(files):
             number, odd = divmod(byte_offset, size_expected)
-            where = self._file_place(file_name(byte_offset))
+            where = self._describe_file(file_name(byte_offset))
             if odd:
                 self._findings.add(where, f"the name is no multiple of {size_expected}")
                 continue
             if numbers and number - 1 not in numbers:
                 self._findings.add(where, "the file before it is missing")
-            if size != size_expected and (size or place < len(files) - 1):
+            if size != size_expected and (size or described < len(files) - 1):
                 self._findings.add(where, f"has {size} bytes; queue files have {size_expected}")
             numbers.add(number)
         return numbers
@@ -112,14 +112,14 @@ class QueueCheck:
     def _path(self, file: int) -> Path:
         return self.folder / file_name(file * self._file_entries * ENTRY_BYTES)
 
-    def _file_place(self, name: str) -> str:
+    def _describe_file(self, name: str) -> str:
         return f"{QUEUES_FOLDER}/{folder_of(self.topic)}/{self.queue_id}/{name}"
 
-    def place(self, offset: int, until: int | None = None) -> str:
+    def described(self, offset: int, until: int | None = None) -> str:
         """Names an entry, or a range of them, for people."""
         file = offset // self._file_entries * self._file_entries * ENTRY_BYTES
         entries = f"entry {offset}" if until in (None, offset) else f"entries {offset}..{until}"
-        return f"{self._file_place(file_name(file))} {entries}"
+        return f"{self._describe_file(file_name(file))} {entries}"
 
     # -- what the log says ---------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class QueueCheck:
             self._report_difference(log_view, at + row, rows[row], expected)
         if inside < count and not (log_view.running and not self._files):
             self._findings.add(
-                self.place(at + inside, at + count - 1),
+                self.described(at + inside, at + count - 1),
                 f"missing, though the log has the record at log offset {log[inside]}",
                 count - inside,
             )
@@ -212,7 +212,7 @@ class QueueCheck:
             what = (
                 f"has tags code {found[2]}; the record at log offset {found[0]} gives {expected[2]}"
             )
-        self._findings.add(self.place(offset), what)
+        self._findings.add(self.described(offset), what)
 
     # -- entries without a record --------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class QueueCheck:
         """The log has been walked: look at what is left over."""
         if self._front_count and self._front_next == self.first and not log_view.running:
             self._findings.add(
-                self.place(self.first - self._front_count, self.first - 1),
+                self.described(self.first - self._front_count, self.first - 1),
                 "missing, though the log has their records",
                 self._front_count,
             )
@@ -249,7 +249,7 @@ class QueueCheck:
             if len(left) > _LOOKED_AT_MAX:
                 rest = left[_LOOKED_AT_MAX:]
                 self._findings.add(
-                    self.place(start + rest[0], start + rest[-1]),
+                    self.described(start + rest[0], start + rest[-1]),
                     f"{len(rest)} more that lead to no record of this queue",
                     len(rest),
                 )
@@ -257,7 +257,7 @@ class QueueCheck:
     def _explain_one(self, log_view: LogView, offset: int, entry: np.void) -> None:
         log, size = int(entry["log"]), int(entry["size"])
         if (log, size) == (0, 0):
-            self._findings.add(self.place(offset), "empty, between entries that are not")
+            self._findings.add(self.described(offset), "empty, between entries that are not")
             return
         found = log_view.at(log)
         if isinstance(found, Message):
@@ -270,4 +270,4 @@ class QueueCheck:
                 )
         else:
             what = found.reason if isinstance(found, Broken) else "there a segment is closed"
-        self._findings.add(self.place(offset), f"points at log offset {log}: {what}")
+        self._findings.add(self.described(offset), f"points at log offset {log}: {what}")

@@ -470,21 +470,22 @@ class DeliveryWriter:
         """How the record of a delivery like the last begins, its length, and what writes it."""
         self._last = (b"", -1)
 
-    def expect(self, lead: bytes, place: bytes, properties: bytes, size: int) -> None:
-        """The last delivery's record began with `lead`, which has `place` and `properties`, and was
-        so long. If that was so of the one before, too, others like it come."""
+    def expect(self, lead: bytes, address: bytes, properties: bytes, size: int) -> None:
+        """The last delivery's record began with `lead`, which has `address` and `properties`, and
+        was so long. If that was so of the one before, too, others like it come.
+        """
         last, self._last = self._last, (lead, size)
         if last != self._last:
             return
         channel, body_bytes = self._channel, size - len(lead)
         if not 0 < body_bytes <= self._size_max:
             return
-        begin = _FRAME.pack(METHOD, channel, self._fixed + len(place)) + self._head
+        begin = _FRAME.pack(METHOD, channel, self._fixed + len(address)) + self._head
         header = _HEADER_AFTER.pack(
             _END, HEADER, channel, 12 + len(properties), BASIC << 16, body_bytes
         )
         body_head = _BODY_AFTER.pack(_END, BODY, channel, body_bytes)
-        middle = b"".join((b"\0", place, header, properties, body_head))
+        middle = b"".join((b"\0", address, header, properties, body_head))
         pack = Struct(f">{len(begin)}sQ{len(middle)}s{body_bytes}sB").pack
         self.like = lead, size, lambda tag, body: pack(begin, tag, middle, body, _END)
 
@@ -493,26 +494,26 @@ class DeliveryWriter:
         out: list[Buffer],
         tag: int,
         redelivered: bool,
-        place: bytes,
+        address: bytes,
         properties: bytes,
         body: Buffer,
     ) -> None:
-        """Add one delivery; `place`: exchange and key, as two short strings."""
+        """Add one delivery; `address`: exchange and key, as two short strings."""
         channel = self._channel
         size = len(body)
         head = self._form.pack(
-            METHOD, channel, self._fixed + len(place), self._head, tag, redelivered
+            METHOD, channel, self._fixed + len(address), self._head, tag, redelivered
         )
         header = _HEADER_AFTER.pack(_END, HEADER, channel, 12 + len(properties), BASIC << 16, size)
         if 0 < size <= self._size_max:
             body_head = _BODY_AFTER.pack(_END, BODY, channel, size)
-            out += (head, place, header, properties, body_head, body, _END_BYTE)
+            out += (head, address, header, properties, body_head, body, _END_BYTE)
         else:
-            out += (head, place)
+            out += (head, address)
             _put_content(out, channel, properties, body, self._size_max)
 
 
-def place_of(exchange: str, key: str) -> bytes:
+def encoded_address(exchange: str, key: str) -> bytes:
     """Exchange and key as a delivery has them."""
     try:
         return short_string(exchange) + short_string(key)

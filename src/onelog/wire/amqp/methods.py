@@ -102,8 +102,8 @@ _CODES = {"octet": "B", "short": "H", "long": "I", "longlong": "Q"}
 _U32 = Struct(">I")
 
 
-def _number(place: str) -> int:
-    kind, _, method = place.partition(".")
+def _number(number: str) -> int:
+    kind, _, method = number.partition(".")
     return int(kind) << 16 | int(method)
 
 
@@ -280,8 +280,8 @@ def _encoder(number: int, kinds: list[str]) -> Encode:
 
 
 for _line in _TABLE.strip().splitlines():
-    _place, _name, *_kinds = _line.split()
-    NUMBERS[_name] = _number(_place)
+    _dotted, _name, *_kinds = _line.split()
+    NUMBERS[_name] = _number(_dotted)
     NAMES[NUMBERS[_name]] = _name
     DECODERS[NUMBERS[_name]] = _decoder(_kinds)
     ENCODERS[_name] = _encoder(NUMBERS[_name], _kinds)

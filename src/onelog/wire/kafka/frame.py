@@ -40,7 +40,7 @@ class Header(NamedTuple):
     fields_at: int
 
 
-class FrameReader:
+class KafkaFrameReader:
     """Takes bytes as they come, hands out frames without their length."""
 
     __slots__ = ("_bytes_max", "_bytes_min", "_filled", "_frame", "_pieces", "_wanted")
@@ -161,8 +161,8 @@ def encode_request(
     key: int, version: int, number: int, client_id: str, fields: schema.Fields
 ) -> list[Piece]:
     """A request of ours, in pieces that go to the socket one after the other."""
-    who = client_id.encode()
-    head = _HEADER.pack(key, version, number, len(who)) + who
+    client = client_id.encode()
+    head = _HEADER.pack(key, version, number, len(client)) + client
     if version in schema.apis()[key].flexible:
         head += b"\0"
     pieces = [head, *schema.encode_request(key, version, fields)]

@@ -66,13 +66,13 @@ def as_text(raw: bytes) -> str:
 def read_varint(data: Data, at: int, end: int) -> tuple[int, int]:
     """A varint in as few bytes as it needs, and the place behind it."""
     value = shift = 0
-    for place in range(at, min(at + 4, end)):
-        byte = data[place]
+    for position in range(at, min(at + 4, end)):
+        byte = data[position]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            if byte == 0 and place > at:
+            if byte == 0 and position > at:
                 raise PacketError("a varint has more bytes than it needs")
-            return value, place + 1
+            return value, position + 1
         shift += 7
     raise PacketError("a varint has no end")
 

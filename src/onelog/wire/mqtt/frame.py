@@ -78,11 +78,11 @@ class PacketReader:
         """A length of several bytes and the place behind it; 0 if it is not all there."""
         data = self.data
         length = shift = 0
-        for place in range(at, min(at + 4, size)):
-            byte = data[place]
+        for position in range(at, min(at + 4, size)):
+            byte = data[position]
             length |= (byte & 0x7F) << shift
             if byte < 0x80:
-                return length, place + 1
+                return length, position + 1
             shift += 7
         if size - at >= 4:
             raise PacketError("the length of a packet has more than four bytes")

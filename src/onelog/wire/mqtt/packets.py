@@ -93,7 +93,7 @@ class Publish(NamedTuple):
     payload: bytes
 
 
-class Subscription(NamedTuple):
+class SubscribeFilter(NamedTuple):
     """A filter, and how its messages are to come: QoS (3), no local (4), retain as published (8),
     retain handling (48)."""
 
@@ -105,7 +105,7 @@ class Subscribe(NamedTuple):
     """A wish for messages."""
 
     packet_id: int
-    subscriptions: list[Subscription]
+    subscriptions: list[SubscribeFilter]
     properties: Properties
 
 
@@ -117,7 +117,7 @@ class Unsubscribe(NamedTuple):
     properties: Properties
 
 
-class Answer(NamedTuple):
+class Acknowledgement(NamedTuple):
     """PUBACK, PUBREC, PUBREL or PUBCOMP; also SUBACK and UNSUBACK, with a reason for each filter,
     and CONNACK, whose packet id is whether the session is there."""
 
@@ -219,7 +219,7 @@ def read_publish_properties(properties: bytes) -> Properties:
     ]
 
 
-def read_answer(data: Data, head: int, at: int, end: int, level: int) -> Answer:
+def read_answer(data: Data, head: int, at: int, end: int, level: int) -> Acknowledgement:
     """PUBACK, PUBREC, PUBREL, PUBCOMP."""
     if head & 15 != _ACK_FLAGS[Packet(head >> 4)]:
         raise PacketError(f"an answer begins with {head:#04x}")
@@ -231,7 +231,7 @@ def read_answer(data: Data, head: int, at: int, end: int, level: int) -> Answer:
         if at < end:
             properties, at = read_properties(data, at, end, head >> 4)
     _at_end(at, end)
-    return Answer(packet_id, reason, properties)
+    return Acknowledgement(packet_id, reason, properties)
 
 
 def _read_packet_id(data: Data, at: int, end: int) -> tuple[int, int]:
@@ -254,7 +254,7 @@ def read_subscribe(data: Data, at: int, end: int, level: int) -> Subscribe:
         if options & 3 == 3 or (options > 2 if level < V5 else options & 0xC0 or options >= 0x30):
             reason = Reason.MALFORMED_PACKET if options & 0xC0 else Reason.PROTOCOL_ERROR
             raise PacketError(f"a subscription has the options {options:#04x}", reason)
-        found.append(Subscription(text, options))
+        found.append(SubscribeFilter(text, options))
     if not found:
         raise PacketError("SUBSCRIBE without a filter", Reason.PROTOCOL_ERROR)
     return Subscribe(packet_id, found, properties)
@@ -287,7 +287,7 @@ def read_ending(data: Data, head: int, at: int, end: int, level: int) -> tuple[i
     return reason, properties
 
 
-def read_connack(data: Data, at: int, end: int, level: int) -> Answer:
+def read_connack(data: Data, at: int, end: int, level: int) -> Acknowledgement:
     """A CONNACK, for those who connect."""
     present, at = read_byte(data, at, end)
     reason, at = read_byte(data, at, end)
@@ -295,16 +295,16 @@ def read_connack(data: Data, at: int, end: int, level: int) -> Answer:
     if level == V5:
         properties, at = read_properties(data, at, end, Packet.CONNACK)
     _at_end(at, end)
-    return Answer(present, reason, properties)
+    return Acknowledgement(present, reason, properties)
 
 
-def read_reasons(data: Data, head: int, at: int, end: int, level: int) -> Answer:
+def read_reasons(data: Data, head: int, at: int, end: int, level: int) -> Acknowledgement:
     """A SUBACK or UNSUBACK, for those who subscribe."""
     packet_id, at = _read_packet_id(data, at, end)
     properties: Properties = {}
     if level == V5:
         properties, at = read_properties(data, at, end, head >> 4)
-    return Answer(packet_id, 0, properties, bytes(data[at:end]))
+    return Acknowledgement(packet_id, 0, properties, bytes(data[at:end]))
 
 
 def read_topic(raw: bytes) -> str:
@@ -410,8 +410,8 @@ def encode_reasons(
     """A SUBACK or UNSUBACK; versions before 5 know of one failure, and UNSUBACK of none."""
     number = packet_id.to_bytes(2, "big")
     if level < V5:
-        told = b"" if kind == Packet.UNSUBACK else bytes(min(each, 0x80) for each in reasons)
-        return _packet(kind << 4, number, told)
+        codes = b"" if kind == Packet.UNSUBACK else bytes(min(each, 0x80) for each in reasons)
+        return _packet(kind << 4, number, codes)
     return _packet(kind << 4, number, encode_properties(properties or {}), bytes(reasons))
 
 

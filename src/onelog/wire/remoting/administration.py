@@ -16,7 +16,7 @@ from onelog.wire.remoting.codes import RequestCode
 H = TypeVar("H")
 
 
-class Kind(Enum):
+class RequestKind(Enum):
     """What a request does."""
 
     QUESTION = "changes nothing"
@@ -25,8 +25,8 @@ class Kind(Enum):
     ADMINISTRATION = "deletes, resets or reconfigures"
 
 
-_KINDS: dict[Kind, str] = {
-    Kind.QUESTION: """
+_KINDS: dict[RequestKind, str] = {
+    RequestKind.QUESTION: """
         QUERY_MESSAGE QUERY_CONSUMER_OFFSET GET_ALL_TOPIC_CONFIG GET_BROKER_CONFIG
         GET_BROKER_RUNTIME_INFO SEARCH_OFFSET_BY_TIMESTAMP GET_MAX_OFFSET GET_MIN_OFFSET
         GET_EARLIEST_MSG_STORETIME VIEW_MESSAGE_BY_ID GET_CONSUMER_LIST_BY_GROUP
@@ -46,17 +46,17 @@ _KINDS: dict[Kind, str] = {
     """,
     # Sending creates topics, and heartbeats create groups, if the broker is set to allow that. A
     # consumer's commit (UPDATE_CONSUMER_OFFSET) looks like somebody else's correction of it.
-    Kind.CLIENT_WORK: """
+    RequestKind.CLIENT_WORK: """
         SEND_MESSAGE SEND_MESSAGE_V2 SEND_BATCH_MESSAGE SEND_REPLY_MESSAGE SEND_REPLY_MESSAGE_V2
         CONSUMER_SEND_MSG_BACK END_TRANSACTION RECALL_MESSAGE STAGE_MESSAGES COMMIT_STAGED
         HEART_BEAT UNREGISTER_CLIENT UPDATE_CONSUMER_OFFSET LOCK_BATCH_MQ UNLOCK_BATCH_MQ
         PULL_MESSAGE LITE_PULL_MESSAGE POP_MESSAGE PEEK_MESSAGE NOTIFICATION ACK_MESSAGE
         BATCH_ACK_MESSAGE CHANGE_MESSAGE_INVISIBLETIME
     """,
-    Kind.CLUSTER_TRAFFIC: """
+    RequestKind.CLUSTER_TRAFFIC: """
         REGISTER_BROKER UNREGISTER_BROKER BROKER_HEARTBEAT QUERY_DATA_VERSION
     """,
-    Kind.ADMINISTRATION: """
+    RequestKind.ADMINISTRATION: """
         UPDATE_AND_CREATE_TOPIC UPDATE_AND_CREATE_TOPIC_LIST DELETE_TOPIC_IN_BROKER
         DELETE_TOPIC_IN_NAMESRV REGISTER_TOPIC_IN_NAMESRV CLEAN_UNUSED_TOPIC
         UPDATE_AND_CREATE_SUBSCRIPTIONGROUP UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
@@ -71,16 +71,18 @@ _KINDS: dict[Kind, str] = {
     """,
 }
 
-KINDS: dict[int, Kind] = {
+KINDS: dict[int, RequestKind] = {
     RequestCode[name]: kind for kind, names in _KINDS.items() for name in names.split()
 }
 """What each request does."""
 
 
-def from_afar(handlers: Mapping[int, H], refuse: H) -> dict[int, H]:
+def is_remote_request(handlers: Mapping[int, H], refuse: H) -> dict[int, H]:
     """Handlers as other machines get them: `refuse` is in the place of what administers."""
     return {
-        code: refuse if KINDS.get(code, Kind.ADMINISTRATION) is Kind.ADMINISTRATION else handler
+        code: refuse
+        if KINDS.get(code, RequestKind.ADMINISTRATION) is RequestKind.ADMINISTRATION
+        else handler
         for code, handler in handlers.items()
     }
 

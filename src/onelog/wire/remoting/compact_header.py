@@ -57,7 +57,7 @@ class _Layout(NamedTuple):
     0, one byte is one character."""
     expected: int
     changing: tuple[tuple[str, slice], ...]
-    places: dict[str, slice]
+    slices: dict[str, slice]
     """Where the value of each field lies."""
     fields: dict[str, str]
 
@@ -90,8 +90,8 @@ class CompactHeaders:
             if int.from_bytes(header, "big") & mask == expected:
                 ext = known.copy()
                 text = header.decode("latin-1")
-                for key, place in changing:
-                    ext[key] = text[place]
+                for key, slice_ in changing:
+                    ext[key] = text[slice_]
                 name = LANGUAGE_NAMES.get(language, "OTHER")
                 return Command(code, name, version, opaque, flag, None, ext, body, 1)
         remark, ext = self._decode_rest(header, remark_bytes)
@@ -139,22 +139,22 @@ class CompactHeaders:
         ):
             return False
         if more:
-            self.layouts[len(header)] = _layout(header, ext, layout.places, changing | more)
+            self.layouts[len(header)] = _layout(header, ext, layout.slices, changing | more)
         return bool(more)
 
     def _learn(self, header: bytes | bytearray, ext: dict[str, str]) -> None:
         """Remember how this header, which was read well, is laid out."""
         if len(self.layouts) >= _LAYOUTS_MAX:
             self.layouts.clear()
-        places = {}
+        slices = {}
         at = _EXT_AT
         for key, value in ext.items():
             start = at + len(key.encode()) + 6
             at = start + len(value.encode())
-            places[key] = slice(start, at)
+            slices[key] = slice(start, at)
         # Otherwise a key came twice, and the dict no longer tells how the bytes lie.
         if at == len(header):
-            self.layouts[len(header)] = _layout(header, ext, places, set())
+            self.layouts[len(header)] = _layout(header, ext, slices, set())
 
 
 def _decode_fields(header: bytes | bytearray, at: int, end: int) -> dict[str, str]:
@@ -193,17 +193,17 @@ def _as_utf8(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _layout(
-    header: bytes | bytearray, ext: dict[str, str], places: dict[str, slice], changing: set[str]
+    header: bytes | bytearray, ext: dict[str, str], slices: dict[str, slice], changing: set[str]
 ) -> _Layout:
     mask = bytearray(b"\xff" * len(header))
     mask[:_REMARK_AT] = bytes(_REMARK_AT)
     for key in changing:
-        start, end = places[key].start, places[key].stop
+        start, end = slices[key].start, slices[key].stop
         mask[start:end] = b"\x80" * (end - start)
     bits = int.from_bytes(mask, "big")
     expected = int.from_bytes(header, "big") & bits
-    found = tuple((key, place) for key, place in places.items() if key in changing)
-    return _Layout(bits, expected, found, places, ext.copy())
+    found = tuple((key, slice_) for key, slice_ in slices.items() if key in changing)
+    return _Layout(bits, expected, found, slices, ext.copy())
 
 
 def encode_compact_header(

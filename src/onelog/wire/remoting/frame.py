@@ -50,7 +50,7 @@ _PLAIN_COMPACT = _COMPACT << 24 | NAME_CHARS_MAX
 """Marks of headers that are small."""
 
 
-class FrameReader:
+class RemotingFrameReader:
     """Takes bytes as they come, hands out commands.
 
     One connection has one reader. After a `WireError` it is of no more use: where the next frame

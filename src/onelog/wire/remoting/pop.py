@@ -221,7 +221,7 @@ def _batch_ack(entry: dict[str, Any]) -> BatchAck:
 
 # -- the client's side -----------------------------------------------------------------------------
 
-_Place = tuple[str, int]
+_Key = tuple[str, int]
 """The retry mark of a topic, and a queue of it."""
 
 
@@ -285,13 +285,13 @@ class _Answer:
         self._popped_ms = fields.number(given, "popTime")
         self._invisible_ms = fields.number(given, "invisibleTime")
         self._revive_queue = fields.int32(given, "reviveQid")
-        self._oldest: dict[_Place, int] = {}
+        self._oldest: dict[_Key, int] = {}
         self._first = {
-            _place(mark, queue_id): _offset_number(offset)
+            _key(mark, queue_id): _offset_number(offset)
             for mark, queue_id, offset in _entries(given.get("startOffsetInfo"))
         }
         self._offsets = {
-            _place(mark, queue_id): iter([_offset_number(each) for each in offsets.split(",")])
+            _key(mark, queue_id): iter([_offset_number(each) for each in offsets.split(",")])
             for mark, queue_id, offsets in _entries(given.get("msgOffsetInfo"))
         }
         self._times = {
@@ -322,14 +322,14 @@ class _Answer:
         mark, queue_id = retry_mark(message.topic), message.queue_id
         if mark == "0" and self._request.topic.startswith(LIGHT_QUEUE_PREFIX):
             queue_id = 0  # The record says where it was written; the light queue has one queue.
-        place = (mark, queue_id)
+        key = (mark, queue_id)
         if not self._first:
             # Brokers before the field: the lease begins at the first message of its queue.
-            first = self._oldest.setdefault(place, message.queue_offset)
+            first = self._oldest.setdefault(key, message.queue_offset)
             offset: int | None = message.queue_offset
         else:
-            first = self._first.get(place, -1)
-            offset = next(self._offsets.get(place, iter(())), None)
+            first = self._first.get(key, -1)
+            offset = next(self._offsets.get(key, iter(())), None)
         if offset is None or offset < first or first < 0:
             raise InvalidReceiptError(
                 f"no offset is told for a message of {message.topic} queue {queue_id}"
@@ -349,7 +349,7 @@ def _entries(text: str | None) -> Iterable[tuple[str, str, str]]:
             yield parts[0], parts[1], parts[2]
 
 
-def _place(mark: str, queue_id: str) -> _Place:
+def _key(mark: str, queue_id: str) -> _Key:
     return mark, _offset_number(queue_id)
 
 

@@ -22,7 +22,7 @@ _HEADER = struct.Struct(">qi")
 HEADER_BYTES = _HEADER.size
 
 
-class Piece(NamedTuple):
+class LogChunk(NamedTuple):
     """Bytes of the log, as many as have arrived; none is a heart-beat."""
 
     offset: int
@@ -66,7 +66,7 @@ class TransferReader:
         self._offset = 0
         self._missing = 0
 
-    def feed(self, data: Buffer) -> Iterator[Piece]:
+    def feed(self, data: Buffer) -> Iterator[LogChunk]:
         """The bytes of the log in `data`, which is to stay as it is until all have been taken."""
         view = memoryview(data)
         at, end = 0, len(view)
@@ -79,14 +79,14 @@ class TransferReader:
                     return
                 self._begin()
                 if not self._missing:
-                    yield Piece(self._offset, view[:0])
+                    yield LogChunk(self._offset, view[:0])
                 continue
             piece = view[at : at + self._missing]
             offset = self._offset
             self._offset += len(piece)
             self._missing -= len(piece)
             at += len(piece)
-            yield Piece(offset, piece)
+            yield LogChunk(offset, piece)
 
     def _begin(self) -> None:
         offset, size = _HEADER.unpack(self._header)

@@ -55,7 +55,7 @@ class History(NamedTuple):
     epochs: tuple[tuple[int, int], ...]
 
 
-class Piece(NamedTuple):
+class LogChunk(NamedTuple):
     """Bytes of the log, as many as have arrived; none is a heart-beat."""
 
     offset: int
@@ -131,10 +131,10 @@ class MasterReader:
 
     def __init__(self) -> None:
         self._head = b""
-        self._piece = Piece(0, memoryview(b""), 0, 0, 0)
+        self._piece = LogChunk(0, memoryview(b""), 0, 0, 0)
         self._missing = 0
 
-    def feed(self, data: Buffer) -> Iterator[History | Piece]:
+    def feed(self, data: Buffer) -> Iterator[History | LogChunk]:
         """What is in `data`, which is to stay as it is until all has been taken."""
         view = memoryview(data)
         at, end = 0, len(view)
@@ -180,10 +180,10 @@ class MasterReader:
                 f"{size} bytes at {offset} of the log, of epoch {epoch} from {epoch_start} on, "
                 f"confirmed up to {confirmed}: no master sends that"
             )
-        self._piece = Piece(offset, memoryview(b""), epoch, epoch_start, confirmed)
+        self._piece = LogChunk(offset, memoryview(b""), epoch, epoch_start, confirmed)
         self._missing = size
 
-    def _next(self, part: memoryview) -> Piece:
+    def _next(self, part: memoryview) -> LogChunk:
         before = self._piece
         self._missing -= len(part)
         self._piece = before._replace(offset=before.offset + len(part))

@@ -54,7 +54,7 @@ class Frame(NamedTuple):
     body: bytes
 
 
-class FrameReader:
+class StompFrameReader:
     """Takes bytes as they come, hands out frames."""
 
     __slots__ = ("_at", "_body_bytes_max", "_data", "_head", "_pieces", "_searched",

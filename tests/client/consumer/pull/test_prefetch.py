@@ -166,7 +166,7 @@ async def test_how_a_queue_stands_is_told_to_the_tools(cluster: LiveCluster) -> 
         reading.assign([QUEUE])
         await reading.poll(20, count=4)
 
-        def standing() -> tuple[int, int, int, int]:
+        def replica_status() -> tuple[int, int, int, int]:
             info = reading._queues.queue_table()[QUEUE]
             return (
                 info.cached_msg_count,
@@ -175,6 +175,6 @@ async def test_how_a_queue_stands_is_told_to_the_tools(cluster: LiveCluster) -> 
                 info.commit_offset,
             )
 
-        await eventually(lambda: standing() == (6, 4, 9, 0), "six messages wait")
+        await eventually(lambda: replica_status() == (6, 4, 9, 0), "six messages wait")
         await reading.poll(20, count=6)
-        assert standing() == (0, 0, 0, 4)
+        assert replica_status() == (0, 0, 0, 4)

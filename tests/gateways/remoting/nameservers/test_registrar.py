@@ -182,7 +182,7 @@ async def test_a_slave_registers_under_its_id_and_learns_where_its_master_is(
     names = await nameserver(tmp_path)
     async with broker(tmp_path, broker__nameservers="", broker__broker_id=2) as slave:
         found: list[tuple[str, str]] = []
-        slave.house.standing.found_master = lambda *master: found.append(master)
+        slave.context.replica_status.found_master = lambda *master: found.append(master)
         registrar = remoting(slave)._registrar
         assert registrar is not None
         slave.broker.config = replace(slave.broker.config, nameservers=addresses(names))
@@ -207,8 +207,8 @@ async def test_a_later_master_takes_the_place_of_an_earlier_that_is_still_listed
         broker(tmp_path / "old", broker__nameservers=where) as old,
         broker(tmp_path / "new", broker__nameservers=where, broker__broker_id=1) as new,
     ):
-        old.house.standing.epoch = 1
-        new.house.standing.broker_id, new.house.standing.epoch = 0, 2
+        old.context.replica_status.epoch = 1
+        new.context.replica_status.broker_id, new.context.replica_status.epoch = 0, 2
         for server in (old, new, old):
             registrar = remoting(server)._registrar
             assert registrar is not None

@@ -384,11 +384,11 @@ class AsyncPullConsumer:
         return chosen or self.assigned
 
     async def _offsets(
-        self, place: datetime | RequestCode, queues: Sequence[Queue]
+        self, target: datetime | RequestCode, queues: Sequence[Queue]
     ) -> dict[Queue, int]:
         chosen = tuple(self._own(queue) for queue in queues) or self.assigned
         self.instance.check_open()
-        found = await at_once(lambda queue: self._queues.offset_at(queue, place), chosen)
+        found = await at_once(lambda queue: self._queues.offset_at(queue, target), chosen)
         return dict(zip(chosen, found, strict=True))
 
 

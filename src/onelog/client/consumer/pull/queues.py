@@ -387,8 +387,8 @@ class PullQueues(Fetching):
         """Where a group begins that has no position yet."""
         start = self._member.settings.start
         first, last = RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET
-        place = first if start == "first" else last
-        return await self.offset_at(queue, start if isinstance(start, datetime) else place)
+        target = first if start == "first" else last
+        return await self.offset_at(queue, start if isinstance(start, datetime) else target)
 
     async def commit(self) -> None:
         """Keep the positions of all queues: everything that was handed out is done with."""
@@ -402,9 +402,9 @@ class PullQueues(Fetching):
             if queue in self._queues:
                 self._queues[queue].committed = offset
 
-    async def offset_at(self, queue: Queue, place: datetime | RequestCode) -> int:
+    async def offset_at(self, queue: Queue, target: datetime | RequestCode) -> int:
         """The offset of the first message of a time or later, or what a request gives."""
-        return await offset_at(self._member.instance, queue, place)
+        return await offset_at(self._member.instance, queue, target)
 
     async def _keep_committing(self, seconds: float) -> None:
         job = Job(f"committing the positions of group {self._member.group}")

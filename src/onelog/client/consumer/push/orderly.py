@@ -210,9 +210,9 @@ class QueueLocks:
         queues = list(queues)
         late = time.monotonic() - LOCK_EXPIRY_SECONDS
         overdue = {queue for queue in queues if self._granted.get(queue, (0.0,))[0] < late}
-        locked, asked = await self._lock(queues)
+        locked, requested = await self._lock(queues)
         lost = [
-            each for each in queues if each in asked and (each in overdue or each not in locked)
+            each for each in queues if each in requested and (each in overdue or each not in locked)
         ]
         for queue in lost:
             self._granted.pop(queue, None)
@@ -229,7 +229,7 @@ class QueueLocks:
         """The queues that were granted, and those that a broker decided on."""
         answers = await at_once(self._lock_at, _by_broker(queues))
         granted = {queue for locked, _ in answers for queue in locked}
-        return granted, {queue for _, asked in answers for queue in asked}
+        return granted, {queue for _, requested in answers for queue in requested}
 
     async def _lock_at(self, queues: list[Queue]) -> tuple[list[Queue], list[Queue]]:
         began = time.monotonic()

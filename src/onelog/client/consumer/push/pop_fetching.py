@@ -500,17 +500,21 @@ class PopFetching(Fetching):
     async def _share_of(self, topic: str) -> list[Queue]:
         route = await self._instance.routes.get(topic)
         brokers = sorted({queue.broker for queue in route.read_queues})
-        told = await self._told(route, random.sample(brokers, len(brokers)))
-        if told is None and (kept := [each for each in self._queues if each.topic == topic]):
+        answer_of_broker = await self._assignment(route, random.sample(brokers, len(brokers)))
+        if answer_of_broker is None and (
+            kept := [each for each in self._queues if each.topic == topic]
+        ):
             return kept
         mine = [
             queue_of(each.message_queue)._replace(topic=topic)
-            for each in (told.message_queue_assignments if told is not None else ())
+            for each in (
+                answer_of_broker.message_queue_assignments if answer_of_broker is not None else ()
+            )
             if each.mode == "POP"
         ]
         return mine or [Queue(topic, broker, ALL_QUEUES) for broker in brokers]
 
-    async def _told(self, route: Route, brokers: Iterable[str]) -> AssignmentAnswer | None:
+    async def _assignment(self, route: Route, brokers: Iterable[str]) -> AssignmentAnswer | None:
         """What the first broker that can be reached says; None if it cannot say."""
         body = AssignmentRequest(
             client_id=self._instance.client_id,
@@ -531,8 +535,8 @@ class PopFetching(Fetching):
                 failed = error
                 continue
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                told = refusal(self._instance.reader(route, broker), code, answer)
-                raise RequestRefusedError(f"broker {broker} is too old for pop: {told}")
+                answer_of_broker = refusal(self._instance.reader(route, broker), code, answer)
+                raise RequestRefusedError(f"broker {broker} is too old for pop: {answer_of_broker}")
             if answer.code != ResponseCode.SUCCESS or b"messageQueueAssignments" not in bytes(
                 answer.body
             ):

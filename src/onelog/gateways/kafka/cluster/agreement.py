@@ -28,7 +28,7 @@ from onelog.core.access import SELF, Principal
 from onelog.core.catalog.placements import Placement
 from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import BrokerBusyError, ConfigError, OnelogError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.gateways.kafka.cluster.peers import Peers
 from onelog.gateways.kafka.cluster.view import (
     CONFIG_KEY,
@@ -36,7 +36,7 @@ from onelog.gateways.kafka.cluster.view import (
     NODE_KEY,
     TOPIC_KEY,
     Cluster,
-    Node,
+    KafkaNode,
     Proposal,
 )
 from onelog.gateways.kafka.error_codes import error_code
@@ -60,24 +60,24 @@ DELETED_KEPT_MS = 30 * 86_400_000
 """A broker that was away for longer may bring a topic back that was deleted meanwhile."""
 
 
-def _login(house: House) -> tuple[str, str]:
+def _login(context: GatewayContext) -> tuple[str, str]:
     """As whom brokers call each other: users are the same on all of them."""
-    name = house.loaded.config.security.broker_user
-    if not name or house.broker.users.is_open:
+    name = context.loaded.config.security.broker_user
+    if not name or context.broker.users.is_open:
         return "", ""
-    return name, house.broker.logins.signing_secret(Principal(name, "kafka"))
+    return name, context.broker.logins.signing_secret(Principal(name, "kafka"))
 
 
 class Agreement:
     """One broker's part in it."""
 
-    def __init__(self, house: House, cluster: Cluster, node: Node) -> None:
-        self.broker = house.broker
-        self._clock = house.clock
+    def __init__(self, context: GatewayContext, cluster: Cluster, node: KafkaNode) -> None:
+        self.broker = context.broker
+        self._clock = context.clock
         self._node = node
         self.cluster = cluster
-        self._register = Register("KAFKA", lambda: house.broker.config, house.tls)
-        self.peers = Peers(cluster.nodes.get, house.tls, lambda: _login(house))
+        self._register = Register("KAFKA", lambda: context.broker.config, context.tls)
+        self.peers = Peers(cluster.nodes.get, context.tls, lambda: _login(context))
         self._round = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -188,7 +188,7 @@ class Agreement:
             if key.startswith(NODE_KEY) and key != here:
                 name, host, port = known.split(" ")
                 node_id = int(key.removeprefix(NODE_KEY))
-                cluster.nodes[node_id] = Node(node_id, name, host, int(port))
+                cluster.nodes[node_id] = KafkaNode(node_id, name, host, int(port))
         kept, cluster.texts = cluster.texts, texts
         changed = [
             key
@@ -281,7 +281,7 @@ class Agreement:
         try:
             await self._put(proposal)
         except OnelogError as error:
-            proposal.told.update(error_code=error_code(error), error_message=str(error))
+            proposal.result.update(error_code=error_code(error), error_message=str(error))
 
     def _handled(self, handle: Callable[[], Fields]) -> tuple[Fields, list[Proposal]]:
         proposals: list[Proposal] = []
@@ -315,13 +315,13 @@ class Agreement:
     async def ask_others(self, key: ApiKey, version: int, fields: Fields) -> list[Fields]:
         """What the other brokers answer, those that do."""
         others = self.cluster.live - {self._node.node_id}
-        asked = (self.peers.ask(each, key, version, fields) for each in others)
+        requests = (self.peers.ask(each, key, version, fields) for each in others)
         found = []
-        for told in await asyncio.gather(*asked, return_exceptions=True):
-            if isinstance(told, BaseException):
-                log.info("a broker of the Kafka cluster was not told: %s", told)
+        for answer in await asyncio.gather(*requests, return_exceptions=True):
+            if isinstance(answer, BaseException):
+                log.info("a broker of the Kafka cluster was not told: %s", answer)
             else:
-                found.append(told)
+                found.append(answer)
         return found
 
     # -- share groups --------------------------------------------------------------------------

@@ -13,13 +13,13 @@ import struct
 from collections.abc import Callable
 
 from onelog.errors import PeerClosedError, PeerTimeoutError
-from onelog.gateways.kafka.cluster.view import Node
+from onelog.gateways.kafka.cluster.view import KafkaNode
 from onelog.net.connection import Connection, FramedSession, Outbox
 from onelog.net.peer import LIMITS, OpenedConnection
 from onelog.net.tls import Tls
 from onelog.wire.kafka import schema
 from onelog.wire.kafka.codes import ApiKey
-from onelog.wire.kafka.frame import FrameReader, encode_request
+from onelog.wire.kafka.frame import KafkaFrameReader, encode_request
 from onelog.wire.kafka.schema import Fields
 
 TIMEOUT_SECONDS = 3.0
@@ -32,25 +32,25 @@ _MECHANISM, _ITERATIONS_MAX = "SCRAM-SHA-256", 16_384
 class _Caller(FramedSession):
     """One connection to another broker."""
 
-    _reader: FrameReader
+    _reader: KafkaFrameReader
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
-        self._reader = FrameReader(_ANSWER_BYTES_MAX, _NUMBER.size)
+        self._reader = KafkaFrameReader(_ANSWER_BYTES_MAX, _NUMBER.size)
         self._numbers = itertools.count()
-        self._asked: dict[int, tuple[ApiKey, int, asyncio.Future[Fields]]] = {}
+        self._pending: dict[int, tuple[ApiKey, int, asyncio.Future[Fields]]] = {}
 
     def ask(self, key: ApiKey, version: int, fields: Fields) -> "asyncio.Future[Fields]":
         number = next(self._numbers)
         answer: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
-        self._asked[number] = key, version, answer
+        self._pending[number] = key, version, answer
         self.connection.send(encode_request(key, version, number, "onelog", fields))
         return answer
 
     def _handle_read(self) -> None:
         for frame in self._reader.frames():
             (number,) = _NUMBER.unpack_from(frame)
-            key, version, answer = self._asked.pop(number)
+            key, version, answer = self._pending.pop(number)
             tagged = version in schema.apis()[key].flexible
             at = schema.skip_tags(frame, 4) if tagged else 4
             fields = schema.decode_response(key, version, frame, at)
@@ -58,8 +58,8 @@ class _Caller(FramedSession):
                 answer.set_result(fields)
 
     def connection_lost(self) -> None:
-        asked, self._asked = self._asked, {}
-        for _, _, answer in asked.values():
+        pending, self._pending = self._pending, {}
+        for _, _, answer in pending.values():
             if not answer.done():
                 answer.set_exception(PeerClosedError("the other broker is gone"))
 
@@ -82,18 +82,22 @@ async def _log_in(caller: _Caller, name: str, password: str) -> None:
 
     known_as = name.replace("=", "=3D").replace(",", "=2C")
     bare = f"n={known_as},r={nonce}"
-    told = await say(f"n,,{bare}")
-    if not (told.get("r", "").startswith(nonce) and told.get("s") and told.get("i", "").isdigit()):
+    challenge = await say(f"n,,{bare}")
+    if not (
+        challenge.get("r", "").startswith(nonce)
+        and challenge.get("s")
+        and challenge.get("i", "").isdigit()
+    ):
         raise PeerClosedError("another broker does not log users in as it should: is it OneLog?")
-    ending = f"c=biws,r={told['r']}"
+    ending = f"c=biws,r={challenge['r']}"
     salted = hashlib.pbkdf2_hmac(
         "sha256",
         password.encode(),
-        base64.b64decode(told["s"]),
-        min(int(told["i"]), _ITERATIONS_MAX),
+        base64.b64decode(challenge["s"]),
+        min(int(challenge["i"]), _ITERATIONS_MAX),
     )
     client_key = hmac.digest(salted, b"Client Key", "sha256")
-    said = f"{bare},r={told['r']},s={told['s']},i={told['i']},{ending}".encode()
+    said = f"{bare},r={challenge['r']},s={challenge['s']},i={challenge['i']},{ending}".encode()
     mask = hmac.digest(hashlib.sha256(client_key).digest(), said, "sha256")
     proof = bytes(one ^ other for one, other in zip(client_key, mask, strict=True))
     await say(f"{ending},p={base64.b64encode(proof).decode()}")
@@ -104,7 +108,7 @@ class Peers:
 
     def __init__(
         self,
-        find: Callable[[int], Node | None],
+        find: Callable[[int], KafkaNode | None],
         tls: Tls,
         login: Callable[[], tuple[str, str]] = lambda: ("", ""),
     ) -> None:
@@ -112,7 +116,7 @@ class Peers:
         self._find = find
         self._tls = tls
         self._login = login
-        self._callers: dict[int, tuple[Node, _Caller]] = {}
+        self._callers: dict[int, tuple[KafkaNode, _Caller]] = {}
         self._connecting = asyncio.Lock()
 
     async def ask(self, node_id: int, key: ApiKey, version: int, fields: Fields) -> Fields:

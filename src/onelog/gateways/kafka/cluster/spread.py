@@ -1,6 +1,6 @@
 """Transactions over partitions, and groups, of several brokers: the coordinator tells the others.
 
-    add         recorded here (`Transaction.others`), then told to the brokers of the partitions
+    add         recorded here (`InPlaceTransaction.others`), then sent to the partitions' brokers
     end         decided and recorded here, then told to them, again and again until all know it;
                 only then it is carried out here, and answered
 
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.core.transactions.producers import Queue
-from onelog.core.transactions.transactional_ids import State, Transaction
+from onelog.core.transactions.transactional_ids import InPlaceTransaction, TransactionState
 from onelog.errors import NotCoordinatorError, OnelogError
 from onelog.gateways.kafka.cluster.agreement import Agreement
 from onelog.gateways.kafka.cluster.view import slot_of
@@ -34,7 +34,7 @@ WAIT_SECONDS = 10.0
 ADD_VERSION, END_VERSION = 4, 1
 """Of the requests that brokers send each other."""
 
-_End = tuple[str, int, int, State]
+_End = tuple[str, int, int, TransactionState]
 
 
 class Spread:
@@ -46,7 +46,7 @@ class Spread:
         self._broker = broker
         self._telling: dict[_End, asyncio.Event] = {}
         """Ends that others are being told of."""
-        self._told: set[_End] = set()
+        self._reported: set[_End] = set()
         cluster = self._cluster
         broker.join_cluster(
             cluster.node_id, cluster.require_coordinator, cluster.partitions, self._tell_others
@@ -89,7 +89,7 @@ class Spread:
 
     async def add(self, name: str, producer_id: int, epoch: int, queues: Iterable[Queue]) -> None:
         """Tell the brokers of partitions that they are in a transaction; raises if one refuses."""
-        asked = [
+        requests = [
             self._agreement.peers.ask(
                 node,
                 ApiKey.ADD_PARTITIONS_TO_TXN,
@@ -111,7 +111,7 @@ class Spread:
             )
             for node, topics in self._by_node(queues).items()
         ]
-        for answer in await asyncio.gather(*asked):
+        for answer in await asyncio.gather(*requests):
             for transaction in answer["results_by_transaction"]:
                 for topic in transaction["topic_results"]:
                     for each in topic["results_by_partition"]:
@@ -120,17 +120,17 @@ class Spread:
 
     # -- ending --------------------------------------------------------------------------------
 
-    def _tell_others(self, transaction: Transaction) -> bool:
+    def _tell_others(self, transaction: InPlaceTransaction) -> bool:
         end = transaction.name, transaction.producer_id, transaction.epoch, transaction.state
-        if end in self._told:
-            self._told.discard(end)
+        if end in self._reported:
+            self._reported.discard(end)
             return False
         if end not in self._telling:
             self._telling[end] = asyncio.Event()
             self._agreement.spawn(self._tell(transaction, end))
         return True
 
-    async def _tell(self, transaction: Transaction, end: _End) -> None:
+    async def _tell(self, transaction: InPlaceTransaction, end: _End) -> None:
         """Tell all that have a part in a transaction how it ended, however long that takes."""
         left = transaction.others
         try:
@@ -138,13 +138,13 @@ class Spread:
                 try:
                     await self._decided()
                     parts = self._by_node(left)
-                    asked = (self._mark(node, transaction, each) for node, each in parts.items())
-                    if all(await asyncio.gather(*asked)):
+                    requests = (self._mark(node, transaction, each) for node, each in parts.items())
+                    if all(await asyncio.gather(*requests)):
                         break
                 except OnelogError as error:
                     log.info("the end of %r is told again: %s", transaction.name, error)
                 await asyncio.sleep(RETRY_SECONDS)
-            self._told.add(end)
+            self._reported.add(end)
             self._broker.in_place.finish(SELF, transaction.name)
         except OnelogError as error:
             log.error("the end of %r: %s", transaction.name, error)
@@ -161,13 +161,13 @@ class Spread:
             raise error
 
     async def _mark(
-        self, node: int, transaction: Transaction, topics: dict[str, list[int]]
+        self, node: int, transaction: InPlaceTransaction, topics: dict[str, list[int]]
     ) -> bool:
         """Tell one broker; whether it knows now."""
         marker: Fields = {
             "producer_id": transaction.producer_id,
             "producer_epoch": transaction.epoch,
-            "transaction_result": transaction.state is State.COMMITTING,
+            "transaction_result": transaction.state is TransactionState.COMMITTING,
             "topics": [
                 {"name": topic, "partition_indexes": numbers} for topic, numbers in topics.items()
             ],
@@ -187,7 +187,7 @@ class Spread:
             for each in topic["partitions"]
         )
 
-    async def told(self, name: str) -> None:
+    async def reported(self, name: str) -> None:
         """Wait until all know how a transaction ended; not for ever, if one of them is away."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WAIT_SECONDS):

@@ -12,11 +12,11 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from onelog.core.catalog.placements import Placed, Placement
+from onelog.core.catalog.placements import Placement, TopicPlacement
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.offsets import REMOTE_QUEUES
 from onelog.errors import NotCoordinatorError, NotLeaderError, TopicNotFoundError
-from onelog.gateways import Standing
+from onelog.gateways import ReplicaStatus
 from onelog.names import VIEW_PARTITIONS, VIEW_TOPICS
 from onelog.wire.kafka.schema import Fields
 
@@ -31,7 +31,7 @@ what settings are of (`kept_settings`)."""
 _ALL_OF_VIEWS = list(range(VIEW_PARTITIONS))
 
 
-class Node(NamedTuple):
+class KafkaNode(NamedTuple):
     """A broker, as Kafka's clients are told of it."""
 
     node_id: int
@@ -45,7 +45,7 @@ class Proposal(NamedTuple):
 
     key: str
     text: str
-    told: Fields
+    result: Fields
     """The part of an answer that tells how it went."""
 
 
@@ -55,10 +55,10 @@ class Cluster:
     def __init__(
         self,
         node_id: int,
-        here: Callable[[], Node],
+        here: Callable[[], KafkaNode],
         alone_id: int = 0,
-        successors: Callable[[], Sequence[Node]] = tuple,
-        standing: Standing | None = None,
+        successors: Callable[[], Sequence[KafkaNode]] = tuple,
+        replica_status: ReplicaStatus | None = None,
     ) -> None:
         """`alone_id` is its number if it has none of a cluster: nodes of a replica set differ.
 
@@ -68,14 +68,14 @@ class Cluster:
         self.node_id = alone_id if self.is_alone else node_id
         self._here = here
         self._successors = successors
-        self.standing = standing or Standing()
-        self.follows = self.is_alone and bool(self.standing.broker_id)
+        self.replica_status = replica_status or ReplicaStatus()
+        self.follows = self.is_alone and bool(self.replica_status.broker_id)
         """Whether this node follows the master of its set: it only says where that one is."""
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, KafkaNode] = {}
         """Those that ever were in the cluster."""
         self.live = frozenset((self.node_id,))
         """Those that are there now."""
-        self.placed: dict[str, Placed] = {}
+        self.placed: dict[str, TopicPlacement] = {}
         self.texts: dict[str, str] = {}
         """All that is agreed on, by key."""
         self.proposals: list[Proposal] = []
@@ -83,7 +83,7 @@ class Cluster:
 
     # -- brokers -------------------------------------------------------------------------------
 
-    def brokers(self) -> list[Node]:
+    def brokers(self) -> list[KafkaNode]:
         """Those that can be reached now, in the order of their numbers."""
         if self.follows:
             return sorted([self._here(), *self._successors()])
@@ -101,7 +101,7 @@ class Cluster:
         """The node that has everything: of a broker that is alone, or its set; -1 if none has."""
         if not self.follows:
             return self.node_id
-        master = self.standing.master()
+        master = self.replica_status.master()
         return -1 if master is None else master[0]
 
     def require_coordinator(self, name: str) -> None:
@@ -122,11 +122,11 @@ class Cluster:
         """Whether this broker tells of a group: each group is told of by one."""
         return self.coordinator(name) in (None, self.node_id)
 
-    def propose_coordinator(self, name: str, told: Fields) -> None:
+    def propose_coordinator(self, name: str, result: Fields) -> None:
         """Have somebody look after a group or transactional id from now on."""
         slot, live = slot_of(name), sorted(self.live)
         node = live[slot % len(live)]
-        self.proposals.append(Proposal(COORDINATOR_KEY + str(slot), str(node), told))
+        self.proposals.append(Proposal(COORDINATOR_KEY + str(slot), str(node), result))
 
     # -- partitions ----------------------------------------------------------------------------
 
@@ -134,13 +134,13 @@ class Cluster:
     def leader_epoch(self) -> int:
         """Counts the masters of this broker's replica set; what others have is not known here."""
         if self.follows:
-            return (self.standing.master() or (-1, 0))[1]
-        return self.standing.epoch if self.is_alone else 0
+            return (self.replica_status.master() or (-1, 0))[1]
+        return self.replica_status.epoch if self.is_alone else 0
 
     def copies(self, leader: int) -> Fields:
         """Which nodes have a partition of this leader, and which of them all of it."""
-        in_sync = set(self.standing.in_sync()) if self.is_alone else set()
-        there = {leader, *(self.standing.kafka_nodes() if self.is_alone else ())}
+        in_sync = set(self.replica_status.in_sync()) if self.is_alone else set()
+        there = {leader, *(self.replica_status.kafka_nodes() if self.is_alone else ())}
         others = sorted((there | in_sync) - {leader})
         return {
             "replica_nodes": [leader, *others],
@@ -169,12 +169,12 @@ class Cluster:
         """The queue of a partition; `NotLeaderError` if another broker has it."""
         if self.is_alone and 0 <= partition < topic.queues:
             return partition
-        queue_id = self.place(topic, partition)
+        queue_id = self.queue_id_of(topic, partition)
         if queue_id >= REMOTE_QUEUES:
             raise NotLeaderError(f"another broker has partition {partition} of {topic.name}")
         return queue_id
 
-    def place(self, topic: TopicConfig, partition: int) -> int:
+    def queue_id_of(self, topic: TopicConfig, partition: int) -> int:
         """The same; a partition that another broker has is one behind all queues of this one."""
         if self.is_alone or topic.name in VIEW_TOPICS:
             if 0 <= partition < topic.queues:
@@ -187,15 +187,15 @@ class Cluster:
                 return placed.queues[partition] if is_here else REMOTE_QUEUES + partition
         raise TopicNotFoundError(f"topic {topic.name} has no partition {partition}")
 
-    def partition(self, topic: str, place: int) -> int | None:
-        """The inverse of `place`; None if no partition is there."""
-        if self.is_alone or (topic in VIEW_TOPICS and place < VIEW_PARTITIONS):
-            return place
-        if place >= REMOTE_QUEUES:
-            return place - REMOTE_QUEUES
+    def partition(self, topic: str, queue_id: int) -> int | None:
+        """The inverse of `queue_id`; None if no partition is there."""
+        if self.is_alone or (topic in VIEW_TOPICS and queue_id < VIEW_PARTITIONS):
+            return queue_id
+        if queue_id >= REMOTE_QUEUES:
+            return queue_id - REMOTE_QUEUES
         placed = self.placed.get(topic)
         known = () if placed is None else placed.partitions
-        return known[place] if place < len(known) else None
+        return known[queue_id] if queue_id < len(known) else None
 
     def leader(self, topic: TopicConfig, partition: int) -> int:
         """Who has a partition; -1 if that one is away."""
@@ -218,7 +218,7 @@ class Cluster:
 
     def put(self, topic: str, placement: Placement) -> None:
         """Know where a topic is."""
-        self.placed[topic] = Placed(placement, self.node_id)
+        self.placed[topic] = TopicPlacement(placement, self.node_id)
 
     # -- changing topics -----------------------------------------------------------------------
 
@@ -228,9 +228,9 @@ class Cluster:
         first = zlib.crc32(topic.encode()) % len(live)
         return live[first:] + live[:first]
 
-    def propose(self, topic: str, placement: Placement, told: Fields) -> None:
+    def propose(self, topic: str, placement: Placement, result: Fields) -> None:
         """Have a topic be so on all brokers."""
-        self.proposals.append(Proposal(TOPIC_KEY + topic, placement.encode(), told))
+        self.proposals.append(Proposal(TOPIC_KEY + topic, placement.encode(), result))
 
 
 def slot_of(name: str) -> int:

@@ -38,18 +38,18 @@ def list_groups(session: KafkaSession, request: Request) -> Fields:
 
 def describe_groups(session: KafkaSession, request: Request) -> Fields:
     """DESCRIBE_GROUPS: those of the classic kind."""
-    coordinator, who = session.broker.coordinator, session.principal
-    told = []
+    coordinator, principal = session.broker.coordinator, session.principal
+    results = []
     for name in request.fields["groups"]:
         answer: Fields = {"error_code": 0, "group_id": name, "group_state": "Dead"}
         try:
-            group = coordinator.classic_group(who, name)
+            group = coordinator.classic_group(principal, name)
             if group is not None:
                 answer |= _classic(group)
             elif (
-                coordinator.consumer_group(who, name) is None
-                and coordinator.share_group(who, name) is None
-                and coordinator.has_positions(who, name)
+                coordinator.consumer_group(principal, name) is None
+                and coordinator.share_group(principal, name) is None
+                and coordinator.has_positions(principal, name)
             ):
                 answer["group_state"] = "Empty"
             elif request.version >= 6:
@@ -59,8 +59,8 @@ def describe_groups(session: KafkaSession, request: Request) -> Fields:
             answer["error_code"] = error_code(error)
         if request.fields.get("include_authorized_operations"):
             answer["authorized_operations"] = session.operations("group", name, ALL_OPERATIONS)
-        told.append(answer)
-    return {"groups": told}
+        results.append(answer)
+    return {"groups": results}
 
 
 def _classic(group: ClassicGroup) -> Fields:
@@ -84,7 +84,7 @@ def _classic(group: ClassicGroup) -> Fields:
 
 def consumer_group_describe(session: KafkaSession, request: Request) -> Fields:
     """CONSUMER_GROUP_DESCRIBE: those of the newer kind."""
-    told = []
+    results = []
     for name in request.fields["group_ids"]:
         answer: Fields = {"error_code": 0, "group_id": name, "group_state": "Dead"}
         try:
@@ -96,8 +96,8 @@ def consumer_group_describe(session: KafkaSession, request: Request) -> Fields:
             answer |= {"error_code": error_code(error), "error_message": str(error)}
         if request.fields["include_authorized_operations"]:
             answer["authorized_operations"] = session.operations("group", name, ALL_OPERATIONS)
-        told.append(answer)
-    return {"groups": told}
+        results.append(answer)
+    return {"groups": results}
 
 
 def _newer(session: KafkaSession, group: ConsumerGroup) -> Fields:
@@ -129,7 +129,7 @@ def _newer_member(session: KafkaSession, group: ConsumerGroup, member: ConsumerM
 
 def delete_groups(session: KafkaSession, request: Request) -> Fields:
     """DELETE_GROUPS: those without members."""
-    told = []
+    results = []
     for name in request.fields["groups_names"]:
         code = ErrorCode.NONE
         try:
@@ -141,8 +141,8 @@ def delete_groups(session: KafkaSession, request: Request) -> Fields:
                 session.gateway.agreement.forget_group(name)
         except OnelogError as error:
             code = error_code(error)
-        told.append({"group_id": name, "error_code": code})
-    return {"results": told}
+        results.append({"group_id": name, "error_code": code})
+    return {"results": results}
 
 
 HANDLERS: dict[ApiKey, Handler] = {

@@ -15,7 +15,7 @@ import msgspec
 from onelog.config import KafkaConfig
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.leases.queue import SHARED
-from onelog.core.leases.sharing import Terms
+from onelog.core.leases.sharing import ShareLimits
 from onelog.errors import ConfigError
 from onelog.gateways.kafka.cluster.view import GROUP_KEY, Proposal
 from onelog.gateways.kafka.configs import DEFAULT_SOURCE, Shown
@@ -39,9 +39,9 @@ GROUP_CONFIGS: dict[str, tuple[str, str] | range] = {
 """What each can be; of words, the first is the default."""
 
 
-def terms_of(group: GroupConfig | None, config: KafkaConfig) -> Terms:
+def limits_of(group: GroupConfig | None, config: KafkaConfig) -> ShareLimits:
     """How a share group wants its messages."""
-    usual = Terms(config.share_lock_ms)
+    usual = ShareLimits(config.share_lock_ms)
     if group is None or not group.attributes:
         return usual
     # Other protocols' tools set attributes, too: to anything.
@@ -50,7 +50,7 @@ def terms_of(group: GroupConfig | None, config: KafkaConfig) -> Terms:
         for name, value in group.attributes.items()
         if name in GROUP_CONFIGS and _is_accepted(name, value)
     }
-    return Terms(
+    return ShareLimits(
         int(given.get(LOCK_MS, usual.lock_ms)),
         given.get(ISOLATION) == "read_committed",
         given.get(RESET) == "earliest",
@@ -62,7 +62,7 @@ def terms_of(group: GroupConfig | None, config: KafkaConfig) -> Terms:
 def shown_group_configs(group: GroupConfig | None, config: KafkaConfig) -> list[Shown]:
     """Every setting of a group."""
     given = {} if group is None else group.attributes
-    usual = terms_of(None, config)
+    usual = limits_of(None, config)
     numbers = {LOCK_MS: usual.lock_ms, DELIVERIES: usual.deliveries_max, WINDOW: usual.window_max}
     shown = []
     for name, allowed in GROUP_CONFIGS.items():
@@ -85,7 +85,7 @@ def alter_group(
     name: str,
     wanted: Mapping[str, str | None],
     is_trial: bool,
-    told: Fields,
+    result: Fields,
 ) -> None:
     """Change settings of a group, None for a default; it is made if there is none."""
     for key, value in wanted.items():
@@ -102,6 +102,6 @@ def alter_group(
     if not cluster.is_alone:
         known = {key: value for key, value in (kept | given).items() if key in GROUP_CONFIGS}
         text = msgspec.json.encode(known).decode()
-        cluster.proposals.append(Proposal(GROUP_KEY + name, text, told))
+        cluster.proposals.append(Proposal(GROUP_KEY + name, text, result))
         return
     session.broker.admin.update_group(session.principal, replace(group, attributes=kept | given))

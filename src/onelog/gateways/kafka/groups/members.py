@@ -4,7 +4,7 @@ from functools import partial
 
 from onelog.core.membership.classic import Joined, Joining, Synced
 from onelog.core.membership.consumers import Beat
-from onelog.core.membership.coordinator import Member
+from onelog.core.membership.coordinator import CommittingMember
 from onelog.errors import InvalidRequestError, MemberIdRequiredError, OnelogError
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.names import topic_id
@@ -17,9 +17,11 @@ _KNOWN_ID_VERSION = 4
 _SKIP_VERSION = 9
 
 
-def member_of(fields: Fields, generation: str = "generation_id") -> Member:
+def member_of(fields: Fields, generation: str = "generation_id") -> CommittingMember:
     """Who a request is from."""
-    return Member(fields["member_id"], fields[generation], fields.get("group_instance_id"))
+    return CommittingMember(
+        fields["member_id"], fields[generation], fields.get("group_instance_id")
+    )
 
 
 # -- the classic protocol ----------------------------------------------------------------------
@@ -29,7 +31,7 @@ def join_group(session: KafkaSession, request: Request) -> Fields | None:
     """JOIN_GROUP: answered when all members are there."""
     fields = request.fields
     session_ms: int = fields["session_timeout_ms"]
-    settings = session.gateway.house.loaded.config.kafka
+    settings = session.gateway.context.loaded.config.kafka
     joining = Joining(
         fields["group_id"], fields["member_id"], fields.get("group_instance_id"),
         request.client_id, f"/{session.host}", session_ms,
@@ -121,18 +123,18 @@ def leave_group(session: KafkaSession, request: Request) -> Fields:
     fields = request.fields
     group, coordinator = fields["group_id"], session.broker.coordinator
     if request.version < 3:
-        coordinator.leave(session.principal, group, Member(fields["member_id"]))
+        coordinator.leave(session.principal, group, CommittingMember(fields["member_id"]))
         return {"error_code": 0}
-    told = []
+    results = []
     for each in fields["members"]:
         code = 0
         try:
-            member = Member(each["member_id"], -1, each["group_instance_id"])
+            member = CommittingMember(each["member_id"], -1, each["group_instance_id"])
             coordinator.leave(session.principal, group, member)
         except OnelogError as error:
             code = error_code(error)
-        told.append({**each, "error_code": code})
-    return {"error_code": 0, "members": told}
+        results.append({**each, "error_code": code})
+    return {"error_code": 0, "members": results}
 
 
 # -- the newer protocol ------------------------------------------------------------------------
@@ -161,7 +163,7 @@ def consumer_group_heartbeat(session: KafkaSession, request: Request) -> Fields:
     beaten = session.broker.coordinator.beat(session.principal, beat)
     answer: Fields = {
         "error_code": 0, "member_id": beaten.member_id, "member_epoch": beaten.epoch,
-        "heartbeat_interval_ms": session.gateway.house.loaded.config.kafka.heartbeat_ms,
+        "heartbeat_interval_ms": session.gateway.context.loaded.config.kafka.heartbeat_ms,
     }  # fmt: skip
     if beaten.assigned is not None:
         answer["assignment"] = {"topic_partitions": by_topic(session, beaten.assigned)}
@@ -179,14 +181,16 @@ def by_topic(session: KafkaSession, partitions: "frozenset[tuple[str, int]]") ->
     found: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         found.setdefault(topic, []).append(partition)
-    told = []
+    results = []
     for topic, numbers in found.items():
         # A regular expression is about topics that they may know of.
         is_known = session.broker.access.may(session.principal, "describe", ("topic", topic))
         config = session.broker.find_topic(session.principal, topic) if is_known else None
         if config is not None:
-            told.append({"topic_id": topic_id(config), "topic_name": topic, "partitions": numbers})
-    return told
+            results.append(
+                {"topic_id": topic_id(config), "topic_name": topic, "partitions": numbers}
+            )
+    return results
 
 
 HANDLERS: dict[ApiKey, Handler] = {

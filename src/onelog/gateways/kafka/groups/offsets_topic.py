@@ -66,16 +66,16 @@ class _Partition:
         """These were there before anything else was put here."""
         older = [each for each in keys if each not in self.live]
         begin = max(0, end - len(older))
-        self.live |= {key: (place, now_ms) for place, key in enumerate(older, begin)}
+        self.live |= {key: (queue_id, now_ms) for queue_id, key in enumerate(older, begin)}
         self.log = list(enumerate(older, begin)) + self.log
         self.end = max(self.end, begin + len(older))
 
     def put(self, key: Key, floor: int, now_ms: int, *, is_gone: bool) -> None:
         """A key has changed."""
-        place = max(self.end, floor)
-        self.live[key] = place, now_ms
-        self.log.append((place, key))
-        self.end = place + 1
+        queue_id = max(self.end, floor)
+        self.live[key] = queue_id, now_ms
+        self.log.append((queue_id, key))
+        self.end = queue_id + 1
         if is_gone:
             self.gone.add(key)
         else:
@@ -120,10 +120,10 @@ class OffsetsTopic:
     def dated(self, partition: int, time_ms: int | None) -> Dated | None:
         """The first record of a time or later; the last record for None."""
         found = self._partition(partition)
-        for place, key in found.log if time_ms is not None else reversed(found.log):
+        for queue_id, key in found.log if time_ms is not None else reversed(found.log):
             at, seen_ms = found.live[key]
-            if at == place and seen_ms >= (time_ms or 0):
-                return Dated(place, seen_ms)
+            if at == queue_id and seen_ms >= (time_ms or 0):
+                return Dated(queue_id, seen_ms)
         return None
 
     def _partition(self, partition: int) -> _Partition:
@@ -228,19 +228,19 @@ class OffsetsTopic:
         count = size = 0
         begin = following = offset
         first = bisect_left(partition.log, offset, key=itemgetter(0))
-        for place, key in partition.log[first : first + 2 * _RECORDS_MAX]:
-            if run and (place != following or len(run) >= _BATCH_RECORDS):
+        for queue_id, key in partition.log[first : first + 2 * _RECORDS_MAX]:
+            if run and (queue_id != following or len(run) >= _BATCH_RECORDS):
                 batches.append(memoryview(kafka.from_neutral(run, begin)))
                 size += len(batches[-1])
                 run = []
                 is_much = size >= bytes_max or count >= _RECORDS_MAX
                 if is_much or (count >= _BATCH_RECORDS and not self._has_turn()):
                     break
-            following = place + 1
+            following = queue_id + 1
             at, time_ms = partition.live.get(key, (-1, 0))
-            if at == place and (record := self._record(key, time_ms)) is not None:
+            if at == queue_id and (record := self._record(key, time_ms)) is not None:
                 if not run:
-                    begin = place
+                    begin = queue_id
                 run.append(record)
                 count += 1
         if run:

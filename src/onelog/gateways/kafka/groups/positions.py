@@ -5,7 +5,7 @@ from collections.abc import Generator
 from functools import partial
 
 from onelog.core.cursors.offset_notes import Note
-from onelog.core.membership.coordinator import Member, Position
+from onelog.core.membership.coordinator import CommittingMember, Position
 from onelog.errors import GroupNotFoundError, OnelogError, TopicNotFoundError
 from onelog.gateways.kafka.error_codes import coordinator_code, error_code, error_code_in
 from onelog.gateways.kafka.groups.members import member_of
@@ -22,7 +22,7 @@ def taken(
 ) -> Generator[None, None, tuple[dict[str, dict[int, Position]], list[Fields]]]:
     """The positions in a request that can be committed, and an answer with a code for each."""
     positions: dict[str, dict[int, Position]] = {}
-    told: list[Fields] = []
+    results: list[Fields] = []
     for topic in topics:
         name = topic["name"]
         partitions: list[Fields] = []
@@ -32,52 +32,52 @@ def taken(
             code = 0
             try:
                 config = require_readable(session.broker, session.principal, name)
-                place = session.gateway.cluster.place(config, partition)
+                queue_id = session.gateway.cluster.queue_id_of(config, partition)
                 if len(text.encode()) > METADATA_BYTES_MAX:
                     code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 elif each["committed_offset"] < 0:
                     code = ErrorCode.OFFSET_OUT_OF_RANGE
                 else:
                     note = Note(each.get("committed_leader_epoch", -1), text)
-                    queues[place] = Position(each["committed_offset"], note)
+                    queues[queue_id] = Position(each["committed_offset"], note)
             except OnelogError as error:
                 code = error_code(error)
             partitions.append({"partition_index": partition, "error_code": code})
             yield
-        told.append({"name": name, "partitions": partitions})
-    return positions, told
+        results.append({"name": name, "partitions": partitions})
+    return positions, results
 
 
 def offset_commit(session: KafkaSession, request: Request) -> Steps:
     """OFFSET_COMMIT: answered when the positions are as safe as configured."""
     fields = request.fields
-    positions, told = yield from taken(session, fields["topics"])
+    positions, results = yield from taken(session, fields["topics"])
     member = member_of(fields, "generation_id_or_member_epoch")
     try:
         session.broker.coordinator.commit(
             session.principal, fields["group_id"], member, positions,
-            partial(committed, session, request, told),
+            partial(committed, session, request, results),
         )  # fmt: skip
     except OnelogError as error:
-        return {"topics": failed(told, error_code_in(request.key, request.version, error))}
+        return {"topics": failed(results, error_code_in(request.key, request.version, error))}
     return None
 
 
 def committed(
-    session: KafkaSession, request: Request, told: list[Fields], error: OnelogError | None
+    session: KafkaSession, request: Request, results: list[Fields], error: OnelogError | None
 ) -> None:
     """Answer a commit that is as safe as configured, or cannot be."""
     if error is not None:
-        told = failed(told, error_code_in(request.key, request.version, error))
-    session.answer(request, {"topics": told})
+        results = failed(results, error_code_in(request.key, request.version, error))
+    session.answer(request, {"topics": results})
 
 
-def failed(told: list[Fields], code: ErrorCode) -> list[Fields]:
+def failed(results: list[Fields], code: ErrorCode) -> list[Fields]:
     """The answer to a commit of which nothing came."""
-    for topic in told:
+    for topic in results:
         for each in topic["partitions"]:
             each["error_code"] = code
-    return told
+    return results
 
 
 def offset_fetch(session: KafkaSession, request: Request) -> Fields:
@@ -90,19 +90,19 @@ def offset_fetch(session: KafkaSession, request: Request) -> Fields:
 
 def _fetched(session: KafkaSession, wanted: Fields, fields: Fields) -> Fields:
     group, topics = wanted["group_id"], wanted["topics"]
-    coordinator, who = session.broker.coordinator, session.principal
+    coordinator, principal = session.broker.coordinator, session.principal
     named = None
     if topics is not None:
         named = {
-            each["name"]: [_place(session, each["name"], at) for at in each["partition_indexes"]]
+            each["name"]: [_queue_id(session, each["name"], at) for at in each["partition_indexes"]]
             for each in topics
         }
     try:
         if wanted.get("member_id") and wanted.get("member_epoch", -1) >= 0:
             coordinator.check_member(
-                who, group, Member(wanted["member_id"], wanted["member_epoch"])
+                principal, group, CommittingMember(wanted["member_id"], wanted["member_epoch"])
             )
-        found = coordinator.positions(who, group, named)
+        found = coordinator.positions(principal, group, named)
     except OnelogError as error:
         return {"group_id": group, "topics": [], "error_code": coordinator_code(error)}
     return {
@@ -113,8 +113,8 @@ def _fetched(session: KafkaSession, wanted: Fields, fields: Fields) -> Fields:
                 "name": topic,
                 "partitions": [
                     _told(partition, position, fields.get("require_stable", False))
-                    for place, position in queues.items()
-                    if (partition := _partition(session, topic, place)) is not None
+                    for queue_id, position in queues.items()
+                    if (partition := _partition(session, topic, queue_id)) is not None
                 ],
             }
             for topic, queues in found.items()
@@ -122,17 +122,17 @@ def _fetched(session: KafkaSession, wanted: Fields, fields: Fields) -> Fields:
     }
 
 
-def _place(session: KafkaSession, topic: str, partition: int) -> int:
+def _queue_id(session: KafkaSession, topic: str, partition: int) -> int:
     """Where the position in a partition is kept; of one that is not there, where nothing is."""
     with contextlib.suppress(TopicNotFoundError):
         config = require_readable(session.broker, session.principal, topic)
-        return session.gateway.cluster.place(config, partition)
+        return session.gateway.cluster.queue_id_of(config, partition)
     return -1 - partition
 
 
-def _partition(session: KafkaSession, topic: str, place: int) -> int | None:
+def _partition(session: KafkaSession, topic: str, queue_id: int) -> int | None:
     """The inverse."""
-    return -1 - place if place < 0 else session.gateway.cluster.partition(topic, place)
+    return -1 - queue_id if queue_id < 0 else session.gateway.cluster.partition(topic, queue_id)
 
 
 def _told(queue_id: int, position: Position, require_stable: bool) -> Fields:
@@ -150,30 +150,37 @@ def offset_delete(session: KafkaSession, request: Request) -> Fields:
     """OFFSET_DELETE: forget where a group is, in topics that no member reads."""
     session.require_administrator()
     fields = request.fields
-    group, coordinator, who = fields["group_id"], session.broker.coordinator, session.principal
-    known = coordinator.classic_group(who, group), coordinator.consumer_group(who, group)
-    if not any(known) and not coordinator.has_positions(who, group):
+    group, coordinator, principal = (
+        fields["group_id"],
+        session.broker.coordinator,
+        session.principal,
+    )
+    known = (
+        coordinator.classic_group(principal, group),
+        coordinator.consumer_group(principal, group),
+    )
+    if not any(known) and not coordinator.has_positions(principal, group):
         raise GroupNotFoundError(f"there is no group {group!r}")
-    read = coordinator.topics_read(who, group)
-    told = []
+    read = coordinator.topics_read(principal, group)
+    results = []
     for topic in fields["topics"]:
         name = topic["name"]
         partitions = []
         for each in topic["partitions"]:
             code = ErrorCode.NONE
             try:
-                place = session.gateway.cluster.place(
-                    require_readable(session.broker, who, name), each["partition_index"]
+                queue_id = session.gateway.cluster.queue_id_of(
+                    require_readable(session.broker, principal, name), each["partition_index"]
                 )
                 if read is None or name in read:
                     code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 else:
-                    coordinator.forget_position(who, group, name, place)
+                    coordinator.forget_position(principal, group, name, queue_id)
             except OnelogError as error:
                 code = error_code(error)
             partitions.append({"partition_index": each["partition_index"], "error_code": code})
-        told.append({"name": name, "partitions": partitions})
-    return {"error_code": 0, "topics": told}
+        results.append({"name": name, "partitions": partitions})
+    return {"error_code": 0, "topics": results}
 
 
 HANDLERS: dict[ApiKey, Handler] = {

@@ -41,7 +41,7 @@ def share_group_heartbeat(session: KafkaSession, request: Request) -> Fields:
     beaten = session.broker.coordinator.beat_share(session.principal, beat)
     answer: Fields = {
         "error_code": 0, "member_id": beaten.member_id, "member_epoch": beaten.epoch,
-        "heartbeat_interval_ms": session.gateway.house.loaded.config.kafka.heartbeat_ms,
+        "heartbeat_interval_ms": session.gateway.context.loaded.config.kafka.heartbeat_ms,
     }  # fmt: skip
     if beaten.assigned is not None:
         answer["assignment"] = {"topic_partitions": by_topic(session, beaten.assigned)}
@@ -50,7 +50,7 @@ def share_group_heartbeat(session: KafkaSession, request: Request) -> Fields:
 
 def share_group_describe(session: KafkaSession, request: Request) -> Fields:
     """SHARE_GROUP_DESCRIBE."""
-    told = []
+    results = []
     for name in request.fields["group_ids"]:
         answer: Fields = {"error_code": 0, "group_id": name, "group_state": "Dead"}
         try:
@@ -59,8 +59,8 @@ def share_group_describe(session: KafkaSession, request: Request) -> Fields:
             answer |= refusal(error)
         if request.fields["include_authorized_operations"]:
             answer["authorized_operations"] = session.operations("group", name, ALL_OPERATIONS)
-        told.append(answer)
-    return {"groups": told}
+        results.append(answer)
+    return {"groups": results}
 
 
 def _require(session: KafkaSession, name: str) -> ConsumerGroup:
@@ -96,9 +96,9 @@ def _described(session: KafkaSession, group: ConsumerGroup) -> Fields:
 
 def describe_share_group_offsets(session: KafkaSession, request: Request) -> Fields:
     """DESCRIBE_SHARE_GROUP_OFFSETS: where groups are, and how many messages they have to do."""
-    told = []
-    for asked in request.fields["groups"]:
-        name, topics = asked["group_id"], asked["topics"]
+    results = []
+    for requested in request.fields["groups"]:
+        name, topics = requested["group_id"], requested["topics"]
         answer: Fields = {"group_id": name, "error_code": 0, "topics": []}
         try:
             if _is_here(session, name):
@@ -113,8 +113,8 @@ def describe_share_group_offsets(session: KafkaSession, request: Request) -> Fie
             ]
         except OnelogError as error:
             answer |= refusal(error)
-        told.append(answer)
-    return {"groups": told}
+        results.append(answer)
+    return {"groups": results}
 
 
 def _partitions_of(session: KafkaSession, group: str) -> dict[str, list[int]]:
@@ -123,15 +123,15 @@ def _partitions_of(session: KafkaSession, group: str) -> dict[str, list[int]]:
     return {
         topic: [
             partition
-            for place in places
-            if (partition := cluster.partition(topic, place)) is not None
+            for queue_id in queue_ids
+            if (partition := cluster.partition(topic, queue_id)) is not None
         ]
-        for topic, places in session.broker.sharing.topics_of(session.principal, group).items()
+        for topic, queue_ids in session.broker.sharing.topics_of(session.principal, group).items()
     }
 
 
 def _positions(session: KafkaSession, group: str, topic: str, wanted: Sequence[int]) -> Fields:
-    sharing, who = session.broker.sharing, session.principal
+    sharing, principal = session.broker.sharing, session.principal
     partitions = []
     for partition in wanted:
         answer: Fields = {
@@ -139,7 +139,7 @@ def _positions(session: KafkaSession, group: str, topic: str, wanted: Sequence[i
             "leader_epoch": session.gateway.cluster.leader_epoch,
         }  # fmt: skip
         try:
-            found = sharing.position(who, group, (topic, _queue(session, topic, partition)))
+            found = sharing.position(principal, group, (topic, _queue(session, topic, partition)))
             if found is not None:
                 answer["start_offset"], answer["lag"] = found
         except OnelogError as error:
@@ -181,15 +181,15 @@ def alter_share_group_offsets(session: KafkaSession, request: Request) -> Fields
     coordinator, is_made = session.broker.coordinator, not _is_here(session, name)
     if not is_made:
         coordinator.require_share_group(session.principal, name)
-    told = []
+    results = []
     for topic in request.fields["topics"]:
         partitions = []
         positions: dict[int, int] = {}
-        asked = topic["topic_name"]
+        requested = topic["topic_name"]
         for each in topic["partitions"]:
             answer: Fields = {"partition_index": each["partition_index"], "error_code": 0}
             try:
-                queue_id = _queue(session, asked, each["partition_index"])
+                queue_id = _queue(session, requested, each["partition_index"])
                 positions[queue_id] = each["start_offset"]
             except OnelogError as error:
                 answer |= refusal(error)
@@ -198,18 +198,18 @@ def alter_share_group_offsets(session: KafkaSession, request: Request) -> Fields
             if not is_made:
                 coordinator.make_share_group(session.principal, name)
                 is_made = True
-            session.broker.sharing.move(session.principal, name, asked, positions)
-        told.append(
-            {"topic_name": asked, "topic_id": _id(session, asked), "partitions": partitions}
+            session.broker.sharing.move(session.principal, name, requested, positions)
+        results.append(
+            {"topic_name": requested, "topic_id": _id(session, requested), "partitions": partitions}
         )
-    return {"error_code": 0, "responses": told}
+    return {"error_code": 0, "responses": results}
 
 
 def delete_share_group_offsets(session: KafkaSession, request: Request) -> Fields:
     """DELETE_SHARE_GROUP_OFFSETS: have a group without members forget topics."""
     name = request.fields["group_id"]
     _require_empty(session, name)
-    told = []
+    results = []
     for topic in request.fields["topics"]:
         answer: Fields = {"topic_name": topic["topic_name"], "topic_id": NO_ID, "error_code": 0}
         try:
@@ -218,8 +218,8 @@ def delete_share_group_offsets(session: KafkaSession, request: Request) -> Field
             session.broker.sharing.forget(session.principal, name, topic["topic_name"])
         except OnelogError as error:
             answer |= refusal(error)
-        told.append(answer)
-    return {"error_code": 0, "responses": told}
+        results.append(answer)
+    return {"error_code": 0, "responses": results}
 
 
 # -- in a cluster ------------------------------------------------------------------------------
@@ -237,8 +237,8 @@ def _of_all(
 
         async def ask() -> Fields:
             own = handle(session, request)
-            for told in await agreement.ask_others(ApiKey(request.key), request.version, fields):
-                _merge(own, told)
+            for results in await agreement.ask_others(ApiKey(request.key), request.version, fields):
+                _merge(own, results)
             return own
 
         session.later(request, ask)

@@ -12,7 +12,7 @@ from functools import partial
 
 from onelog import __version__
 from onelog.config import SETTINGS
-from onelog.core.admin import LogState, State
+from onelog.core.admin import BrokerState, LogState
 from onelog.core.stats import Statistic
 from onelog.errors import (
     ConfigError,
@@ -20,7 +20,7 @@ from onelog.errors import (
     WireError,
 )
 from onelog.gateways.remoting.admin.setting_names import as_properties, as_settings
-from onelog.gateways.remoting.session import Answer, BrokerSession, Gateway, Handler
+from onelog.gateways.remoting.session import BrokerSession, Gateway, Handler, Success
 from onelog.message import Buffer
 from onelog.rocketmq.tables import modes_body
 from onelog.wire.remoting import fields
@@ -67,7 +67,7 @@ def runtime_info(session: BrokerSession, command: Command) -> None:
     )
 
 
-def _runtime_info(session: BrokerSession, disk: dict[str, str]) -> Answer:
+def _runtime_info(session: BrokerSession, disk: dict[str, str]) -> Success:
     state = session.broker.admin.state(session.principal)
     table = {
         **_life(session.gateway, state),
@@ -79,28 +79,28 @@ def _runtime_info(session: BrokerSession, disk: dict[str, str]) -> Answer:
         **_stalls(session.gateway),
         **_held_back(session),
     }
-    return Answer(body=KVTable(table=table).encode())
+    return Success(body=KVTable(table=table).encode())
 
 
 def _held_back(session: BrokerSession) -> dict[str, str]:
     """Which queues the log has to be kept for, the one that keeps most of it first."""
-    pins = session.broker.log_pins(session.principal)
+    holds = session.broker.log_holds(session.principal)
     return {
         "onelogLogHeldBy": "; ".join(
             f"{pin.queue} in {pin.vhost}: {pin.messages} messages from {pin.log_offset} on"
-            for pin in pins
+            for pin in holds
         )
-    } if pins else {}  # fmt: skip
+    } if holds else {}  # fmt: skip
 
 
-def _life(gateway: Gateway, state: State) -> dict[str, str]:
+def _life(gateway: Gateway, state: BrokerState) -> dict[str, str]:
     return {
         "bootTimestamp": str(state.started_ms),
         "runtime": _span(gateway.clock.now_ms() - state.started_ms),
         "brokerActive": "true",
         "brokerVersionDesc": VERSION_NAME,
         "onelogVersion": __version__,
-        "onelogEtcd": gateway.house.loaded.config.replication.etcd,
+        "onelogEtcd": gateway.context.loaded.config.replication.etcd,
         "startAcceptSendRequestTimeStamp": "0",
     }
 
@@ -113,9 +113,11 @@ def _span(ms: int) -> str:
     )
 
 
-def _traffic(state: State) -> dict[str, str]:
+def _traffic(state: BrokerState) -> dict[str, str]:
     totals, rates = state.totals, state.rates
-    asked = [found + missed for found, missed in zip(rates["found"], rates["missed"], strict=True)]
+    requested = [
+        found + missed for found, missed in zip(rates["found"], rates["missed"], strict=True)
+    ]
     transferred = _numbers(rates["transferred"])
     return {
         "putMessageTimesTotal": str(totals.put_count),
@@ -127,7 +129,7 @@ def _traffic(state: State) -> dict[str, str]:
         "putTps": _numbers(rates["put"]),
         "getFoundTps": _numbers(rates["found"]),
         "getMissTps": _numbers(rates["missed"]),
-        "getTotalTps": _numbers(asked),
+        "getTotalTps": _numbers(requested),
         "getTransferredTps": transferred,
         "getTransferedTps": transferred,  # What tools up to 4.9 read, and cannot do without.
         "msgPutTotalYesterdayMorning": str(state.yesterday_morning.put_count),
@@ -185,7 +187,7 @@ def _waiting_requests() -> dict[str, str]:
     return found
 
 
-def _delayed(state: State) -> dict[str, str]:
+def _delayed(state: BrokerState) -> dict[str, str]:
     levels = {
         f"scheduleMessageOffset_{level}": f"{position},{end}"
         for level, (position, end) in state.delayed.items()
@@ -201,7 +203,7 @@ def _delayed(state: State) -> dict[str, str]:
     }
 
 
-def _troubles(state: State) -> dict[str, str]:
+def _troubles(state: BrokerState) -> dict[str, str]:
     """Consumer groups whose members subscribe differently: now, and how often they began to.
 
     And what recovery had to leave out of the log; `onelog store inspect` says why. And how many
@@ -219,7 +221,7 @@ def _troubles(state: State) -> dict[str, str]:
 
 def _stalls(gateway: Gateway) -> dict[str, str]:
     """How often the event loop was held for over 20 ms, and for how long; see `stall_watch`."""
-    stalls = gateway.house.stalls
+    stalls = gateway.context.stalls
     return {
         "onelogStallsTotal": str(stalls.count),
         "onelogStallsTotalMs": str(stalls.total_ms),
@@ -227,13 +229,13 @@ def _stalls(gateway: Gateway) -> dict[str, str]:
     }
 
 
-def statistic(session: BrokerSession, command: Command) -> Answer:
+def statistic(session: BrokerSession, command: Command) -> Success:
     """VIEW_BROKER_STATS_DATA."""
     name, key = fields.text(command.ext, "statsName"), fields.text(command.ext, "statsKey")
     found = session.broker.admin.statistic(session.principal, name, key)
     minute, hour, day = map(_statistic_body, found)
     data = BrokerStatsData(stats_day=day, stats_hour=hour, stats_minute=minute)
-    return Answer(body=data.encode())
+    return Success(body=data.encode())
 
 
 def _statistic_body(found: Statistic) -> BrokerStatsItem:
@@ -243,17 +245,17 @@ def _statistic_body(found: Statistic) -> BrokerStatsItem:
 # -- how it is configured ------------------------------------------------------------------------
 
 
-def get_config(session: BrokerSession, command: Command) -> Answer:
+def get_config(session: BrokerSession, command: Command) -> Success:
     """GET_BROKER_CONFIG."""
     session.broker.access.check(session.principal, "describe", ("broker", "names"))
     gateway = session.gateway
     properties = as_properties(gateway.loaded.config)
     text = "".join(f"{name}={value}\n" for name, value in properties.items())
     version = DataVersion(timestamp=gateway.started_ms)
-    return Answer({"version": version.encode().decode()}, text.encode())
+    return Success({"version": version.encode().decode()}, text.encode())
 
 
-def update_config(session: BrokerSession, command: Command) -> Answer | None:
+def update_config(session: BrokerSession, command: Command) -> Success | None:
     """UPDATE_BROKER_CONFIG: what may change while running."""
     _require_owner(session)
     properties = _properties(command.body)
@@ -266,7 +268,7 @@ def update_config(session: BrokerSession, command: Command) -> Answer | None:
         if key.startswith("security.") and not session.is_local:
             raise NotPermittedError(f"{key} can be changed on the broker's own machine only")
     if not changes:
-        return Answer()
+        return Success()
 
     def changed(error: ConfigError | None) -> None:
         if error is not None:
@@ -274,9 +276,9 @@ def update_config(session: BrokerSession, command: Command) -> Answer | None:
             return
         log.info("%s changed settings: %s", session.connection, changes)
         session.broker.audit.note(session.principal, "alter", f"settings {[*changes]}", "done")
-        session.answer(command, Answer())
+        session.answer(command, Success())
 
-    session.gateway.house.reconfigure(changes, changed)
+    session.gateway.context.reconfigure(changes, changed)
     return None
 
 
@@ -300,23 +302,23 @@ def _properties(body: Buffer) -> dict[str, str]:
 def delete_expired_files(session: BrokerSession, command: Command) -> None:
     """DELETE_EXPIRED_COMMITLOG: what is old enough, at any hour."""
     _require_owner(session)
-    session.gateway.house.retain(True, partial(session.conclude, command, Answer()))
+    session.gateway.context.retain(True, partial(session.conclude, command, Success()))
 
 
 def clean_expired_queues(session: BrokerSession, command: Command) -> None:
     """CLEAN_EXPIRED_CONSUMEQUEUE. Queues follow the log, so this is an ordinary round."""
     _require_owner(session)
-    session.gateway.house.retain(False, partial(session.conclude, command, Answer()))
+    session.gateway.context.retain(False, partial(session.conclude, command, Success()))
 
 
 # -- its place in the cluster --------------------------------------------------------------------
 
 
-def ha_status(session: BrokerSession, command: Command) -> Answer:
+def ha_status(session: BrokerSession, command: Command) -> Success:
     """GET_BROKER_HA_STATUS."""
-    broker, standing = session.broker, session.gateway.house.standing
+    broker, replica_status = session.broker, session.gateway.context.replica_status
     broker.access.check(session.principal, "describe", ("broker", "names"))
-    followers = standing.followers()
+    followers = replica_status.followers()
     status = HaStatus(
         ha_connection_info=[
             {
@@ -330,18 +332,18 @@ def ha_status(session: BrokerSession, command: Command) -> Answer:
         master=not broker.is_follower,
         master_commit_log_max_offset=broker.log_end,
     )  # fmt: skip
-    return Answer(body=status.encode())
+    return Success(body=status.encode())
 
 
-def request_modes(session: BrokerSession, command: Command) -> Answer:
+def request_modes(session: BrokerSession, command: Command) -> Success:
     """GET_ALL_MESSAGE_REQUEST_MODE: the groups that do not consume by the default."""
-    return Answer(body=modes_body(session.broker.admin.request_modes(session.principal)).encode())
+    return Success(body=modes_body(session.broker.admin.request_modes(session.principal)).encode())
 
 
-def timer_checkpoint(session: BrokerSession, command: Command) -> Answer:
+def timer_checkpoint(session: BrokerSession, command: Command) -> Success:
     """GET_TIMER_CHECK_POINT: how far timed messages are delivered, as RocketMQ's slaves ask."""
     read_ms, position = session.broker.admin.timer_checkpoint(session.principal)
-    return Answer(body=_TIMER_CHECKPOINT.pack(read_ms, 0, position, position, 0, 0, 0))
+    return Success(body=_TIMER_CHECKPOINT.pack(read_ms, 0, position, position, 0, 0, 0))
 
 
 def timer_metrics(session: BrokerSession, command: Command) -> None:
@@ -356,15 +358,15 @@ def timer_metrics(session: BrokerSession, command: Command) -> None:
                 for topic, count in counts.items()
             },
         )
-        session.answer(command, Answer(body=metrics.encode()))
+        session.answer(command, Success(body=metrics.encode()))
 
     session.broker.admin.count_timed(session.principal, counted)
 
 
-def pop_rollback(session: BrokerSession, command: Command) -> Answer:
+def pop_rollback(session: BrokerSession, command: Command) -> Success:
     """POP_ROLLBACK: bring open leases from RocksDB back to files. They are nowhere else here."""
     session.broker.access.check(session.principal, "alter", ("broker", session.broker.config.name))
-    return Answer()
+    return Success()
 
 
 HANDLERS: dict[int, Handler] = {

@@ -20,8 +20,8 @@ from onelog.errors import (
     PeerTimeoutError,
     StoreCorruptError,
 )
-from onelog.gateways import Asked
-from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
+from onelog.gateways import ClientProbe
+from onelog.gateways.remoting.session import BrokerSession, Handler, Success
 from onelog.message import Buffer, Message
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.body import MessageQueue
@@ -42,25 +42,25 @@ VERSION_WITH_RUNNING_INFO = 62
 """V3_1_8_SNAPSHOT: clients from here on tell how they run, and consume a message when told."""
 
 
-def running_info(session: BrokerSession, command: Command) -> Answer | None:
+def running_info(session: BrokerSession, command: Command) -> Success | None:
     """GET_CONSUMER_RUNNING_INFO."""
     fields.text(command.ext, "clientId")
-    asked = _asked(session, command.ext)
-    if asked is not None:
-        asked.thread_stack(RELAY_TIMEOUT_MS, partial(_stack_told, session, command))
+    probe = _probe(session, command.ext)
+    if probe is not None:
+        probe.thread_stack(RELAY_TIMEOUT_MS, partial(_answer_stack, session, command))
         return None
     return _relay(session, command, RequestCode.GET_CONSUMER_RUNNING_INFO, command.ext, b"")
 
 
-def _asked(session: BrokerSession, ext: dict[str, str]) -> Asked | None:
+def _probe(session: BrokerSession, ext: dict[str, str]) -> ClientProbe | None:
     """The client that a request is about, if it speaks another protocol that can ask it."""
     live = session.broker.live_group(session.principal, fields.text(ext, "consumerGroup"))
     member = None if live is None else live.find(ext.get("clientId", ""))
     channel = None if member is None else member.client.channel
-    return channel if isinstance(channel, Asked) else None
+    return channel if isinstance(channel, ClientProbe) else None
 
 
-def _stack_told(session: BrokerSession, command: Command, stack: str | OnelogError) -> None:
+def _answer_stack(session: BrokerSession, command: Command, stack: str | OnelogError) -> None:
     if isinstance(stack, OnelogError):
         session.fail(command, stack)
     else:
@@ -68,7 +68,7 @@ def _stack_told(session: BrokerSession, command: Command, stack: str | OnelogErr
             jstack=stack,
             properties={"PROP_CONSUME_TYPE": "CONSUME_PASSIVELY", "PROP_CONSUME_ORDERLY": "false"},
         )
-        session.answer(command, Answer(body=info.encode()))
+        session.answer(command, Success(body=info.encode()))
 
 
 def _consumed(session: BrokerSession, command: Command, code: int | OnelogError) -> None:
@@ -76,7 +76,7 @@ def _consumed(session: BrokerSession, command: Command, code: int | OnelogError)
         session.fail(command, code)
     else:
         result = DirectConsumption(consume_result=_RESULTS.get(code), remark="from gRPC client")
-        session.answer(command, Answer(body=result.encode()))
+        session.answer(command, Success(body=result.encode()))
 
 
 def consume_directly(session: BrokerSession, command: Command) -> None:
@@ -99,11 +99,11 @@ def consume_directly(session: BrokerSession, command: Command) -> None:
         except (MessageError, OffsetOutOfRangeError, StoreCorruptError) as error:
             raise InvalidRequestError(str(error)) from None
 
-    def relay(found: tuple[Message, memoryview]) -> Answer | None:
+    def relay(found: tuple[Message, memoryview]) -> Success | None:
         message, record = found
-        asked = _asked(session, ext)
-        if asked is not None:
-            asked.consume_directly(message, RELAY_TIMEOUT_MS, partial(_consumed, session, command))
+        probe = _probe(session, ext)
+        if probe is not None:
+            probe.consume_directly(message, RELAY_TIMEOUT_MS, partial(_consumed, session, command))
             return None
         return _relay(session, command, RequestCode.CONSUME_MESSAGE_DIRECTLY, ext, record)
 
@@ -112,7 +112,7 @@ def consume_directly(session: BrokerSession, command: Command) -> None:
 
 def _relay(
     session: BrokerSession, command: Command, code: RequestCode, ext: dict[str, str], body: Buffer
-) -> Answer | None:
+) -> Success | None:
     group, client_id = fields.text(ext, "consumerGroup"), ext.get("clientId", "")
     live = session.broker.live_group(session.principal, group)
     member = None if live is None else live.find(client_id)
@@ -131,7 +131,7 @@ def _relay(
             session.reply(command, result.code, result.ext, result.remark, result.body)
         elif isinstance(result, PeerTimeoutError):
             remark = f"consumer <{group}> <{client_id}> Timeout: {result}"
-            session.answer(command, Answer(code=ResponseCode.CONSUME_MSG_TIMEOUT, remark=remark))
+            session.answer(command, Success(code=ResponseCode.CONSUME_MSG_TIMEOUT, remark=remark))
         else:
             remark = f"invoke consumer <{group}> <{client_id}> Exception: {result}"
             session.answer(command, _failed(remark))
@@ -140,15 +140,15 @@ def _relay(
     return None
 
 
-def _failed(remark: str) -> Answer:
-    return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+def _failed(remark: str) -> Success:
+    return Success(code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
 
-def _status(offsets: dict[str, dict[MessageQueue, int]]) -> Answer:
-    return Answer(body=ConsumerStatus(consumer_table=offsets).encode())
+def _status(offsets: dict[str, dict[MessageQueue, int]]) -> Success:
+    return Success(body=ConsumerStatus(consumer_table=offsets).encode())
 
 
-def consumer_status(session: BrokerSession, command: Command) -> Answer | None:
+def consumer_status(session: BrokerSession, command: Command) -> Success | None:
     """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: the offsets that members have, or one of them has.
 
     They are asked all at once. Who does not answer is left out.
@@ -158,17 +158,17 @@ def consumer_status(session: BrokerSession, command: Command) -> Answer | None:
     live = session.broker.live_group(session.principal, group)
     if live is None:
         return _failed(f"No Any Consumer online in the consumer group: [{group}]")
-    asked: list[tuple[Member, BrokerSession]] = []
+    probe: list[tuple[Member, BrokerSession]] = []
     for member in live.members.values():
         client = member.client
         if client.version < VERSION_WITH_STATUS:
             return _failed(f"the client does not support this feature. version={client.version}")
         if isinstance(client.channel, BrokerSession) and wanted in ("", client.client_id):
-            asked.append((member, client.channel))
-    if not asked:
+            probe.append((member, client.channel))
+    if not probe:
         return _status({})
     offsets: dict[str, dict[MessageQueue, int]] = {}
-    open_count = len(asked)
+    open_count = len(probe)
 
     def answered(member: Member, result: Command | OnelogError) -> None:
         nonlocal open_count
@@ -185,7 +185,7 @@ def consumer_status(session: BrokerSession, command: Command) -> Answer | None:
             session.answer(command, _status(offsets))
 
     code, ext = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group}
-    for member, channel in asked:
+    for member, channel in probe:
         channel.request(code, ext, b"", STATUS_TIMEOUT_MS, partial(answered, member))
     return None
 

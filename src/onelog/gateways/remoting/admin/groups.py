@@ -31,7 +31,7 @@ from onelog.gateways.remoting.bodies import (
     subscription_body,
 )
 from onelog.gateways.remoting.names import usable_group
-from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, by_worker
+from onelog.gateways.remoting.session import BrokerSession, Handler, Success, by_worker
 from onelog.rocketmq.names import check_group
 from onelog.rocketmq.tables import (
     delay_body,
@@ -78,15 +78,15 @@ VERSION_SENT_BY_PULL = VERSION_WITH_QUEUE_MAPPINGS
 # -- settings ------------------------------------------------------------------------------------
 
 
-def update_group(session: BrokerSession, command: Command) -> Answer:
+def update_group(session: BrokerSession, command: Command) -> Success:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP. Without a body nothing happens."""
     if command.body:
         body = SubscriptionGroupConfig.decode(command.body)
         session.broker.admin.update_group(session.principal, _group_config(session, body))
-    return Answer()
+    return Success()
 
 
-def update_groups(session: BrokerSession, command: Command) -> Answer | None:
+def update_groups(session: BrokerSession, command: Command) -> Success | None:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST. One that is refused keeps all others from it."""
     wanted = SubscriptionGroupList.decode(command.body).group_config_list
     configs = [_group_config(session, body) for body in wanted]
@@ -104,7 +104,7 @@ def _group_config(session: BrokerSession, body: SubscriptionGroupConfig) -> Grou
 
 
 @by_worker
-def all_groups(session: BrokerSession, command: Command) -> Answer:
+def all_groups(session: BrokerSession, command: Command) -> Success:
     """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
     known, groups = session.broker.admin.groups(session.principal)
     version = version_body(known)
@@ -114,10 +114,10 @@ def all_groups(session: BrokerSession, command: Command) -> Answer:
         data_version=version,
         subscription_group_table={name: group_body(configs[name]) for name in names},
     )
-    return Answer({"totalGroupNum": str(len(configs))}, table.encode())
+    return Success({"totalGroupNum": str(len(configs))}, table.encode())
 
 
-def group_config(session: BrokerSession, command: Command) -> Answer:
+def group_config(session: BrokerSession, command: Command) -> Success:
     """GET_SUBSCRIPTIONGROUP_CONFIG; as in RocketMQ, asking creates it where using it would."""
     try:
         config = session.broker.group(
@@ -125,21 +125,21 @@ def group_config(session: BrokerSession, command: Command) -> Answer:
         )
     except InvalidGroupError as error:
         raise GroupNotFoundError(f"No group in this broker: {error}") from None
-    return Answer(body=group_body(config).encode())
+    return Success(body=group_body(config).encode())
 
 
-def delete_group(session: BrokerSession, command: Command) -> Answer:
+def delete_group(session: BrokerSession, command: Command) -> Success:
     """DELETE_SUBSCRIPTIONGROUP. Tools ask every broker of a cluster, also those without it."""
     group = fields.text(command.ext, "groupName")
     clean_offsets = fields.flag(command.ext, "cleanOffset")
     session.broker.admin.delete_group(session.principal, group, clean_offsets=clean_offsets)
-    return Answer()
+    return Success()
 
 
 # -- members -------------------------------------------------------------------------------------
 
 
-def consumer_connections(session: BrokerSession, command: Command) -> Answer:
+def consumer_connections(session: BrokerSession, command: Command) -> Success:
     """GET_CONSUMER_CONNECTION_LIST."""
     name = fields.text(command.ext, "consumerGroup")
     group = session.broker.live_group(session.principal, name)
@@ -155,7 +155,7 @@ def consumer_connections(session: BrokerSession, command: Command) -> Answer:
             topic: subscription_body(each) for topic, each in group.subscriptions.items()
         },
     )
-    return Answer(body=connections.encode())
+    return Success(body=connections.encode())
 
 
 def _member_subscriptions(group: LiveGroup) -> dict[str, list[SubscriptionData]] | None:
@@ -168,17 +168,17 @@ def _member_subscriptions(group: LiveGroup) -> dict[str, list[SubscriptionData]]
     }
 
 
-def producer_connections(session: BrokerSession, command: Command) -> Answer:
+def producer_connections(session: BrokerSession, command: Command) -> Success:
     """GET_PRODUCER_CONNECTION_LIST."""
     group = fields.text(command.ext, "producerGroup")
     members = session.broker.admin.producers(session.principal).get(group)
     if not members:
         raise InvalidRequestError(f"the producer group[{group}] not exist")
     connections = [connection_body(member.client) for member in members]
-    return Answer(body=ProducerConnection(connection_set=connections).encode())
+    return Success(body=ProducerConnection(connection_set=connections).encode())
 
 
-def all_producers(session: BrokerSession, command: Command) -> Answer:
+def all_producers(session: BrokerSession, command: Command) -> Success:
     """GET_ALL_PRODUCER_INFO."""
     producers = session.broker.admin.producers(session.principal)
     table = ProducerTable(
@@ -196,38 +196,38 @@ def all_producers(session: BrokerSession, command: Command) -> Answer:
             for group, members in producers.items()
         }
     )
-    return Answer(body=table.encode())
+    return Success(body=table.encode())
 
 
-def subscription_of_group(session: BrokerSession, command: Command) -> Answer:
+def subscription_of_group(session: BrokerSession, command: Command) -> Success:
     """QUERY_SUBSCRIPTION_BY_CONSUMER."""
     group, topic = fields.text(command.ext, "group"), command.ext.get("topic")
     found = session.broker.admin.subscription(session.principal, group, topic or "")
     data = None if found is None else subscription_body(found)
     answer = GroupSubscription(group=group, subscription_data=data, topic=topic)
-    return Answer(body=answer.encode())
+    return Success(body=answer.encode())
 
 
-def topics_of_group(session: BrokerSession, command: Command) -> Answer:
+def topics_of_group(session: BrokerSession, command: Command) -> Success:
     """QUERY_TOPICS_BY_CONSUMER: those in which the group has a position."""
     group = fields.text(command.ext, "group")
     topics = session.broker.admin.topics_of_group(session.principal, group)
     answer = TopicList(broker_addr=broker_address(session.broker), topic_list=topics)
-    return Answer(body=answer.encode())
+    return Success(body=answer.encode())
 
 
 # -- lag -----------------------------------------------------------------------------------------
 
 
 @by_worker
-def consume_stats(session: BrokerSession, command: Command) -> Answer:
+def consume_stats(session: BrokerSession, command: Command) -> Success:
     """GET_CONSUME_STATS: in topicList, else in topic, else wherever the group has a position."""
     ext = command.ext
     topics = [topic for topic in ext.get("topicList", "").split(";") if topic.strip()]
     topic = ext.get("topic", "").strip() or None
     group = fields.text(ext, "consumerGroup")
     stats = session.broker.admin.consume_stats(session.principal, group, topic, topics)
-    return Answer(body=_stats_body(session.broker, stats).encode())
+    return Success(body=_stats_body(session.broker, stats).encode())
 
 
 def _stats_body(broker: Broker, stats: ConsumeStats) -> WireStats:
@@ -246,12 +246,12 @@ def _stats_body(broker: Broker, stats: ConsumeStats) -> WireStats:
 
 
 @by_worker
-def all_consume_stats(session: BrokerSession, command: Command) -> Answer:
+def all_consume_stats(session: BrokerSession, command: Command) -> Success:
     """GET_BROKER_CONSUME_STATS: every group, also those that have consumed nothing."""
-    broker, who = session.broker, session.principal
+    broker, principal = session.broker, session.principal
     ordered_only = fields.flag(command.ext, "isOrder")
-    found = broker.admin.all_consume_stats(who, ordered_only=ordered_only)
-    _, groups = broker.admin.groups(who)
+    found = broker.admin.all_consume_stats(principal, ordered_only=ordered_only)
+    _, groups = broker.admin.groups(principal)
     by_group: dict[str, list[WireStats]] = {group.name: [] for group in groups}
     for stats in found:
         by_group.setdefault(stats.group, []).append(_stats_body(broker, stats))
@@ -262,7 +262,7 @@ def all_consume_stats(session: BrokerSession, command: Command) -> Answer:
         total_diff=sum(queue.lag for queue in queues),
         total_inflight_diff=sum(queue.in_flight for queue in queues),
     )
-    return Answer(body=answer.encode())
+    return Success(body=answer.encode())
 
 
 # -- positions -----------------------------------------------------------------------------------
@@ -274,26 +274,28 @@ def reset_offsets(session: BrokerSession, command: Command) -> None:
     Without isForce a time moves no queue forward. RocketMQ 5 ignores that field; 4 obeys it, and
     whoever sets it to false wants to see messages again, not to miss some.
     """
-    ext, broker, who = command.ext, session.broker, session.principal
+    ext, broker, principal = command.ext, session.broker, session.principal
     group, topic = fields.text(ext, "group"), fields.text(ext, "topic")
     time_ms = fields.number(ext, "timestamp")
     queue_id, offset = fields.int32(ext, "queueId", -1), fields.number(ext, "offset", -1)
     is_forced = fields.flag(ext, "isForce", True) or (queue_id >= 0 and offset != -1)
-    config = broker.topic(who, topic)
+    config = broker.topic(principal, topic)
     queues = [queue_id] if queue_id >= 0 else range(config.read_queues)
 
-    def reset(places: dict[int, int]) -> Answer:
+    def reset(starts: dict[int, int]) -> Success:
         if is_forced:
             moved = broker.admin.reset_offsets(
-                who, group, topic, time_ms, queue_id=queue_id, offset=offset, places=places
+                principal, group, topic, time_ms, queue_id=queue_id, offset=offset, starts=starts
             )
         else:
-            moved = broker.admin.move_back(who, group, topic, places)
+            moved = broker.admin.move_back(principal, group, topic, starts)
         table = {queue_body(broker, topic, each): at for each, at in moved.items()}
         _tell_old_members(session, command, table)
-        return Answer(body=ResetOffsets(offset_table=table).encode())
+        return Success(body=ResetOffsets(offset_table=table).encode())
 
-    session.look_up(command, lambda: broker.admin.offsets_at(who, topic, queues, time_ms), reset)
+    session.look_up(
+        command, lambda: broker.admin.offsets_at(principal, topic, queues, time_ms), reset
+    )
 
 
 def _tell_old_members(
@@ -322,30 +324,30 @@ def _list_for_cpp(table: dict[MessageQueue, int]) -> ResetOffsetList:
     )
 
 
-def clone_offsets(session: BrokerSession, command: Command) -> Answer | None:
+def clone_offsets(session: BrokerSession, command: Command) -> Success | None:
     """CLONE_GROUP_OFFSET."""
-    ext, broker, who = command.ext, session.broker, session.principal
+    ext, broker, principal = command.ext, session.broker, session.principal
     source, target = fields.text(ext, "srcGroup"), fields.text(ext, "destGroup")
     check_group(target)
     topics = broker.admin.topics_to_clone(
-        who, source, target, ext.get("topic", "").strip(), offline=fields.flag(ext, "offline")
+        principal, source, target, ext.get("topic", "").strip(), offline=fields.flag(ext, "offline")
     )
 
     def clone(topic: str) -> None:
-        broker.admin.clone_offsets(who, source, target, topic, offline=True)
+        broker.admin.clone_offsets(principal, source, target, topic, offline=True)
 
     return session.in_turns(command, topics, clone)
 
 
 @by_worker
-def all_offsets(session: BrokerSession, command: Command) -> Answer:
+def all_offsets(session: BrokerSession, command: Command) -> Success:
     """GET_ALL_CONSUMER_OFFSET, which slaves ask."""
-    return Answer(body=offsets_body(*session.broker.admin.positions(session.principal)).encode())
+    return Success(body=offsets_body(*session.broker.admin.positions(session.principal)).encode())
 
 
-def delay_offsets(session: BrokerSession, command: Command) -> Answer:
+def delay_offsets(session: BrokerSession, command: Command) -> Success:
     """GET_ALL_DELAY_OFFSET, which slaves ask."""
-    return Answer(body=delay_body(*session.broker.admin.delayed(session.principal)).encode())
+    return Success(body=delay_body(*session.broker.admin.delayed(session.principal)).encode())
 
 
 HANDLERS: dict[int, Handler] = {

@@ -21,7 +21,7 @@ from onelog.gateways.remoting.bodies import (
     queue_body,
     subscription_body,
 )
-from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, by_worker
+from onelog.gateways.remoting.session import BrokerSession, Handler, Success, by_worker
 from onelog.record.entries import ENTRY
 from onelog.rocketmq import message_types
 from onelog.rocketmq.names import check_topic
@@ -47,7 +47,7 @@ from onelog.wire.remoting.stats import (
 QUEUE_ENTRIES_MAX = 10_000
 """Entries of a queue in one answer."""
 
-_NO_MIXED_TYPE = Answer(
+_NO_MIXED_TYPE = Success(
     code=ResponseCode.INVALID_PARAMETER, remark="MIXED message type is not supported."
 )
 
@@ -55,7 +55,7 @@ _NO_MIXED_TYPE = Answer(
 # -- creating and deleting -----------------------------------------------------------------------
 
 
-def create_topic(session: BrokerSession, command: Command) -> Answer | None:
+def create_topic(session: BrokerSession, command: Command) -> Success | None:
     """UPDATE_AND_CREATE_TOPIC."""
     ext = command.ext
     body = TopicBody(
@@ -71,12 +71,12 @@ def create_topic(session: BrokerSession, command: Command) -> Answer | None:
     return _create(session, command, [body])
 
 
-def create_topics(session: BrokerSession, command: Command) -> Answer | None:
+def create_topics(session: BrokerSession, command: Command) -> Success | None:
     """UPDATE_AND_CREATE_TOPIC_LIST. One that cannot be created keeps all others from it."""
     return _create(session, command, TopicConfigList.decode(command.body).topic_config_list)
 
 
-def _create(session: BrokerSession, command: Command, wanted: list[TopicBody]) -> Answer | None:
+def _create(session: BrokerSession, command: Command, wanted: list[TopicBody]) -> Success | None:
     broker = session.broker
     configs = []
     for body in wanted:
@@ -98,7 +98,7 @@ def _refuse_system_topic(broker: Broker, topic: str) -> None:
         raise SystemTopicError(f"The topic[{topic}] is conflict with system topic.")
 
 
-def delete_topic(session: BrokerSession, command: Command) -> Answer:
+def delete_topic(session: BrokerSession, command: Command) -> Success:
     """DELETE_TOPIC_IN_BROKER. Tools ask every broker of a cluster, also those without the topic."""
     topic = fields.text(command.ext, "topic")
     if not topic.strip():
@@ -106,20 +106,22 @@ def delete_topic(session: BrokerSession, command: Command) -> Answer:
     _refuse_system_topic(session.broker, topic)
     if session.broker.find_topic(session.principal, topic) is not None:
         session.broker.admin.delete_topic(session.principal, topic)
-    return Answer()
+    return Success()
 
 
-def clean_unused_topics(session: BrokerSession, command: Command) -> Answer | None:
+def clean_unused_topics(session: BrokerSession, command: Command) -> Success | None:
     """CLEAN_UNUSED_TOPIC: queues whose topic was deleted."""
-    admin, who = session.broker.admin, session.principal
-    return session.in_turns(command, admin.unused_topics(who), partial(admin.delete_queues, who))
+    admin, principal = session.broker.admin, session.principal
+    return session.in_turns(
+        command, admin.unused_topics(principal), partial(admin.delete_queues, principal)
+    )
 
 
 # -- listing -------------------------------------------------------------------------------------
 
 
 @by_worker
-def all_topics(session: BrokerSession, command: Command) -> Answer:
+def all_topics(session: BrokerSession, command: Command) -> Success:
     """GET_ALL_TOPIC_CONFIG."""
     known, topics = session.broker.admin.topics(session.principal)
     version = version_body(known)
@@ -132,26 +134,26 @@ def all_topics(session: BrokerSession, command: Command) -> Answer:
         topic_queue_mapping_detail_map={},
         topic_queue_mapping_info_map={},
     )
-    return Answer({"totalTopicNum": str(len(configs))}, table.encode())
+    return Success({"totalTopicNum": str(len(configs))}, table.encode())
 
 
-def topic_config(session: BrokerSession, command: Command) -> Answer:
+def topic_config(session: BrokerSession, command: Command) -> Success:
     """GET_TOPIC_CONFIG."""
     config = session.broker.topic(session.principal, fields.text(command.ext, "topic"))
-    return Answer(body=topic_body(config).encode())
+    return Success(body=topic_body(config).encode())
 
 
-def system_topics(session: BrokerSession, command: Command) -> Answer:
+def system_topics(session: BrokerSession, command: Command) -> Success:
     """GET_SYSTEM_TOPIC_LIST_FROM_BROKER: also those that are created on demand only."""
     names = session.broker.admin.system_topics(session.principal)
-    return Answer(body=TopicList(topic_list=names).encode())
+    return Success(body=TopicList(topic_list=names).encode())
 
 
-def groups_of_topic(session: BrokerSession, command: Command) -> Answer:
+def groups_of_topic(session: BrokerSession, command: Command) -> Success:
     """QUERY_TOPIC_CONSUME_BY_WHO."""
     topic = fields.text(command.ext, "topic")
     groups = session.broker.admin.groups_of_topic(session.principal, topic)
-    return Answer(body=GroupList(group_list=groups).encode())
+    return Success(body=GroupList(group_list=groups).encode())
 
 
 # -- what is in them -----------------------------------------------------------------------------
@@ -161,7 +163,7 @@ def topic_stats(session: BrokerSession, command: Command) -> None:
     """GET_TOPIC_STATS_INFO: every queue, the empty ones too."""
     broker, topic = session.broker, fields.text(command.ext, "topic")
 
-    def with_stable_ends(answer: Answer) -> Answer:
+    def with_stable_ends(answer: Success) -> Success:
         # After the worker has looked: what is decided now was decided, or not there, then.
         ends = broker.stable_ends(session.principal, topic)
         if ends:
@@ -171,7 +173,7 @@ def topic_stats(session: BrokerSession, command: Command) -> None:
     session.look_up(command, partial(_topic_stats, session, topic), with_stable_ends)
 
 
-def _topic_stats(session: BrokerSession, topic: str) -> Answer:
+def _topic_stats(session: BrokerSession, topic: str) -> Success:
     broker = session.broker
     config = broker.topic(session.principal, topic)
     stats = broker.admin.topic_stats(session.principal, topic)
@@ -187,11 +189,11 @@ def _topic_stats(session: BrokerSession, topic: str) -> Answer:
         topic_put_tps=stats.put_per_second,
     )
     created = {TOPIC_CREATED_MS: str(config.created_ms)} if config.created_ms else {}
-    return Answer(created, table.encode())
+    return Success(created, table.encode())
 
 
 @by_worker
-def consume_time_spans(session: BrokerSession, command: Command) -> Answer:
+def consume_time_spans(session: BrokerSession, command: Command) -> Success:
     """QUERY_CONSUME_TIME_SPAN. A time that there is not, because there is no message, is -1."""
     topic, group = fields.text(command.ext, "topic"), fields.text(command.ext, "group")
     broker = session.broker
@@ -207,10 +209,10 @@ def consume_time_spans(session: BrokerSession, command: Command) -> Answer:
             for span in broker.admin.consume_time_spans(session.principal, group, topic)
         ]
     )
-    return Answer(body=spans.encode())
+    return Success(body=spans.encode())
 
 
-def correction_offsets(session: BrokerSession, command: Command) -> Answer:
+def correction_offsets(session: BrokerSession, command: Command) -> Success:
     """QUERY_CORRECTION_OFFSET: where the slowest group is, queue by queue."""
     ext = command.ext
     least = session.broker.admin.least_offsets(
@@ -219,26 +221,26 @@ def correction_offsets(session: BrokerSession, command: Command) -> Answer:
         fields.text(ext, "compareGroup"),
         ext.get("filterGroups", "").split(","),
     )
-    return Answer(body=CorrectionOffsets(correction_offsets=least).encode())
+    return Success(body=CorrectionOffsets(correction_offsets=least).encode())
 
 
 @by_worker
-def queue_entries(session: BrokerSession, command: Command) -> Answer:
+def queue_entries(session: BrokerSession, command: Command) -> Success:
     """QUERY_CONSUME_QUEUE: entries of a queue as they are on disk."""
-    ext, admin, who = command.ext, session.broker.admin, session.principal
+    ext, admin, principal = command.ext, session.broker.admin, session.principal
     topic, queue_id = fields.text(ext, "topic"), fields.int32(ext, "queueId")
     index = fields.number(ext, "index")
     count = max(0, min(fields.int32(ext, "count"), QUEUE_ENTRIES_MAX))
     subscription, filter_data = None, None
     group = ext.get("consumerGroup")
     if group is not None:
-        subscription = admin.subscription(who, group, topic)
+        subscription = admin.subscription(principal, group, topic)
         filter_data = _filter_data(group, topic, subscription)
-    found = admin.queue_entries(who, topic, queue_id, index, count)
+    found = admin.queue_entries(principal, topic, queue_id, index, count)
     if found is None:
         raise InvalidRequestError(f"{queue_id}@{topic} is not exist!")
     if not found.min_offset <= index < found.max_offset:
-        return Answer(remark=f"Index {index} of {queue_id}@{topic} is not exist!")
+        return Success(remark=f"Index {index} of {queue_id}@{topic} is not exist!")
     entries = QueueEntries(
         filter_data=filter_data,
         max_queue_index=found.max_offset,
@@ -249,7 +251,7 @@ def queue_entries(session: BrokerSession, command: Command) -> Answer:
         ],
         subscription_data=None if subscription is None else subscription_body(subscription),
     )
-    return Answer(body=entries.encode())
+    return Success(body=entries.encode())
 
 
 def _filter_data(group: str, topic: str, subscription: Subscription | None) -> str:

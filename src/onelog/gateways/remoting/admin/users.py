@@ -22,7 +22,7 @@ from onelog.core.users.passwords import Proofs, prove
 from onelog.core.users.permissions import ANY, Effect, Match, Rule
 from onelog.core.users.users import ADMIN_ROLE, Role, User
 from onelog.errors import InvalidRequestError, UserNotFoundError
-from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, by_worker
+from onelog.gateways.remoting.session import BrokerSession, Handler, Success, by_worker
 from onelog.wire.remoting import fastjson, fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
@@ -72,29 +72,29 @@ def create_user(session: BrokerSession, command: Command) -> None:
     name = fields.text(command.ext, "username")
     if not info.password:
         raise InvalidRequestError("a user needs a password")
-    password, users, who = info.password, session.broker.users, session.principal
-    users.check(who, "alter", ("broker", "users"))
+    password, users, principal = info.password, session.broker.users, session.principal
+    users.check(principal, "alter", ("broker", "users"))
 
-    def made(proofs: Proofs) -> Answer:
-        users.create_user(who, name, proofs, _roles(info) or ())
+    def made(proofs: Proofs) -> Success:
+        users.create_user(principal, name, proofs, _roles(info) or ())
         if _is_disabled(info):
-            users.change_user(who, name, disabled=True)
-        return Answer()
+            users.change_user(principal, name, disabled=True)
+        return Success()
 
     session.look_up(command, lambda: prove(password, signing=info.signing), made)
 
 
-def update_user(session: BrokerSession, command: Command) -> Answer | None:
+def update_user(session: BrokerSession, command: Command) -> Success | None:
     """AUTH_UPDATE_USER."""
     info = UserInfo.decode(command.body)
     name = fields.text(command.ext, "username")
-    users, who = session.broker.users, session.principal
-    users.check(who, "alter", ("broker", "users"))
+    users, principal = session.broker.users, session.principal
+    users.check(principal, "alter", ("broker", "users"))
 
-    def change(proofs: Proofs | None) -> Answer:
+    def change(proofs: Proofs | None) -> Success:
         roles, disabled = _roles(info), _is_disabled(info)
-        users.change_user(who, name, proofs=proofs, roles=roles, disabled=disabled)
-        return Answer()
+        users.change_user(principal, name, proofs=proofs, roles=roles, disabled=disabled)
+        return Success()
 
     if not info.password:
         return change(None)
@@ -103,10 +103,10 @@ def update_user(session: BrokerSession, command: Command) -> Answer | None:
     return None
 
 
-def delete_user(session: BrokerSession, command: Command) -> Answer:
+def delete_user(session: BrokerSession, command: Command) -> Success:
     """AUTH_DELETE_USER."""
     session.broker.users.delete_user(session.principal, fields.text(command.ext, "username"))
-    return Answer()
+    return Success()
 
 
 def _info(user: User) -> UserInfo:
@@ -119,22 +119,22 @@ def _info(user: User) -> UserInfo:
     )
 
 
-def get_user(session: BrokerSession, command: Command) -> Answer:
+def get_user(session: BrokerSession, command: Command) -> Success:
     """AUTH_GET_USER. Of nobody the answer is empty, by which mqadmin's copyUser knows that."""
     name = fields.text(command.ext, "username")
     try:
         user = session.broker.users.user(session.principal, name)
     except UserNotFoundError:
-        return Answer()
-    return Answer(body=_info(user).encode())
+        return Success()
+    return Success(body=_info(user).encode())
 
 
-def list_users(session: BrokerSession, command: Command) -> Answer:
+def list_users(session: BrokerSession, command: Command) -> Success:
     """AUTH_LIST_USER."""
     wanted = command.ext.get("filter") or ""
     found = session.broker.users.all_users(session.principal)
     infos = [_info(user) for user in found if wanted in user.name]
-    return Answer(body=fastjson.dumps(infos))
+    return Success(body=fastjson.dumps(infos))
 
 
 # -- what they may do ----------------------------------------------------------------------------
@@ -199,59 +199,59 @@ def _acl(subject: str, rules: Iterable[Rule]) -> AclInfo:
     return AclInfo(subject=subject, policies=[PolicyInfo(policy_type="CUSTOM", entries=entries)])
 
 
-def put_acl(session: BrokerSession, command: Command) -> Answer:
+def put_acl(session: BrokerSession, command: Command) -> Success:
     """AUTH_CREATE_ACL, AUTH_UPDATE_ACL: rules for things that had others replace those."""
     info = AclInfo.decode(command.body)
     holder = _holder(command.ext.get("subject") or info.subject)
-    users, who = session.broker.users, session.principal
+    users, principal = session.broker.users, session.principal
     added = _rules(info)
     kind, _, name = holder.rpartition(":")
-    if kind == "role" and name not in {role.name for role in users.all_roles(who)}:
-        users.put_role(who, Role(name))
+    if kind == "role" and name not in {role.name for role in users.all_roles(principal)}:
+        users.put_role(principal, Role(name))
     things = {(each.kind, each.name, each.match) for each in added}
     kept = [
         each
-        for each in users.rules(who, holder)
+        for each in users.rules(principal, holder)
         if (each.kind, each.name, each.match) not in things
     ]
-    users.set_rules(who, holder, (*kept, *added))
-    return Answer()
+    users.set_rules(principal, holder, (*kept, *added))
+    return Success()
 
 
-def delete_acl(session: BrokerSession, command: Command) -> Answer:
+def delete_acl(session: BrokerSession, command: Command) -> Success:
     """AUTH_DELETE_ACL: of one thing, or all; a role that is left without any is gone."""
     holder = _holder(fields.text(command.ext, "subject"))
-    users, who = session.broker.users, session.principal
+    users, principal = session.broker.users, session.principal
     resource = command.ext.get("resource")
     kept: tuple[Rule, ...] = ()
     if resource:
         gone = _rule(PolicyEntry(resource=resource, actions=["All"]))
         thing = gone.kind, gone.name, gone.match
-        rules = users.rules(who, holder)
+        rules = users.rules(principal, holder)
         kept = tuple(each for each in rules if (each.kind, each.name, each.match) != thing)
     elif holder.startswith("role:"):
-        users.delete_role(who, holder.removeprefix("role:"))
-        return Answer()
-    users.set_rules(who, holder, kept)
-    return Answer()
+        users.delete_role(principal, holder.removeprefix("role:"))
+        return Success()
+    users.set_rules(principal, holder, kept)
+    return Success()
 
 
-def get_acl(session: BrokerSession, command: Command) -> Answer:
+def get_acl(session: BrokerSession, command: Command) -> Success:
     """AUTH_GET_ACL; what there is not is told as AUTH_GET_USER tells it."""
     subject = fields.text(command.ext, "subject")
     rules = session.broker.users.rules(session.principal, _holder(subject))
-    return Answer(body=_acl(subject, rules).encode()) if rules else Answer()
+    return Success(body=_acl(subject, rules).encode()) if rules else Success()
 
 
-def list_acls(session: BrokerSession, command: Command) -> Answer:
+def list_acls(session: BrokerSession, command: Command) -> Success:
     """AUTH_LIST_ACL."""
     subject = command.ext.get("subjectFilter") or ""
     resource = command.ext.get("resourceFilter") or ""
-    users, who = session.broker.users, session.principal
-    holders = [(f"User:{each.name}", each.rules) for each in users.all_users(who)]
+    users, principal = session.broker.users, session.principal
+    holders = [(f"User:{each.name}", each.rules) for each in users.all_users(principal)]
     holders += [
         (f"Role:{each.name}", each.rules)
-        for each in users.all_roles(who)
+        for each in users.all_roles(principal)
         if each.name != ADMIN_ROLE
     ]
     found = []
@@ -260,15 +260,15 @@ def list_acls(session: BrokerSession, command: Command) -> Answer:
         is_role = name.startswith("Role:")
         if subject in name and (wanted or (is_role and not resource)):
             found.append(_acl(name, wanted))
-    return Answer(body=msgspec.json.encode(found))
+    return Success(body=msgspec.json.encode(found))
 
 
-def list_audit(session: BrokerSession, command: Command) -> Answer:
+def list_audit(session: BrokerSession, command: Command) -> Success:
     """LIST_AUDIT: the last administrative actions, newest first."""
     count = max(1, min(fields.int32(command.ext, "maxNum", 100), AUDIT_COUNT_MAX))
     user = command.ext.get("username") or ""
     entries = session.broker.users.audited(session.principal, count, user)
-    return Answer(body=msgspec.json.encode(entries))
+    return Success(body=msgspec.json.encode(entries))
 
 
 HANDLERS: dict[int, Handler] = {

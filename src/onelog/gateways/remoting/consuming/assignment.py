@@ -6,7 +6,7 @@ from onelog.core.access import SELF
 from onelog.core.membership.assignment import STRATEGIES, Mode, RequestMode, shared
 from onelog.errors import InvalidRequestError
 from onelog.gateways.remoting.names import usable_group
-from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
+from onelog.gateways.remoting.session import BrokerSession, Handler, Success
 from onelog.names import LIGHT_QUEUE_PREFIX
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.clients import (
@@ -45,11 +45,11 @@ def _answer(
     assigned = _assigned(session, request, mode, queues) if queues else None
     if assigned is None:
         # No list at all: the member keeps what it has. An empty one would take it away.
-        session.answer(command, Answer(body=b"{}"))
+        session.answer(command, Success(body=b"{}"))
         return
     assignments = [Assignment(message_queue=queue, mode=mode.mode) for queue in assigned]
     session.answer(
-        command, Answer(body=AssignmentAnswer(message_queue_assignments=assignments).encode())
+        command, Success(body=AssignmentAnswer(message_queue_assignments=assignments).encode())
     )
 
 
@@ -83,7 +83,7 @@ def _assigned(
     ]
 
 
-def set_request_mode(session: BrokerSession, command: Command) -> Answer:
+def set_request_mode(session: BrokerSession, command: Command) -> Success:
     """SET_MESSAGE_REQUEST_MODE: how a group consumes a topic from now on."""
     request = WireMode.decode(command.body)
     mode = _MODES.get(request.mode)
@@ -95,7 +95,7 @@ def set_request_mode(session: BrokerSession, command: Command) -> Answer:
         request.topic,
         RequestMode(mode, request.pop_share_queue_num),
     )
-    return Answer()
+    return Success()
 
 
 HANDLERS: dict[int, Handler] = {

@@ -18,7 +18,7 @@ from onelog.errors import (
 )
 from onelog.gateways.remoting.admin.setting_names import UNIQUE_KEY_COUNT_MAX
 from onelog.gateways.remoting.names import usable_group
-from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
+from onelog.gateways.remoting.session import BrokerSession, Handler, Success
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.clients import (
@@ -48,7 +48,7 @@ _MESSAGE_MODELS: dict[str | None, MessageModel] = {each: each for each in get_ar
 # -- membership --------------------------------------------------------------------------------
 
 
-def heartbeat(session: BrokerSession, command: Command) -> Answer:
+def heartbeat(session: BrokerSession, command: Command) -> Success:
     """HEART_BEAT: a client lives, and these are its groups."""
     data = HeartbeatData.decode(command.body)
     if not data.client_id:
@@ -61,17 +61,17 @@ def heartbeat(session: BrokerSession, command: Command) -> Answer:
         command.version,
         session.connection.remote_address,
     )
-    changed, who = False, session.principal
+    changed, principal = False, session.principal
     if data.without_sub:
         for consumer in data.consumer_data_set:
-            known = session.broker.still_there(who, client, consumer.group_name)
+            known = session.broker.refresh_membership(principal, client, consumer.group_name)
             changed = changed or not known
     else:
         usable = [each for each in data.consumer_data_set if _is_usable(session, data, each)]
         consumers = [_consumer(each) for each in usable]
         producers = [each.group_name for each in data.producer_data_set]
-        changed = session.broker.heartbeat(who, client, consumers, producers)
-    return Answer(
+        changed = session.broker.heartbeat(principal, client, consumers, producers)
+    return Success(
         {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
     )
 
@@ -117,14 +117,14 @@ def _subscriptions(wanted: Iterable[SubscriptionData]) -> Iterable[Subscription]
         yield subscribe(each.topic, each.sub_string, each.expression_type, each.sub_version)
 
 
-def unregister(session: BrokerSession, command: Command) -> Answer:
+def unregister(session: BrokerSession, command: Command) -> Success:
     """UNREGISTER_CLIENT."""
     fields.text(command.ext, "clientID")
     session.broker.unregister(
         session.principal, session, command.ext.get("consumerGroup"),
         command.ext.get("producerGroup"),
     )  # fmt: skip
-    return Answer()
+    return Success()
 
 
 def notify_members(group: str, members: list[Member]) -> None:
@@ -135,22 +135,24 @@ def notify_members(group: str, members: list[Member]) -> None:
             channel.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
 
-def consumer_list(session: BrokerSession, command: Command) -> Answer:
+def consumer_list(session: BrokerSession, command: Command) -> Success:
     """GET_CONSUMER_LIST_BY_GROUP."""
     group = fields.text(command.ext, "consumerGroup")
     live = session.broker.live_group(session.principal, group)
     if live is None:
-        return Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {group}")
-    return Answer(body=ConsumerList(consumer_id_list=live.client_ids()).encode())
+        return Success(
+            code=ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {group}"
+        )
+    return Success(body=ConsumerList(consumer_id_list=live.client_ids()).encode())
 
 
-def check_client(session: BrokerSession, command: Command) -> Answer:
+def check_client(session: BrokerSession, command: Command) -> Success:
     """CHECK_CLIENT_CONFIG: can this filter be understood, and is it allowed?"""
     data = CheckClientRequest.decode(command.body).subscription_data
     if data is None or data.expression_type == "TAG":
-        return Answer()
+        return Success()
     if not session.broker.config.property_filter:
-        return Answer(
+        return Success(
             code=ResponseCode.SYSTEM_ERROR,
             remark="The broker does not support consumer to filter message by "
             + data.expression_type,
@@ -158,29 +160,29 @@ def check_client(session: BrokerSession, command: Command) -> Answer:
     try:
         subscribe(data.topic, data.sub_string, data.expression_type, data.sub_version)
     except FilterSyntaxError as error:
-        return Answer(code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
-    return Answer()
+        return Success(code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
+    return Success()
 
 
 # -- queue locks -------------------------------------------------------------------------------
 
 
-def lock_queues(session: BrokerSession, command: Command) -> Answer:
+def lock_queues(session: BrokerSession, command: Command) -> Success:
     """LOCK_BATCH_MQ: for orderly consumers, one of a group at a time."""
     request = LockRequest.decode(command.body)
     queues = {_queue(each): each for each in request.mq_set}
-    who, group = session.principal, request.consumer_group
-    locked = session.broker.lock(who, group, request.client_id, queues)
-    return Answer(body=LockAnswer(lock_ok_mq_set=[queues[each] for each in locked]).encode())
+    principal, group = session.principal, request.consumer_group
+    locked = session.broker.lock(principal, group, request.client_id, queues)
+    return Success(body=LockAnswer(lock_ok_mq_set=[queues[each] for each in locked]).encode())
 
 
-def unlock_queues(session: BrokerSession, command: Command) -> Answer:
+def unlock_queues(session: BrokerSession, command: Command) -> Success:
     """UNLOCK_BATCH_MQ."""
     request = LockRequest.decode(command.body)
     queues = [_queue(each) for each in request.mq_set]
-    who, group = session.principal, request.consumer_group
-    session.broker.unlock(who, group, request.client_id, queues)
-    return Answer()
+    principal, group = session.principal, request.consumer_group
+    session.broker.unlock(principal, group, request.client_id, queues)
+    return Success()
 
 
 def _queue(queue: MessageQueue) -> Queue:
@@ -190,7 +192,7 @@ def _queue(queue: MessageQueue) -> Queue:
 # -- positions ---------------------------------------------------------------------------------
 
 
-def query_offset(session: BrokerSession, command: Command) -> Answer:
+def query_offset(session: BrokerSession, command: Command) -> Success:
     """QUERY_CONSUMER_OFFSET."""
     ext = command.ext
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
@@ -203,34 +205,34 @@ def query_offset(session: BrokerSession, command: Command) -> Answer:
     )
     if offset is None:
         raise KeyNotFoundError("Not found, maybe this group consumer boot first")
-    return Answer({"offset": str(offset)})
+    return Success({"offset": str(offset)})
 
 
-def update_offset(session: BrokerSession, command: Command) -> Answer:
+def update_offset(session: BrokerSession, command: Command) -> Success:
     """UPDATE_CONSUMER_OFFSET."""
     ext = command.ext
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
-    offset, who = fields.number(ext, "commitOffset"), session.principal
-    session.broker.commit_offset(who, group, topic, fields.int32(ext, "queueId"), offset)
-    return Answer()
+    offset, principal = fields.number(ext, "commitOffset"), session.principal
+    session.broker.commit_offset(principal, group, topic, fields.int32(ext, "queueId"), offset)
+    return Success()
 
 
-def max_offset(session: BrokerSession, command: Command) -> Answer:
+def max_offset(session: BrokerSession, command: Command) -> Success:
     """GET_MAX_OFFSET."""
     topic, queue_id = _topic_queue(command)
-    return Answer({"offset": str(session.broker.max_offset(session.principal, topic, queue_id))})
+    return Success({"offset": str(session.broker.max_offset(session.principal, topic, queue_id))})
 
 
-def min_offset(session: BrokerSession, command: Command) -> Answer:
+def min_offset(session: BrokerSession, command: Command) -> Success:
     """GET_MIN_OFFSET. A queue of batches has none (-1) before its first one, as in RocketMQ."""
-    broker, who = session.broker, session.principal
+    broker, principal = session.broker, session.principal
     topic, queue_id = _topic_queue(command)
-    offset = int(broker.min_offset(who, topic, queue_id))
-    if offset == 0 and broker.max_offset(who, topic, queue_id) == 0:
+    offset = int(broker.min_offset(principal, topic, queue_id))
+    if offset == 0 and broker.max_offset(principal, topic, queue_id) == 0:
         config = broker.find_topic(SELF, topic)
         if config is not None and config.attributes.get("queue.type") == "BatchCQ":
             offset = -1
-    return Answer({"offset": str(offset)})
+    return Success({"offset": str(offset)})
 
 
 def offset_by_time(session: BrokerSession, command: Command) -> None:
@@ -241,7 +243,7 @@ def offset_by_time(session: BrokerSession, command: Command) -> None:
     session.look_up(
         command,
         lambda: session.broker.offset_by_time(session.principal, topic, queue_id, time_ms, upper),
-        lambda offset: Answer({"offset": str(offset)}),
+        lambda offset: Success({"offset": str(offset)}),
     )
 
 
@@ -251,7 +253,7 @@ def earliest_time(session: BrokerSession, command: Command) -> None:
     session.look_up(
         command,
         lambda: session.broker.earliest_time(session.principal, topic, queue_id),
-        lambda stored_ms: Answer({"timestamp": str(stored_ms)}),
+        lambda stored_ms: Success({"timestamp": str(stored_ms)}),
     )
 
 
@@ -268,7 +270,7 @@ def view_message(session: BrokerSession, command: Command) -> None:
     session.look_up(
         command,
         lambda: records_of(session.broker.message_at(session.principal, offset), 1),
-        lambda records: Answer(body=records),
+        lambda records: Success(body=records),
     )
 
 
@@ -295,18 +297,18 @@ def query_message(session: BrokerSession, command: Command) -> None:
     )
 
 
-def _found_by_key(broker: Broker, found: list[memoryview]) -> Answer:
+def _found_by_key(broker: Broker, found: list[memoryview]) -> Success:
     latest = {
         "indexLastUpdateTimestamp": str(broker.last_append_ms),
         "indexLastUpdatePhyoffset": str(broker.log_end),
     }
     if not found:
-        return Answer(
+        return Success(
             latest,
             code=ResponseCode.QUERY_NOT_FOUND,
             remark="can not find message, maybe time range not correct",
         )
-    return Answer(latest, [*found])
+    return Success(latest, [*found])
 
 
 HANDLERS: dict[int, Handler] = {

@@ -17,7 +17,7 @@ from onelog.errors import (
     OnelogError,
 )
 from onelog.gateways.remoting.names import usable_group
-from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
+from onelog.gateways.remoting.session import BrokerSession, Handler, Success
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
@@ -37,7 +37,7 @@ from onelog.wire.remoting.pop import (
     start_offset_info,
 )
 
-_DONE = Answer()
+_DONE = Success()
 
 # -- popping -----------------------------------------------------------------------------------
 
@@ -102,13 +102,13 @@ def _popped(token: tuple[BrokerSession, Command, int, bool], leased: Leased | On
 def peek_message(session: BrokerSession, command: Command) -> None:
     """PEEK_MESSAGE: what the group would be given next, without a lease."""
     ext = command.ext
-    broker, who = session.broker, session.principal
+    broker, principal = session.broker, session.principal
     bytes_max = broker.config.pull_bytes_max
     count_max = max(1, min(fields.int32(ext, "maxMsgNums"), COUNT_MAX))
     group = usable_group(broker, fields.text(ext, "consumerGroup"))
     topic, queue_id = fields.text(ext, "topic"), fields.int32(ext, "queueId")
     request = session.gateway.pop.request(group, topic, queue_id, count_max)
-    cursors, left = broker.unread(who, request)
+    cursors, left = broker.unread(principal, request)
     limits = Limits(count_max, bytes_max, bytes_max)
     # That they may have these, was asked already; the group's retry topic is among them.
     broker.fetch(SELF, cursors, limits, 0, _peeked, session, (session, command, left))
@@ -150,8 +150,8 @@ def notification(session: BrokerSession, command: Command) -> None:
         attempt_id=ext.get("attemptId"),
     )
     wait_ms = fields.number(ext, "pollTime")
-    who, token = session.principal, (session, command)
-    session.broker.lease(who, request, wait_ms, _notified, session, token)
+    principal, token = session.principal, (session, command)
+    session.broker.lease(principal, request, wait_ms, _notified, session, token)
 
 
 def _notified(token: tuple[BrokerSession, Command], leased: Leased | OnelogError) -> None:
@@ -166,7 +166,7 @@ def _notified(token: tuple[BrokerSession, Command], leased: Leased | OnelogError
     session.reply(command, ResponseCode.SUCCESS, ext)
 
 
-def polling_info(session: BrokerSession, command: Command) -> Answer:
+def polling_info(session: BrokerSession, command: Command) -> Success:
     """POLLING_INFO: how many requests are held for a queue."""
     ext = command.ext
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
@@ -174,7 +174,7 @@ def polling_info(session: BrokerSession, command: Command) -> Answer:
     usable_group(session.broker, group)
     held = session.broker.held(session.principal, group, topic, queue_id)
     session.gateway.pop.admit(group, topic, queue_id)
-    return Answer({"pollingNum": str(held)})
+    return Success({"pollingNum": str(held)})
 
 
 # -- acknowledging -----------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def batch_ack(session: BrokerSession, command: Command) -> None:
     if not done:
         raise LeaseNotFoundError(f"none of {wanted} messages is out under its receipt")
     remark = None if done == wanted else f"{wanted - done} of {wanted} messages were not out"
-    answer = Answer(remark=remark)
+    answer = Success(remark=remark)
     session.broker.when_leases_safe(partial(session.conclude, command, answer))
 
 
@@ -249,7 +249,7 @@ def change_invisible_time(session: BrokerSession, command: Command) -> None:
     if receipt.revive_queue == ORDERED_QUEUE:
         # Its pop time stays, so the time that it is invisible counts from there.
         invisible_ms += session.gateway.clock.now_ms() - popped_ms
-    answer = Answer(
+    answer = Success(
         {
             "popTime": str(popped_ms),
             "invisibleTime": str(invisible_ms),

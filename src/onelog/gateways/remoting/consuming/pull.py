@@ -95,8 +95,8 @@ def _fetched(token: tuple[BrokerSession, Command, int], results: Sequence[Result
     suggested = "0"
     if far_bytes is not None:
         group = command.ext["consumerGroup"]
-        who = session.principal
-        suggested = str(session.broker.suggested_broker(who, group, result, far_bytes))
+        principal = session.principal
+        suggested = str(session.broker.suggested_broker(principal, group, result, far_bytes))
     ext = {
         "suggestWhichBrokerId": suggested,
         "nextBeginOffset": str(result.next_offset),

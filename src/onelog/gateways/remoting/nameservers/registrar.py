@@ -21,7 +21,7 @@ from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import OnelogError, PeerClosedError, PeerTimeoutError
-from onelog.gateways import House
+from onelog.gateways import GatewayContext
 from onelog.jobs import Job
 from onelog.net.peer import Peer
 from onelog.rocketmq.tables import topic_body, version_body
@@ -51,14 +51,14 @@ Tell = Callable[[Peer], Awaitable[None]]
 
 
 @dataclass(slots=True, eq=False)
-class _Line:
+class _NameserverConnection:
     """What goes on with one name server."""
 
     address: Address
     job: Job
     peer: Peer | None = None
     is_silent: bool = False
-    is_told: bool = False
+    is_registered: bool = False
     task: asyncio.Task[None] | None = None
     again: bool = False
     """Whether something changed while it was being told."""
@@ -68,11 +68,11 @@ class _Line:
 class Registrar:
     """Keeps the name servers informed about one broker."""
 
-    def __init__(self, house: House, address: str) -> None:
-        self._house = house
-        self._broker: Broker = house.broker
+    def __init__(self, context: GatewayContext, address: str) -> None:
+        self._context = context
+        self._broker: Broker = context.broker
         self._address = address
-        self._lines: dict[Address, _Line] = {}
+        self._lines: dict[Address, _NameserverConnection] = {}
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._encoded: tuple[DataVersion, bytes] | None = None
@@ -86,8 +86,8 @@ class Registrar:
         loop = asyncio.get_running_loop()
         enough = loop.time() + START_SECONDS
         while waiting:
-            is_told = any(line.is_told for line in self._lines.values())
-            left = max(0.0, enough - loop.time()) if is_told else None
+            is_registered = any(line.is_registered for line in self._lines.values())
+            left = max(0.0, enough - loop.time()) if is_registered else None
             if left == 0.0:
                 break
             _, waiting = await asyncio.wait(
@@ -138,16 +138,16 @@ class Registrar:
         for address in addresses:
             if address not in self._lines:
                 job = Job("registering with name server {}:{}".format(*address))
-                self._lines[address] = _Line(address, job)
+                self._lines[address] = _NameserverConnection(address, job)
             self._begin(self._lines[address])
         return {line.task for line in self._lines.values() if line.task is not None}
 
-    def _begin(self, line: _Line) -> None:
+    def _begin(self, line: _NameserverConnection) -> None:
         line.again = True
         if line.task is None:
             line.task = asyncio.create_task(self._tell_on(line))
 
-    def _drop(self, line: _Line, hang_up: bool = False) -> None:
+    def _drop(self, line: _NameserverConnection, hang_up: bool = False) -> None:
         if line.task is not None:
             line.task.cancel()
             line.task = None
@@ -156,7 +156,7 @@ class Registrar:
         if hang_up and line.peer is not None:
             line.peer.connection.close()
 
-    async def _tell_on(self, line: _Line) -> None:
+    async def _tell_on(self, line: _NameserverConnection) -> None:
         if line.later is not None:
             line.later.cancel()
             line.later = None
@@ -172,11 +172,11 @@ class Registrar:
             loop = asyncio.get_running_loop()
             line.later = loop.call_later(pause, self._begin, line)
 
-    async def _tell(self, line: _Line, tell: Tell) -> None:
+    async def _tell(self, line: _NameserverConnection, tell: Tell) -> None:
         hint = ""
         try:
             if line.peer is None or not line.peer.is_open:
-                tls = await self._house.tls.client_context()
+                tls = await self._context.tls.client_context()
                 timeout_ms = self._broker.config.register_timeout_ms
                 line.peer = await Peer.connect(*line.address, tls=tls, timeout_ms=timeout_ms)
                 if tls is None:
@@ -189,7 +189,7 @@ class Registrar:
                 line.is_silent = True
                 log.warning("name server %s:%d cannot be told: %s%s", *line.address, error, hint)
         else:
-            line.is_told = True
+            line.is_registered = True
             if line.is_silent:
                 line.is_silent = False
                 log.info("name server %s:%d answers again", *line.address)
@@ -198,13 +198,13 @@ class Registrar:
 
     @property
     def _broker_id(self) -> int:
-        given = self._house.standing.broker_id
+        given = self._context.replica_status.broker_id
         return self._broker.config.broker_id if given is None else given
 
     def _version(self) -> DataVersion:
         """The version of the topics: those of a later master are newer than any of an older."""
         version = version_body(self._broker.admin.topics(SELF)[0])
-        epoch = self._house.standing.epoch
+        epoch = self._context.replica_status.epoch
         return msgspec.structs.replace(version, state_version=epoch) if epoch else version
 
     async def _register(self, peer: Peer) -> None:
@@ -213,13 +213,13 @@ class Registrar:
         # A slave registers in full, because only that is answered with where its master is.
         if topics > LARGE_COUNT and not self._broker_id and await self._is_known(peer, version):
             return
-        standing = self._house.standing
+        replica_status = self._context.replica_status
         ext = {
-            **self._who(),
-            "haServerAddr": standing.ha_address,
+            **self._principal(),
+            "haServerAddr": replica_status.ha_address,
             "compressed": "false",
             "bodyCrc32": "0",
-            "enableActingMaster": "true" if standing.replicated else "false",
+            "enableActingMaster": "true" if replica_status.replicated else "false",
         }
         body = await self._body(version, topics)
         answer = await self._ask(peer, RequestCode.REGISTER_BROKER, ext, body)
@@ -231,12 +231,12 @@ class Registrar:
             return
         if self.master != (address, ha_address):
             self.master = (address, ha_address)
-            self._house.standing.found_master(address, ha_address)
+            self._context.replica_status.found_master(address, ha_address)
 
     async def _is_known(self, peer: Peer, version: DataVersion) -> bool:
         """Whether a name server has these topics already; to be asked is a sign of life, too."""
         code, timeout_ms = RequestCode.QUERY_DATA_VERSION, self._broker.config.register_timeout_ms
-        answer = await peer.ask(code, self._who(), version.encode(), timeout_ms)
+        answer = await peer.ask(code, self._principal(), version.encode(), timeout_ms)
         return answer.code == ResponseCode.SUCCESS and answer.ext.get("changed") == "false"
 
     async def _body(self, version: DataVersion, topics: int) -> bytes:
@@ -250,7 +250,7 @@ class Registrar:
         self._encoded = (version, body)
         return body
 
-    def _who(self) -> dict[str, str]:
+    def _principal(self) -> dict[str, str]:
         config = self._broker.config
         return {
             "brokerName": config.name,
@@ -259,16 +259,18 @@ class Registrar:
             "brokerId": str(self._broker_id),
         }
 
-    async def _leave(self, line: _Line) -> None:
+    async def _leave(self, line: _NameserverConnection) -> None:
         if line.peer is None or not line.peer.is_open:
             return
-        if not self._house.standing.leaves:
+        if not self._context.replica_status.leaves:
             line.peer.connection.abort()
             await line.peer.close()
             return
         timeout_ms = min(GOODBYE_MS_MAX, self._broker.config.register_timeout_ms)
         try:
-            await self._ask(line.peer, RequestCode.UNREGISTER_BROKER, self._who(), b"", timeout_ms)
+            await self._ask(
+                line.peer, RequestCode.UNREGISTER_BROKER, self._principal(), b"", timeout_ms
+            )
         except OnelogError as error:
             log.info("name server %s:%d was not told that we leave: %s", *line.address, error)
             line.peer.connection.abort()

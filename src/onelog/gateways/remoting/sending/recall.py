@@ -6,7 +6,7 @@ come: it was recalled before, or never sent.
 """
 
 from onelog.errors import OnelogError, TopicNotFoundError
-from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
+from onelog.gateways.remoting.session import BrokerSession, Handler, Success
 from onelog.message import Appended
 from onelog.rocketmq.recall import checked_handle
 from onelog.wire.remoting import fields
@@ -19,19 +19,21 @@ def recall_message(session: BrokerSession, command: Command) -> None:
     ext = command.ext
     topic = fields.text(ext, "topic")
     text = fields.text(ext, "recallHandle")
-    broker, who = session.broker, session.principal
-    if broker.find_topic(who, topic) is None:
+    broker, principal = session.broker, session.principal
+    if broker.find_topic(principal, topic) is None:
         raise TopicNotFoundError(f"recall failed, the topic[{topic}] not exist")
     handle = checked_handle(broker.config, topic, text, session.gateway.clock.now_ms())
     group = ext.get("producerGroup", "")
     token = (session, command, handle.unique_key)
 
     def recall(_: object) -> None:
-        if not broker.recall(who, topic, handle.unique_key, _recalled, token, group=group):
+        if not broker.recall(principal, topic, handle.unique_key, _recalled, token, group=group):
             _recalled(token, None, None)
 
     # What is found is looked for again in the loop, where nothing comes between; then in memory.
-    session.look_up(command, lambda: broker.find_scheduled(who, topic, handle.unique_key), recall)
+    session.look_up(
+        command, lambda: broker.find_scheduled(principal, topic, handle.unique_key), recall
+    )
 
 
 def _recalled(
@@ -39,7 +41,7 @@ def _recalled(
 ) -> None:
     session, command, unique_key = token
     ext = {"msgId": unique_key, "MSG_REGION": session.gateway.region}
-    session.conclude(command, Answer(ext), error)
+    session.conclude(command, Success(ext), error)
 
 
 HANDLERS: dict[int, Handler] = {RequestCode.RECALL_MESSAGE: recall_message}

@@ -26,7 +26,7 @@ from onelog.gateways.remoting.sending.send import (
     pick_queue,
     without_reserved,
 )
-from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
+from onelog.gateways.remoting.session import BrokerSession, Handler, Success
 from onelog.message import Appended, NewMessage, decode_host, encode_properties, property_value
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import FLAG_ONEWAY, Command
@@ -38,7 +38,7 @@ PUSH_TIMEOUT_MS = 10_000
 """How long a requester may take to say that it has the reply."""
 
 
-def send_reply(session: BrokerSession, command: Command) -> Answer | None:
+def send_reply(session: BrokerSession, command: Command) -> Success | None:
     """SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2."""
     header = decode_send_header(command)
     properties = without_reserved(header.properties.encode())
@@ -133,8 +133,8 @@ def _reason(client_id: str, result: Command | OnelogError) -> str:
     return f"{words}: {remark}"
 
 
-def _failed(remark: str) -> Answer:
-    return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+def _failed(remark: str) -> Success:
+    return Success(code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
 
 def _store(session: BrokerSession, command: Command, message: NewMessage) -> None:

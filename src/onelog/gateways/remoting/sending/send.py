@@ -30,10 +30,10 @@ from onelog.gateways.remoting.sending.plain_forms import (
     UNIQUE_KEY_NEEDLE,
 )
 from onelog.gateways.remoting.session import (
-    Answer,
     BrokerSession,
     Gateway,
     Handler,
+    Success,
     answer_stored,
     response_code,
 )
@@ -49,7 +49,7 @@ from onelog.message import (
 from onelog.names import RETRY_PREFIX
 from onelog.record.inner_batch import split_batch
 from onelog.rocketmq.intents import intent_of, is_timed
-from onelog.rocketmq.priorities import LITE_NEEDLE, PRIORITY_NEEDLE, placed
+from onelog.rocketmq.priorities import LITE_NEEDLE, PRIORITY_NEEDLE, with_priority
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import FLAG_ONEWAY, Command
@@ -98,7 +98,7 @@ def send_message(session: BrokerSession, command: Command) -> None:
             config = session.broker.find_topic(session.principal, topic) or _create_topic(
                 session, header
             )
-            properties, queue_id, extra = placed(config, properties, queue_id)
+            properties, queue_id, extra = with_priority(config, properties, queue_id)
     if retries_max is not None:
         intent = (intent or Intent())._replace(retries_max=retries_max)
     if queue_id < 0:
@@ -126,15 +126,15 @@ def send_message(session: BrokerSession, command: Command) -> None:
 def _publish(
     session: BrokerSession, message: NewMessage, token: Token, intent: Intent | None
 ) -> None:
-    publish, who = session.broker.publish, session.principal
+    publish, principal = session.broker.publish, session.principal
     if intent is not None and message.topic.startswith(RETRY_PREFIX):
         usable_group(session.broker, message.topic.removeprefix(RETRY_PREFIX))
-        publish(who, message, _stored, token, intent._replace(half=False))
+        publish(principal, message, _stored, token, intent._replace(half=False))
     elif intent is None or intent.deliver_at_ms is None:
-        publish(who, message, _stored, token, intent)
+        publish(principal, message, _stored, token, intent)
     else:
         timed: TimedToken = (token, message.topic, intent.deliver_at_ms)
-        publish(who, message, _timed_stored, timed, intent)
+        publish(principal, message, _timed_stored, timed, intent)
 
 
 def _looked_through(gateway: Gateway, properties: bytes) -> tuple[bytes, bytes]:
@@ -178,7 +178,7 @@ def pick_queue(session: BrokerSession, header: SendHeader) -> int:
         session, header
     )
     return (
-        session.gateway.house.random.randrange(config.write_queues) if config.write_queues else -1
+        session.gateway.context.random.randrange(config.write_queues) if config.write_queues else -1
     )
 
 
@@ -320,7 +320,7 @@ def _inner_stored(token: Token, appended: Appended | None, error: OnelogError | 
         "MSG_REGION": gateway.region,
         "TRACE_ON": "true" if gateway.trace else "false",
     }
-    session.answer(command, Answer(ext))
+    session.answer(command, Success(ext))
 
 
 @functools.lru_cache(maxsize=256)
@@ -375,7 +375,7 @@ def _batch_stored(token: Token, appended: AppendedRun | None, error: OnelogError
 # -- back from a consumer ----------------------------------------------------------------------
 
 
-def send_back(session: BrokerSession, command: Command) -> Answer | None:
+def send_back(session: BrokerSession, command: Command) -> Success | None:
     """CONSUMER_SEND_MSG_BACK: a message that a consumer could not handle."""
     ext = command.ext
     offset = fields.number(ext, "offset")

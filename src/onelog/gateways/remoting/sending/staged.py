@@ -25,7 +25,7 @@ from onelog.errors import (
 )
 from onelog.gateways.remoting.names import create_topic
 from onelog.gateways.remoting.sending.send import checked_parts
-from onelog.gateways.remoting.session import Answer, BrokerSession, Handler
+from onelog.gateways.remoting.session import BrokerSession, Handler, Success
 from onelog.message import Appended, NewRun
 from onelog.rocketmq.names import DEFAULT_TOPIC
 from onelog.wire.remoting import fields
@@ -75,7 +75,7 @@ def _staged(
         session.fail(command, error)
     else:
         ext = {"offset": str(where.queue_offset), "count": str(count)}
-        session.answer(command, Answer(ext))
+        session.answer(command, Success(ext))
 
 
 def commit(session: BrokerSession, command: Command) -> None:
@@ -102,14 +102,14 @@ def _committed(token: Any, committed: Committed | None, error: OnelogError | Non
         session.fail(command, error)
     elif committed is not None:
         again = "true" if committed.again else "false"
-        session.answer(command, Answer({"batch": str(committed.batch), "again": again}))
+        session.answer(command, Success({"batch": str(committed.batch), "again": again}))
 
 
-def query(session: BrokerSession, command: Command) -> Answer:
+def query(session: BrokerSession, command: Command) -> Success:
     """QUERY_STAGED."""
     name = fields.text(command.ext, "query")
     last, note = session.broker.last_batch(session.principal, name)
-    return Answer({"batch": str(-1 if last is None else last), "note": note})
+    return Success({"batch": str(-1 if last is None else last), "note": note})
 
 
 HANDLERS: dict[int, Handler] = {

@@ -12,7 +12,7 @@ from onelog.core.membership.members import Client
 from onelog.core.publish import Intent
 from onelog.core.transactions.checkback import Check
 from onelog.errors import InvalidRequestError, MessageError
-from onelog.gateways.remoting.session import Answer, BrokerSession, Handler, answer_stored
+from onelog.gateways.remoting.session import BrokerSession, Handler, Success, answer_stored
 from onelog.message import UNIQUE_KEY, NewMessage, SysFlag, message_id, property_value
 from onelog.record.encode import encode
 from onelog.rocketmq.intents import intent_of
@@ -27,7 +27,7 @@ _COMMIT = int(SysFlag.COMMITTED)
 _ROLL_BACK = int(SysFlag.ROLLED_BACK)
 
 
-def end_transaction(session: BrokerSession, command: Command) -> Answer | None:
+def end_transaction(session: BrokerSession, command: Command) -> Success | None:
     """END_TRANSACTION."""
     ext = command.ext
     group = fields.text(ext, "producerGroup")
@@ -35,7 +35,7 @@ def end_transaction(session: BrokerSession, command: Command) -> Answer | None:
     log_offset = fields.number(ext, "commitLogOffset")
     outcome = fields.int32(ext, "commitOrRollback")
     checked = fields.flag(ext, "fromTransactionCheck")
-    broker, who = session.broker, session.principal
+    broker, principal = session.broker, session.principal
     if outcome in (_COMMIT, _ROLL_BACK):
         end = broker.roll_back_half
         if outcome == _COMMIT:
@@ -43,7 +43,7 @@ def end_transaction(session: BrokerSession, command: Command) -> Answer | None:
 
         def act() -> None:
             end(
-                who,
+                principal,
                 group,
                 half_offset,
                 log_offset,
@@ -55,7 +55,7 @@ def end_transaction(session: BrokerSession, command: Command) -> Answer | None:
         return session.when_warm(command, log_offset, act)
     if outcome == _UNKNOWN:
         log.debug("%r cannot tell what became of half message %d", group, half_offset)
-        return Answer()
+        return Success()
     raise InvalidRequestError(
         f"the custom field <commitOrRollback> is {outcome}; it is {_UNKNOWN} (unknown), "
         f"{_COMMIT} (commit) or {_ROLL_BACK} (rollback)"

@@ -10,31 +10,31 @@ from functools import partial
 
 from onelog.core.cursors.unpacking import ColdError
 from onelog.core.workqueues.deliveries import Delivery
-from onelog.core.workqueues.log_shelf import LogShelf
-from onelog.core.workqueues.memory_shelf import Handover
+from onelog.core.workqueues.log_ledger import LogLedger
+from onelog.core.workqueues.memory_ledger import Handover
 from onelog.core.workqueues.queue import WorkQueue
 from onelog.core.workqueues.workqueues import WorkQueues
 
 
-def claim(works: WorkQueues, queue: WorkQueue, place: int) -> None:
+def claim(works: WorkQueues, queue: WorkQueue, position: int) -> None:
     """Take a message of a durable queue out, before it is consumed, unless it is done."""
-    shelf = queue.shelf_of(place)
-    if isinstance(shelf, LogShelf):
-        shelf.claim(place, Handover(None, works.clock.now_ms()))
+    ledger = queue.ledger_of(position)
+    if isinstance(ledger, LogLedger):
+        ledger.claim(position, Handover(None, works.clock.now_ms()))
 
 
 def read_again(
     works: WorkQueues,
     queue: WorkQueue,
-    place: int,
+    position: int,
     given: Callable[[list[Delivery]], None],
     *,
     cold_ok: bool = False,
 ) -> None:
     """Give a message that is out to who has it, once more; nothing, if it is done."""
     try:
-        found = queue.shelf_of(place).held([place], cold_ok=cold_ok)
+        found = queue.ledger_of(position).held([position], cold_ok=cold_ok)
     except ColdError as cold:
-        works.warm(cold.ranges, partial(read_again, works, queue, place, given, cold_ok=True))
+        works.warm(cold.ranges, partial(read_again, works, queue, position, given, cold_ok=True))
     else:
         given(found)

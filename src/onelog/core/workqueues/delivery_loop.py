@@ -18,7 +18,7 @@ GATHERED_QUEUES = 100
 """So many wait for one tick more: each has more to deliver by then, in one turn."""
 
 
-class Turns:
+class DeliveryLoop:
     """Those of all queues of a broker."""
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], None], stats: Stats) -> None:
@@ -58,7 +58,7 @@ class Turns:
             try:
                 more = left <= 0 or self.run(queue)
             except Exception:
-                log.exception("%s could not deliver", queue.place_name)
+                log.exception("%s could not deliver", queue.label)
                 continue
             left -= queue.delivered - before
             if more and not queue.is_pending:

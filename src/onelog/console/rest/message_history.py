@@ -299,9 +299,9 @@ async def drop_letters(ask: Ask) -> Done:
 
 async def list_transactions(ask: Ask) -> Listing[Transaction]:
     """Transactions of Kafka's kind; those that hang are overdue."""
-    now_ms = ask.house.clock.now_ms()
+    now_ms = ask.context.clock.now_ms()
     items = []
-    for number, each in enumerate(ask.house.broker.in_place.transactions(ask.who), 1):
+    for number, each in enumerate(ask.context.broker.in_place.transactions(ask.principal), 1):
         is_open = each.state.value == "Ongoing"
         items.append(
             Transaction(
@@ -319,12 +319,14 @@ async def list_transactions(ask: Ask) -> Listing[Transaction]:
 async def abort_transaction(ask: Ask) -> Done:
     """Put an end to a transaction that hangs; its producer is told so when it comes back."""
     name = ask.path["id"]
-    broker = ask.house.broker
-    found = {each.name: each for each in broker.in_place.transactions(ask.who)}.get(name)
+    broker = ask.context.broker
+    found = {each.name: each for each in broker.in_place.transactions(ask.principal)}.get(name)
     if found is None or found.state.value != "Ongoing":
         raise InvalidRequestError(f"there is no open transaction {name!r:.80}")
     _, error = await called(
-        lambda done: broker.in_place.end(ask.who, name, found.producer_id, found.epoch, False, done)
+        lambda done: broker.in_place.end(
+            ask.principal, name, found.producer_id, found.epoch, False, done
+        )
     )
     if error is not None:
         raise error
@@ -334,11 +336,11 @@ async def abort_transaction(ask: Ask) -> Done:
 async def list_halves(ask: Ask) -> Listing[HalfMessage]:
     """Half messages that are open, the oldest first."""
     query: HalfQuery = ask.query
-    admin = ask.house.broker.admin
-    places = admin.half_places(ask.who)
-    first = places[: query.limit]
-    found = await looked_up(ask.house, lambda: admin.open_halves(ask.who, first))
-    return Listing([_half(message, checks) for message, checks in found], len(places))
+    admin = ask.context.broker.admin
+    offsets = admin.half_offsets(ask.principal)
+    first = offsets[: query.limit]
+    found = await looked_up(ask.context, lambda: admin.open_halves(ask.principal, first))
+    return Listing([_half(message, checks) for message, checks in found], len(offsets))
 
 
 def _half(message: Message, checks: int) -> HalfMessage:
@@ -352,9 +354,9 @@ def _half(message: Message, checks: int) -> HalfMessage:
 async def resume_half(ask: Ask) -> Done:
     """Ask again about a half message that was put away because nobody answered."""
     body: Resumed = ask.body
-    broker = ask.house.broker
-    await looked_up(ask.house, lambda: broker.admin.find_given_up(ask.who, body.id))
-    _, _, error = await called(lambda done: broker.admin.resume_check(ask.who, body.id, done))
+    broker = ask.context.broker
+    await looked_up(ask.context, lambda: broker.admin.find_given_up(ask.principal, body.id))
+    _, _, error = await called(lambda done: broker.admin.resume_check(ask.principal, body.id, done))
     if error is not None:
         raise error
     return Done()

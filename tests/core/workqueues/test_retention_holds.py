@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from onelog.core.access import SELF
-from onelog.core.workqueues import keeping
+from onelog.core.workqueues import retention_holds
 from onelog.errors import StoreFullError
 from onelog.message import NewMessage
 from onelog.record.forms import Form, mqtt
@@ -119,7 +119,7 @@ def test_a_move_that_cannot_be_written_changes_nothing(
         raise StoreFullError("disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(yard.broker.workqueues.shelves, "records", refuse)
+        patched.setattr(yard.broker.workqueues.ledgers, "records", refuse)
         assert yard.retain().segments_deleted == 0
     assert yard.counts() == (3, 0)
     assert yard.retain().segments_deleted >= 2
@@ -127,7 +127,7 @@ def test_a_move_that_cannot_be_written_changes_nothing(
 
 
 def test_more_than_little_is_not_moved(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "MOVED_COUNT_MAX", 3)
+    monkeypatch.setattr(retention_holds, "MOVED_COUNT_MAX", 3)
     yard.queue()
     yard.put_all(*numbered(4))
     fill(yard)
@@ -142,15 +142,15 @@ def test_who_holds_the_log_back_is_told(yard: Yard) -> None:
     yard.put_all(*numbered(3), key="late")
     yard.put_all(*numbered(2), key="later")
     taker = yard.consume("late", prefetch=1)
-    first, second = yard.broker.keeping.pins()
+    first, second = yard.broker.retention_holds.holds()
     assert (first.vhost, first.queue, first.messages) == ("/", "late", 3)
     assert (second.queue, second.messages) == ("later", 2)
     assert first.log_offset < second.log_offset
-    assert yard.broker.keeping.needed_from() == first.log_offset
+    assert yard.broker.retention_holds.needed_from() == first.log_offset
     yard.works.cancel(taker.consumer)
     yard.find("late").ack(taker.places)
     yard.find("late").purge()
-    assert [pin.queue for pin in yard.broker.keeping.pins()] == ["later"]
+    assert [pin.queue for pin in yard.broker.retention_holds.holds()] == ["later"]
 
 
 @pytest.mark.parametrize(("qos", "was_sent"), [(1, True), (2, False), (2, True)])

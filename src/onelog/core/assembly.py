@@ -23,13 +23,13 @@ from onelog.core.catalog.names import Naming
 from onelog.core.catalog.topic_texts import Texts, TopicTexts
 from onelog.core.catalog.topics import TopicListener, Topics
 from onelog.core.compaction.compactor import Compaction
+from onelog.core.cursors.cold_reads import ColdReads
 from onelog.core.cursors.fetch import Fetches
 from onelog.core.cursors.forms import MarkedTopics
-from onelog.core.cursors.looks import Looks
 from onelog.core.cursors.offsets import ChangeListener, MoveListener, Offsets, machine_memory_bytes
+from onelog.core.cursors.pending_reads import PendingReads
 from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.starts import QueueStarts
-from onelog.core.cursors.warming import Warming
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Durability, Post, Replicas, WhenSafe
 from onelog.core.durable.tables import (
@@ -40,7 +40,7 @@ from onelog.core.durable.tables import (
     Versions,
     exhausted,
 )
-from onelog.core.durable.waiting import Key, Waiting
+from onelog.core.durable.waiting import Key, OpenWaits
 from onelog.core.durable.writer import OnAccounted, Writer
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.leases.journal import LEASES_FILE
@@ -53,7 +53,7 @@ from onelog.core.membership.locks import Locks
 from onelog.core.membership.members import Members, MembersListener
 from onelog.core.publish import Publisher
 from onelog.core.redelivery.retry import Retry
-from onelog.core.routing.outflows import Outflows
+from onelog.core.routing.mqtt_forwarding import MqttForwarding
 from onelog.core.routing.publishing import Publishing
 from onelog.core.routing.routing import Routing
 from onelog.core.routing.topology import Topology
@@ -67,7 +67,7 @@ from onelog.core.sessions.sessions import Sessions
 from onelog.core.stats import Stats
 from onelog.core.transactions.branches import Branches
 from onelog.core.transactions.checkback import AskProducer, CheckBack
-from onelog.core.transactions.half import Transactions
+from onelog.core.transactions.half import HalfMessages
 from onelog.core.transactions.prepared_batches import PreparedBatches
 from onelog.core.transactions.producers import BatchProducers
 from onelog.core.transactions.staged import StagedParts, StagedTransactions
@@ -76,7 +76,7 @@ from onelog.core.users.audit import Audit
 from onelog.core.users.keys import KEY_FILE, Keys
 from onelog.core.users.logins import Logins
 from onelog.core.users.users import Users
-from onelog.core.workqueues.keeping import Keeping
+from onelog.core.workqueues.retention_holds import RetentionHolds
 from onelog.core.workqueues.workqueues import WorkQueues
 from onelog.errors import NotMasterError, OnelogError
 from onelog.jobs import Job
@@ -97,7 +97,7 @@ class Predecessor(NamedTuple):
 
     tables: Callable[[Path], list[Change]]
     """What its config files say, in a folder."""
-    leases: Callable[["Parts"], None]
+    leases: Callable[["Assembly"], None]
     """Leases here what it had handed out."""
 
 
@@ -124,7 +124,7 @@ class Hooks(NamedTuple):
     """With everything that was stored, and where."""
 
 
-class Parts:
+class Assembly:
     """All parts of one broker, over one store."""
 
     def __init__(
@@ -182,7 +182,7 @@ class Parts:
         self.starts = QueueStarts(self.tables, store, self.topics)
         self.locks = Locks(clock, config.lock_expiry_ms)
         self.retry = Retry(self.groups, self.topics, self.locks, clock, random, store_host)
-        self.warming = Warming(store, offload, post)
+        self.cold_reads = ColdReads(store, offload, post)
         self._wire_fetches(call_soon, seconds)
         self._wire_delays(offload, store_host)
         self._wire_the_rest(random, call_soon, offload, store_host)
@@ -232,12 +232,12 @@ class Parts:
     ) -> None:
         store, clock, replication = self.store, self._clock, self.replication
         self.stats = Stats(clock, self.config.cluster)
-        self.waiting = Waiting(clock, self._schedule)
-        is_asked = replication.ack != "local" or bool(replication.etcd)
+        self.waiting = OpenWaits(clock, self._schedule)
+        is_wanted = replication.ack != "local" or bool(replication.etcd)
         self.durability = Durability(
             store, clock, self._schedule, post, immediate=store.config.flush != "sync",
             timeout_ms=self.config.flush_timeout_ms, replicas=replicas,
-            replicates=replicas is not None and is_asked,
+            replicates=replicas is not None and is_wanted,
             replicas_timeout_ms=replication.timeout_ms,
         )  # fmt: skip
         self.writer = Writer(store, self.durability, self.waiting, self.stats, call_soon)
@@ -290,7 +290,7 @@ class Parts:
         self.hooks = Hooks(
             self.topics.on_change, self.groups.on_change, self.offsets.on_move,
             self.offsets.on_change, self.coordinator.on_settled, self.members.on_group_change, [],
-            self.checkback.asks, self.writer.stored,
+            self.checkback.askers, self.writer.stored,
         )  # fmt: skip
 
     def _wire_fetches(
@@ -305,16 +305,18 @@ class Parts:
         )
         self.compaction = Compaction(
             self.tables, self.store, self.topics, self.marked, self.starts, self.batch_producers,
-            self.writer, self._clock, self._schedule, self.warming,
+            self.writer, self._clock, self._schedule, self.cold_reads,
         )  # fmt: skip
         self.reader = QueueReader(
             self.store, self._clock, self.filter_time, config.pull_cold_count_max,
             config.pull_cold_bytes_max, self.marked.names, self.batch_producers,
-            self.compaction.remains,
+            self.compaction.compacted,
         )  # fmt: skip
-        self.looks = Looks(self.reader, self.waiting, self.warming, self.filter_time, self._clock)
+        self.pending_reads = PendingReads(
+            self.reader, self.waiting, self.cold_reads, self.filter_time, self._clock
+        )
         self.fetches = Fetches(
-            self.store, self.reader, self.looks, self.topics, self.groups, self.offsets,
+            self.store, self.reader, self.pending_reads, self.topics, self.groups, self.offsets,
             self.stats, self._clock, lambda: self.config, is_current=self.durability.is_current,
         )  # fmt: skip
 
@@ -322,37 +324,37 @@ class Parts:
         store, clock, schedule = self.store, self._clock, self._schedule
         levels_ms = parse_delay_levels(store.config.delay_levels)
         self.delay = Delay(
-            self.tables, store, self.writer, clock, schedule, levels_ms, self.warming
+            self.tables, store, self.writer, clock, schedule, levels_ms, self.cold_reads
         )
         self.timers = Timers(
-            self.tables, store, self.writer, clock, schedule, offload, self.warming, host
+            self.tables, store, self.writer, clock, schedule, offload, self.cold_reads, host
         )
         self.timers.delay_max_ms = self.config.timer_delay_max_ms
         self.timer_renewal = TimerRenewal(
-            self.timers, store, self.writer, clock, schedule, self.warming
+            self.timers, store, self.writer, clock, schedule, self.cold_reads
         )
 
     def _wire_transactions(self, store_host: bytes) -> None:
         store, clock, config = self.store, self._clock, self.config
-        self.transactions = Transactions(
+        self.transactions = HalfMessages(
             self.tables, store, self.topics, self.offsets, self.writer, clock,
             config.transaction_timeout_ms, store_host,
         )  # fmt: skip
         self.checkback = CheckBack(
             self.transactions, store, self.topics, self.members, self.writer, clock,
-            self._schedule, self.warming, config.transaction_check_max,
+            self._schedule, self.cold_reads, config.transaction_check_max,
         )  # fmt: skip
 
     def _wire_staged(self, call_soon: Callable[[Callable[[], None]], None]) -> None:
         store, clock = self.store, self._clock
         parts = StagedParts(self.tables, store, self.writer, clock)
         self.staged = StagedTransactions(
-            parts, store, self.topics, self.publisher, self.durability, clock, self.warming,
+            parts, store, self.topics, self.publisher, self.durability, clock, self.cold_reads,
             self._schedule,
         )  # fmt: skip
         self.prepared_batches = PreparedBatches(
             self.tables, store, self.topics, parts, self.publisher, self.durability, clock,
-            self._schedule, call_soon, self.warming,
+            self._schedule, call_soon, self.cold_reads,
         )  # fmt: skip
 
     def _wire_leases(self, offload: Callable[[Callable[[], None]], None]) -> None:
@@ -366,10 +368,15 @@ class Parts:
         self.leases = Leases(
             self.lease_tables, store, topics, groups, self.offsets, self.reader, self.writer,
             self.waiting, self._clock, self._schedule,
-            self.warming, self.when_durable,
+            self.cold_reads, self.when_durable,
         )  # fmt: skip
         self.lending = Lending(
-            self.leases, self.looks, self.waiting, self.stats, self._clock, lambda: self.config
+            self.leases,
+            self.pending_reads,
+            self.waiting,
+            self.stats,
+            self._clock,
+            lambda: self.config,
         )
 
     def _wire_routing(
@@ -386,8 +393,8 @@ class Parts:
         self.schedules = Schedules(
             self.tables, self.routing, self._clock, self._schedule, random, self.when_durable
         )
-        self.outflows = Outflows(
-            self.access, self.tables, self.topics, self.writer, self.routing, self.warming,
+        self.mqtt_forwarding = MqttForwarding(
+            self.access, self.tables, self.topics, self.writer, self.routing, self.cold_reads,
             self._schedule,
         )  # fmt: skip
 
@@ -396,13 +403,13 @@ class Parts:
     ) -> None:
         self.workqueues = WorkQueues(
             self.access, self.tables, self.lease_tables, self.store, self.writer, self.topics,
-            self.admin, self.routing, self.reader, self.warming, self._clock, self._schedule,
+            self.admin, self.routing, self.reader, self.cold_reads, self._clock, self._schedule,
             call_soon, lambda: f"{random.getrandbits(128):032x}", self.when_durable,
             lambda: self.config,
         )  # fmt: skip
-        self.keeping = Keeping(
-            self.store, self.workqueues.shelves, self.workqueues.declared,
-            self.workqueues.queue_of_topic, self.writer, self.warming, host,
+        self.retention_holds = RetentionHolds(
+            self.store, self.workqueues.ledgers, self.workqueues.declared,
+            self.workqueues.queue_of_topic, self.writer, self.cold_reads, host,
         )  # fmt: skip
 
     # -- life ----------------------------------------------------------------------------------
@@ -442,20 +449,20 @@ class Parts:
             self.kafka_settings, self.branches,
             *self.topology.tables, self.workqueues.declared, self.workqueues.policies,
             self.schedules, self.schedules.times,
-            self.sessions, self.sessions.subscriptions, self.retained, self.outflows,
+            self.sessions, self.sessions.subscriptions, self.retained, self.mqtt_forwarding,
         )  # fmt: skip
         for table in kept:
             self.tables.add(table)
         self.lease_tables.add(self.leases)
         self.lease_tables.add(self.packet_ids)
-        self.lease_tables.add(self.workqueues.shelves)
+        self.lease_tables.add(self.workqueues.ledgers)
 
     def _open_follower(self, master: str) -> Generator[None, None, None]:
         self.follows = True
         self.master_is(master)
         self.topics.follows = self.groups.follows = self.fetches.follows = True
         self.leases.follow()
-        self.workqueues.shelves.follow()
+        self.workqueues.ledgers.follow()
         self.timers.forget_files()
         for stop in self._stops:
             stop()
@@ -500,7 +507,7 @@ class Parts:
         if predecessor is None:
             self.timers.open()  # What is due may be for queues, which have to be there.
         self.schedules.open()
-        self.outflows.open()
+        self.mqtt_forwarding.open()
         config = self.config
         self._every(config.offsets_flush_ms, self.offsets.flush_some, "recording positions")
         self._every(config.client_scan_ms, self._expire, "dropping silent clients")
@@ -569,7 +576,7 @@ class Parts:
                 partial(self.tables.close, write=False),
             )  # fmt: skip
         else:
-            parts = self._last_words
+            parts = self._close_order
         for part in parts:
             try:
                 part()
@@ -587,7 +594,7 @@ class Parts:
         )  # fmt: skip
 
     @property
-    def _last_words(self) -> tuple[Callable[[], None], ...]:
+    def _close_order(self) -> tuple[Callable[[], None], ...]:
         return (
             self.compaction.close, self.delay.close, self.schedules.close,
             self.writer.end_of_tick, self.timers.close,
@@ -603,7 +610,7 @@ class Parts:
         self.batch_producers.close()
         self.transactions.remember()
         self.leases.flush()
-        self.workqueues.shelves.flush()
+        self.workqueues.ledgers.flush()
 
     # -- replication ---------------------------------------------------------------------------
 
@@ -693,7 +700,7 @@ class Parts:
         self.timer_renewal.prepare_retention(reach)
         self.delay.prepare_retention(reach)
         self.compaction.prepare_retention(reach)
-        self.keeping.prepare_retention(reach)
+        self.retention_holds.prepare_retention(reach)
         self.tables.prepare_retention(reach)
         self.lease_tables.prepare_retention(reach)
         self._keep_what_is_needed()
@@ -702,9 +709,15 @@ class Parts:
         # A follower keeps what a master would need, by what its tables say.
         parts = (
             self.transactions if self.follows else self.checkback,
-            self.timers if self.follows else self.timer_renewal, self.delay, self.staged,
-            self.prepared_batches, self.tables, self.lease_tables, self.compaction, self.keeping,
-        )  # fmt: skip
+            self.timers if self.follows else self.timer_renewal,
+            self.delay,
+            self.staged,
+            self.prepared_batches,
+            self.tables,
+            self.lease_tables,
+            self.compaction,
+            self.retention_holds,
+        )
         needed_from = min(part.needed_from() for part in parts)
         # Where it moved to must survive a loss of power before where it was is deleted.
         self.store.retention.kept_from = min(needed_from, self._needed_from_on_disk)

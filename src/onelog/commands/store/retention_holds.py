@@ -8,8 +8,8 @@ import msgspec
 from onelog.core.durable.tables import LEASES_TOPIC, Table
 from onelog.core.leases.journal import LEASES_FILE
 from onelog.core.workqueues.declared import DeclaredQueues
-from onelog.core.workqueues.keeping import Pin, all_shelves, pins_of
-from onelog.core.workqueues.log_shelf import TABLE, LogShelf, shelf_of
+from onelog.core.workqueues.log_ledger import TABLE, LogLedger, ledger_of
+from onelog.core.workqueues.retention_holds import RetentionHold, all_ledgers, holds_of
 from onelog.errors import OnelogError
 from onelog.names import TABLES_FILE, TABLES_TOPIC
 from onelog.record.decode import decode_messages
@@ -18,33 +18,33 @@ from onelog.store.reader import StoreReader
 _READ_COUNT, _READ_BYTES = 1_000, 1 << 20
 
 
-class _Shelves:
-    """The table of shelves, as far as it is needed here."""
+class _Ledgers:
+    """The table of ledgers, as far as it is needed here."""
 
     name = TABLE
 
     def __init__(self) -> None:
-        self.known: dict[str, LogShelf] = {}
+        self.known: dict[str, LogLedger] = {}
 
     def apply(self, key: str, value: Any) -> None:
         if value is None:
             self.known.pop(key, None)
         else:
             if key not in self.known:
-                self.known[key] = shelf_of(key)
+                self.known[key] = ledger_of(key)
             self.known[key].apply(value)
 
     def parts(self) -> list[dict[str, Any]]:
         return []
 
 
-def pins_in(store: StoreReader) -> list[Pin]:
+def holds_in(store: StoreReader) -> list[RetentionHold]:
     """Queues with messages that are not done; none, if what is recorded of them is unreadable."""
-    shelves, declared = _Shelves(), DeclaredQueues()
+    ledgers, declared = _Ledgers(), DeclaredQueues()
     try:
-        _read(store, LEASES_FILE, LEASES_TOPIC, shelves)
+        _read(store, LEASES_FILE, LEASES_TOPIC, ledgers)
         _read(store, TABLES_FILE, TABLES_TOPIC, declared)
-        return pins_of(store, all_shelves(store, shelves.known, declared))
+        return holds_of(store, all_ledgers(store, ledgers.known, declared))
     except (OnelogError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
         return []
 

@@ -1,6 +1,6 @@
 """Messages of a durable queue: entries of a queue of its topic, and which of them are done.
 
-A shelf goes through its queue once. What a consumer was given is out, also what came back and was
+A ledger goes through its queue once. What a consumer was given is out, also what came back and was
 given again; what is neither out nor back, and lies before `next`, is done. Messages that have just
 been stored are kept at hand (`hot`) for consumers who keep up, and are never read back.
 
@@ -22,13 +22,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
-from onelog.core.workqueues.deliveries import BODY, PLACE, SIZE, Delivery
-from onelog.core.workqueues.memory_shelf import Handover
+from onelog.core.workqueues.deliveries import BODY, POSITION, SIZE, Delivery
+from onelog.core.workqueues.memory_ledger import Handover
 from onelog.core.workqueues.supply import Entries, LogSupply, Stretch
 from onelog.message import NewMessage, NewRun
 from onelog.names import join_key, split_key
 
 TABLE = "shelves"
+"""Its name in the log since 0.1; stores have records of it."""
 HOT_MAX, HOT_BYTES_MAX = 1_024, 1 << 20
 """Messages of a queue that are kept at hand."""
 HOT_BYTES_OF_ALL = 2 << 20
@@ -40,7 +41,7 @@ _MESSAGE_BYTES = 200
 """What a message at hand costs beside its record's body."""
 _MEASURED_AGAIN = 1_000
 """Messages after which it is recorded how many bytes a queue has, though nothing else changed."""
-_PLACE_BITS = 16
+_POSITION_BITS = 16
 
 Range = list[int]
 """The first offset, and the one behind the last."""
@@ -50,15 +51,15 @@ Held = tuple[int, Handover]
 """The payload bytes of a message that is out, and to whom it went."""
 
 
-def shelf_key(shelf: "LogShelf") -> str:
-    """The table's key of a shelf."""
-    return shelf.key
+def ledger_key(ledger: "LogLedger") -> str:
+    """The table's key of a ledger."""
+    return ledger.key
 
 
-def shelf_of(key: str) -> "LogShelf":
-    """The shelf of a table's key, as it is before any record."""
+def ledger_of(key: str) -> "LogLedger":
+    """The ledger of a table's key, as it is before any record."""
     topic, queue_id = split_key(key)
-    return LogShelf(topic, int(queue_id))
+    return LogLedger(topic, int(queue_id))
 
 
 def ranges_of(offsets: Iterable[int]) -> list[Range]:
@@ -77,7 +78,7 @@ def _costs(found: Sequence[Delivery]) -> int:
     return sum([len(each[BODY]) for each in found]) + _MESSAGE_BYTES * len(found)
 
 
-class LogShelf:
+class LogLedger:
     """One queue of the topic that a durable queue is; of those with priorities, one per level."""
 
     __slots__ = (
@@ -95,7 +96,7 @@ class LogShelf:
         self.supply: LogSupply | None = None
         self.next = 0
         self.end = 0
-        """Where the queue ends, as far as this shelf was told."""
+        """Where the queue ends, as far as this ledger was told."""
         self.out: dict[int, Held] = {}
         self.returned: list[int] = []
         self.returned_bytes: dict[int, int] = {}
@@ -124,14 +125,14 @@ class LogShelf:
     # -- what there is -------------------------------------------------------------------------
 
     def number(self) -> None:
-        """The queue has several shelves: a place says which of them."""
-        self._bits, self._level = _PLACE_BITS, self.queue_id
+        """The queue has several ledgers: a place says which of them."""
+        self._bits, self._level = _POSITION_BITS, self.queue_id
 
-    def _place(self, offset: int) -> int:
+    def _position(self, offset: int) -> int:
         return offset << self._bits | self._level
 
-    def _offset(self, place: int) -> int:
-        return place >> self._bits
+    def _offset(self, position: int) -> int:
+        return position >> self._bits
 
     @property
     def at_hand(self) -> int:
@@ -261,8 +262,8 @@ class LogShelf:
             self._read_ahead(cold_ok)
         found, size = self._taken(count, bytes_max)
         if found:
-            begin = self._offset(found[0][PLACE])
-            after = self._offset(found[-1][PLACE]) + 1
+            begin = self._offset(found[0][POSITION])
+            after = self._offset(found[-1][POSITION]) + 1
             if after - self.next != len(found):
                 self._pass_over(begin, found)
             self.next = after
@@ -309,7 +310,7 @@ class LogShelf:
         """Offsets between these have no message: they are done."""
         expected = self.next
         for each in found:
-            offset = self._offset(each[PLACE])
+            offset = self._offset(each[POSITION])
             if offset > expected:
                 self._mark_done(expected, offset)
             expected = offset + 1
@@ -324,7 +325,7 @@ class LogShelf:
             self.next = next_offset
         if found:
             self.hot.extend(found)
-            self._hot_end = self._offset(found[-1][PLACE]) + 1
+            self._hot_end = self._offset(found[-1][POSITION]) + 1
             self._heat(_costs(found))
 
     def _read(self, offset: int, count: int, bytes_max: int, cold_ok: bool) -> Stretch:
@@ -333,7 +334,7 @@ class LogShelf:
             self.topic, self.queue_id, offset, count, bytes_max, cold_ok=cold_ok
         )
         if self._bits:
-            found = [(self._place(each[0]), *each[1:]) for each in stretch.found]
+            found = [(self._position(each[0]), *each[1:]) for each in stretch.found]
             return Stretch(found, stretch.next_offset)
         return stretch
 
@@ -351,16 +352,18 @@ class LogShelf:
                 wanted = [each for number, each in enumerate(near) if each == first + number]
             stretch = self._read(first, len(wanted), bytes_max, cold_ok)
             found = [
-                each for each in stretch.found if self._offset(each[PLACE]) in self.returned_bytes
-                and self._offset(each[PLACE]) <= wanted[-1]
-            ]  # fmt: skip
+                each
+                for each in stretch.found
+                if self._offset(each[POSITION]) in self.returned_bytes
+                and self._offset(each[POSITION]) <= wanted[-1]
+            ]
             passed = max(stretch.next_offset, first + 1)
             for _ in range(len(wanted)):
                 if returned and returned[0] < passed and returned[0] <= wanted[-1]:
                     offset = heapq.heappop(returned)
                     self.ready_bytes -= self.returned_bytes.pop(offset)
             gone = {each for each in wanted if each < passed}
-            gone.difference_update(self._offset(each[PLACE]) for each in found)
+            gone.difference_update(self._offset(each[POSITION]) for each in found)
             for offset in gone:
                 self._mark_done(offset, offset + 1)
                 self.times.pop(offset, None)
@@ -377,16 +380,16 @@ class LogShelf:
         self.out.update({each[0] >> bits: (each[5], handover) for each in found})
         self.unacked_bytes += sum([each[5] for each in found])
 
-    def claim(self, place: int, handover: Handover) -> None:
+    def claim(self, position: int, handover: Handover) -> None:
         """A message that was out when the broker stopped is out again, unless it is done."""
-        offset = self._offset(place)
+        offset = self._offset(position)
         while self.next <= offset < self._visible_end:
             # That it was out was not recorded in time.
             found, after = self._read(self.next, offset - self.next + 1, HOT_BYTES_MAX, True)
             if found:
-                self._pass_over(self._offset(found[0][PLACE]), found)
+                self._pass_over(self._offset(found[0][POSITION]), found)
             for each in found:
-                self._return(self._offset(each[PLACE]), each[SIZE], False)
+                self._return(self._offset(each[POSITION]), each[SIZE], False)
             self._drop_hot()
             self.next = max(after, self.next + 1)
         size = self.returned_bytes.pop(offset, None)
@@ -397,10 +400,10 @@ class LogShelf:
             self.ready_bytes -= size
             self.unacked_bytes += size
 
-    def release(self, places: Iterable[int]) -> dict[Handover, int]:
+    def release(self, positions: Iterable[int]) -> dict[Handover, int]:
         """Messages are out no more, and are done; how many of which hand-over were."""
         bits, pop = self._bits, self.out.pop
-        offsets = [place >> bits for place in places]
+        offsets = [position >> bits for position in positions]
         popped = [pop(offset, None) for offset in offsets]
         if None in popped:
             offsets = [each for each, held in zip(offsets, popped, strict=True) if held]
@@ -419,27 +422,27 @@ class LogShelf:
         self.unacked_bytes -= sum([size for size, _ in found])
         return Counter([handover for _, handover in found])
 
-    def held(self, places: Iterable[int], *, cold_ok: bool = False) -> list[Delivery]:
+    def held(self, positions: Iterable[int], *, cold_ok: bool = False) -> list[Delivery]:
         """Messages that are out, read once more; `ColdError` if they have to be waited for."""
         found: list[Delivery] = []
-        for offset in map(self._offset, places):
+        for offset in map(self._offset, positions):
             if offset in self.out:
                 some = self._read(offset, 1, 1, cold_ok).found
                 times = self.times.get(offset, 0)
                 found += [
                     (each[0], times, *each[2:])
                     for each in some
-                    if self._offset(each[PLACE]) == offset
+                    if self._offset(each[POSITION]) == offset
                 ]
         return found
 
-    def times_of(self, place: int) -> int:
+    def times_of(self, position: int) -> int:
         """How often a message came back."""
-        return self.times.get(self._offset(place), 0)
+        return self.times.get(self._offset(position), 0)
 
-    def put_back(self, place: int, *, counted: bool) -> tuple[Handover, int] | None:
+    def put_back(self, position: int, *, counted: bool) -> tuple[Handover, int] | None:
         """A message that is out may be had again, from its place; how often it came back now."""
-        offset = self._offset(place)
+        offset = self._offset(position)
         held = self.out.pop(offset, None)
         if held is None:
             return None
@@ -451,7 +454,7 @@ class LogShelf:
         """Messages that were taken, and are not out, may be had again, from their places."""
         for each in found:
             self.ready_bytes += each[SIZE]
-            self._return(self._offset(each[PLACE]), each[SIZE], counted)
+            self._return(self._offset(each[POSITION]), each[SIZE], counted)
 
     def _return(self, offset: int, size: int, counted: bool) -> int:
         heapq.heappush(self.returned, offset)
@@ -464,12 +467,12 @@ class LogShelf:
 
     def finish(self, found: Sequence[Delivery]) -> None:
         """Messages that were taken, and are not out, are done."""
-        first, last = self._offset(found[0][PLACE]), self._offset(found[-1][PLACE])
+        first, last = self._offset(found[0][POSITION]), self._offset(found[-1][POSITION])
         if last - first + 1 == len(found) and not self.times:
             self._mark_done(first, last + 1)
             return
         for each in found:
-            offset = self._offset(each[PLACE])
+            offset = self._offset(each[POSITION])
             self._mark_done(offset, offset + 1)
             if self.times:
                 self.times.pop(offset, None)
@@ -502,7 +505,7 @@ class LogShelf:
         if self.returned:
             first = self.returned[0]
             for each in self._read(first, 1, 1, cold_ok).found:
-                if self._offset(each[PLACE]) == first:
+                if self._offset(each[POSITION]) == first:
                     return each
             return None
         if self.next >= self._visible_end:
@@ -557,7 +560,7 @@ class LogShelf:
         if self.void:
             return self.state()
         value: dict[str, Any] = {"n": self.next}
-        more = [self._offset(place) for place in also]
+        more = [self._offset(position) for position in also]
         if self._done or more:
             value["d"] = self._merged(more)
         if self._times_changed:
@@ -660,7 +663,7 @@ class LogShelf:
             while at < end:
                 stretch = self._read(at, end - at, HOT_BYTES_MAX, True)
                 for each in stretch.found:
-                    offset = self._offset(each[PLACE])
+                    offset = self._offset(each[POSITION])
                     if offset in self.returned_bytes:
                         self.returned_bytes[offset] = each[SIZE]
                 if stretch.next_offset <= at:

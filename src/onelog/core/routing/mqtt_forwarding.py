@@ -20,14 +20,14 @@ from typing import Any
 
 from onelog.core.access import SELF, Access, Principal
 from onelog.core.catalog.topics import TopicConfig, Topics
-from onelog.core.cursors.warming import Warming
+from onelog.core.cursors.cold_reads import ColdReads
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.tables import Tables
 from onelog.core.durable.writer import Writer
 from onelog.core.routing.names import DEFAULT_VHOST, queue_of, swapped
 from onelog.core.routing.routing import Routing
 from onelog.core.routing.targets import Target
-from onelog.core.routing.walk import groups_of, place_of
+from onelog.core.routing.walk import groups_of, log_queue_of
 from onelog.errors import OnelogError, PreconditionFailedError
 from onelog.message import NewMessage, NewRun, SysFlag
 from onelog.record.compression import decompress
@@ -47,7 +47,7 @@ _PERSISTENT = 2
 """QoS 1: who sends to a topic wants it kept."""
 
 
-class Outflows:
+class MqttForwarding:
     """The topics, and where their messages go."""
 
     name = "outflows"
@@ -59,7 +59,7 @@ class Outflows:
         topics: Topics,
         writer: Writer,
         routing: Routing,
-        warming: Warming,
+        cold_reads: ColdReads,
         schedule: Schedule,
     ) -> None:
         self._access = access
@@ -67,7 +67,7 @@ class Outflows:
         self._topics = topics
         self._writer = writer
         self._routing = routing
-        self._warming = warming
+        self._cold_reads = cold_reads
         self._schedule = schedule
         self._line: deque[tuple[str, NewMessage]] = deque()
         self._keys: dict[str, str] = {}
@@ -93,14 +93,14 @@ class Outflows:
         for topic in self._keys:
             self._watch(topic)
 
-    def all(self, who: Principal) -> dict[str, str]:
+    def all(self, principal: Principal) -> dict[str, str]:
         """Keys by topic."""
-        self._access.check(who, "describe", ("vhost", DEFAULT_VHOST))
+        self._access.check(principal, "describe", ("vhost", DEFAULT_VHOST))
         return dict(self._keys)
 
-    def add(self, who: Principal, topic: str, key: str) -> None:
+    def add(self, principal: Principal, topic: str, key: str) -> None:
         """Have a topic's messages published with this key from now on."""
-        self._access.check(who, "consume", ("topic", topic))
+        self._access.check(principal, "consume", ("topic", topic))
         self._topics.require(topic)
         if topic not in self._keys and (topic, 0) in self._writer.watched:
             name = queue_of(topic)[1]
@@ -108,9 +108,9 @@ class Outflows:
         self._tables.write([(self.name, topic, key)])
         self._watch(topic)
 
-    def remove(self, who: Principal, topic: str) -> bool:
+    def remove(self, principal: Principal, topic: str) -> bool:
         """Publish them no more; False if they were not."""
-        self._access.check(who, "consume", ("topic", topic))
+        self._access.check(principal, "consume", ("topic", topic))
         if topic not in self._keys:
             return False
         self._unwatch(topic)
@@ -164,7 +164,7 @@ class Outflows:
         def go_on(found: Iterator[Neutral] | None) -> None:
             self._publish_some(topic, found or iter(()))
 
-        self._warming.in_line(partial(_opened, message), go_on)
+        self._cold_reads.in_line(partial(_opened, message), go_on)
 
     def _publish_some(self, topic: str, left: Iterator[Neutral]) -> None:
         for count, neutral in enumerate(left, 1):
@@ -197,7 +197,7 @@ class Outflows:
                     first, queue_id, body, sys_flag=_FORM, born_ms=neutral.time_ms,
                     extra_queues=extra,
                 )
-                for first, queue_id, extra in groups_of([place_of(each, 0) for each in kept])
+                for first, queue_id, extra in groups_of([log_queue_of(each, 0) for each in kept])
             ]  # fmt: skip
             self._writer.put_together(messages, _stored)
 

@@ -10,11 +10,11 @@ from onelog.core.workqueues.deliveries import Delivery
 
 if TYPE_CHECKING:
     from onelog.core.workqueues.consumers import Consumer
-    from onelog.core.workqueues.log_shelf import LogShelf
-    from onelog.core.workqueues.queue import Shelf, WorkQueue
+    from onelog.core.workqueues.log_ledger import LogLedger
+    from onelog.core.workqueues.queue import Ledger, WorkQueue
 
 
-class Surroundings(Protocol):
+class QueueCallbacks(Protocol):
     """What a queue needs of the part that it belongs to."""
 
     clock: Clock
@@ -23,11 +23,11 @@ class Surroundings(Protocol):
     def pend(self, queue: "WorkQueue") -> None:
         """Give it a turn at the end of the tick."""
 
-    def changed(self, shelf: "LogShelf") -> None:
+    def changed(self, ledger: "LogLedger") -> None:
         """Record what changed, soon."""
 
     def bury(
-        self, queue: "WorkQueue", shelf: "Shelf", found: Sequence[Delivery], reason: Reason
+        self, queue: "WorkQueue", ledger: "Ledger", found: Sequence[Delivery], reason: Reason
     ) -> None:
         """Send messages to the queue's dead letters, and record that they are done, together.
 

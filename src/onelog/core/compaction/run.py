@@ -19,9 +19,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from onelog.core.compaction.compacted import Cleaned, CompactedSegment, QueueKey
 from onelog.core.compaction.keys import LastOffsets
-from onelog.core.compaction.remains import Cleaned, Place, Remains
-from onelog.core.cursors.forms import place_in
+from onelog.core.cursors.forms import offset_in
 from onelog.errors import StoreError, WireError
 from onelog.message import Message, NewMessage, QueueOffset, encode_properties
 from onelog.names import COMPACTED_TOPIC
@@ -45,11 +45,11 @@ _KAFKA_FORM = Form.KAFKA.sys_flag
 
 
 @dataclass(frozen=True)
-class Plan:
+class CompactionPlan:
     """What a pass is to do."""
 
-    place: Place
-    before: Remains | None
+    queue_key: QueueKey
+    before: CompactedSegment | None
     start: int
     """Where the queue begins."""
     clean: int
@@ -81,11 +81,11 @@ class _Piece:
 
 
 @dataclass(eq=False)
-class Pass:
+class CompactionRun:
     """One pass on its way."""
 
     store: MessageStore
-    plan: Plan
+    plan: CompactionPlan
     queue_id: int
     """Where the new remains go."""
     keys_max: int
@@ -103,7 +103,7 @@ class Pass:
         """How far messages were copied."""
         self._is_looking = plan.compacts and plan.clean < plan.dirty_end
         self._tombstones: dict[int, int] = {}
-        """Those that stay, by the end of the part they are in, as in `Remains.cleaned`."""
+        """Those that stay, by the end of the part they are in, as in `CompactedSegment.cleaned`."""
 
     def step(self) -> list[NewMessage]:
         """Go on, for some milliseconds; what is to be written."""
@@ -156,7 +156,7 @@ class Pass:
             offset = max(offset, before.end)
         return self._written(offset, limit)
 
-    def _carried(self, before: Remains, offset: int) -> list[_Piece]:
+    def _carried(self, before: CompactedSegment, offset: int) -> list[_Piece]:
         """From the remains of the pass before."""
         number = before.number_at(self.store, offset)
         if number >= before.last:
@@ -165,7 +165,7 @@ class Pass:
         count = min(before.last - number, _STEP_COUNT)
         read = self.store.read_now(COMPACTED_TOPIC, before.queue_id, number, count, STEP_BYTES)
         if read.status is not FetchStatus.FOUND:
-            raise StoreError(f"what is left of {self.plan.place} cannot be read: {read.status}")
+            raise StoreError(f"what is left of {self.plan.queue_key} cannot be read: {read.status}")
         for view in read.slices:
             for message in decode_messages(view):
                 batch = kafka.read_head(message.body)
@@ -175,7 +175,7 @@ class Pass:
 
     def _written(self, offset: int, limit: int) -> tuple[list[_Piece], int | None]:
         """From the queue itself; a batch that reaches over the limit is left for later."""
-        topic, queue_id = self.plan.place
+        topic, queue_id = self.plan.queue_key
         if offset >= limit:
             return [], None
         read = self.store.read_now(topic, queue_id, offset, _STEP_COUNT, STEP_BYTES)
@@ -184,7 +184,7 @@ class Pass:
         pieces: list[_Piece] = []
         plain: list[Message] = []
         for message in (each for view in read.slices for each in decode_messages(view)):
-            first = place_in(topic, queue_id, message)
+            first = offset_in(topic, queue_id, message)
             if first + message.inner_count > limit:
                 return [*pieces, *_batches(plain)], None
             if form_of(message.sys_flag) == Form.KAFKA:
@@ -210,7 +210,9 @@ class Pass:
                 return batch, b"", []
             return kafka.spans(piece.data)
         except WireError as error:
-            log.warning("batch %d of %s stays as it is: %s", piece.first, self.plan.place, error)
+            log.warning(
+                "batch %d of %s stays as it is: %s", piece.first, self.plan.queue_key, error
+            )
             return None
 
     def _is_aborted(self, batch: Batch, first: int) -> bool:
@@ -275,7 +277,7 @@ class Pass:
             sys_flag=_KAFKA_FORM, born_ms=max_ms,
         )  # fmt: skip
 
-    def remains(self, first: int, last: int, now_ms: int) -> Remains:
+    def compacted(self, first: int, last: int, now_ms: int) -> CompactedSegment:
         """What there is after the pass, which was written there."""
         known = () if self.plan.before is None else self.plan.before.cleaned
         times = {each.end: each.time_ms for each in known}
@@ -287,7 +289,7 @@ class Pass:
             same = parts.get(time_ms // about_ms)
             count += 0 if same is None else same.tombstones
             parts[time_ms // about_ms] = Cleaned(end, time_ms, count)
-        return Remains(
+        return CompactedSegment(
             self.queue_id, first, last, self.plan.start, self.clean, self.end, self.messages,
             self.oldest_ms, now_ms, tuple(parts.values()),
         )  # fmt: skip

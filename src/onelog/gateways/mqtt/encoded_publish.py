@@ -1,8 +1,8 @@
 """Messages on their way to clients, and their bytes: encoded once for all who get the same.
 
-A message goes to many clients in one go. `Letters` keeps the last one, known by its very bytes, and
-a `Letter` keeps its encodings: what differs from client to client is the packet id, between two
-halves that are the same for all.
+A message goes to many clients in one go. `PublishEncoder` keeps the last one, known by its very
+bytes, and a `EncodedPublish` keeps its encodings: what differs from client to client is the packet
+id, between two halves that are the same for all.
 """
 
 from onelog.core.routing.names import swapped
@@ -20,7 +20,7 @@ _EXPIRY_BYTES = 5
 _MQTT_FORM = Form.MQTT.sys_flag
 
 
-class Letter:
+class EncodedPublish:
     """A message, and its encodings."""
 
     __slots__ = (
@@ -91,12 +91,12 @@ class Letter:
         return self.properties[: begin + 1] + left_s.to_bytes(4, "big") + rest
 
 
-class Letters:
+class PublishEncoder:
     """Makes letters of record bodies; the last one is kept, for others who get it."""
 
     def __init__(self) -> None:
         self.body: bytes | memoryview = b""
-        self.last = NO_LETTER
+        self.last = NO_PUBLISH
         """What the last body was made into."""
         self._made: tuple[bytes, Content] = (b"", _NOTHING)
 
@@ -104,21 +104,21 @@ class Letters:
         """This body was made of this content: nobody has to read it again."""
         self._made = body, content
 
-    def of(self, body: bytes | memoryview, form: int) -> Letter:
+    def of(self, body: bytes | memoryview, form: int) -> EncodedPublish:
         """The letter with a record's body of this form."""
         if body is self.body:
             return self.last
         if body is self._made[0]:
-            letter = Letter(self._made[1])
+            publish = EncodedPublish(self._made[1])
         else:
             in_form = body if form in (_MQTT_FORM, Form.MQTT) else _converted(body)
-            letter = Letter(mqtt.read(in_form))
-        self.body, self.last = body, letter
-        return letter
+            publish = EncodedPublish(mqtt.read(in_form))
+        self.body, self.last = body, publish
+        return publish
 
 
 _NOTHING = Content(0, 0, b"", b"", b"", b"")
-NO_LETTER = Letter(_NOTHING)
+NO_PUBLISH = EncodedPublish(_NOTHING)
 """Where there is none yet."""
 
 

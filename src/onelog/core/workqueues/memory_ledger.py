@@ -45,7 +45,7 @@ def taken_from(waiting: deque[Delivery], count: int, bytes_max: int) -> tuple[li
     return found, size
 
 
-class MemoryShelf:
+class MemoryLedger:
     """One level of a queue in memory."""
 
     __slots__ = (
@@ -68,40 +68,40 @@ class MemoryShelf:
         """How many messages may be had."""
         return len(self._fresh) + self._run_count + len(self.returned)
 
-    def put(self, place: int, body: bytes, form: int, now_ms: int, size: int) -> None:
+    def put(self, position: int, body: bytes, form: int, now_ms: int, size: int) -> None:
         """Take a message in."""
         if self._runs:
-            self.put_all(place, [body], form, now_ms, size)
+            self.put_all(position, [body], form, now_ms, size)
         else:
-            self._fresh.append((place, 0, body, form, now_ms, size))
+            self._fresh.append((position, 0, body, form, now_ms, size))
             self.ready_bytes += size
 
     def put_all(
-        self, place: int, bodies: Sequence[bytes], form: int, now_ms: int, size: int
+        self, position: int, bodies: Sequence[bytes], form: int, now_ms: int, size: int
     ) -> None:
         """Take messages in that are alike but for their payload; `size` is that of each of them."""
-        self._runs.append((place, 0, bodies, form, now_ms, size))
+        self._runs.append((position, 0, bodies, form, now_ms, size))
         self._run_count += len(bodies)
         self.ready_bytes += size * len(bodies)
 
     def _from_runs(self, count: int) -> Run:
         """Of what came together first so many, or all; there has to be something."""
-        place, at, bodies, form, now_ms, size = self._runs[0]
+        position, at, bodies, form, now_ms, size = self._runs[0]
         if count < len(bodies) - at:
-            self._runs[0] = place + count, at + count, bodies, form, now_ms, size
+            self._runs[0] = position + count, at + count, bodies, form, now_ms, size
             found = bodies[at : at + count]
         else:
             self._runs.popleft()
             found = bodies[at:]
         self._run_count -= len(found)
-        return place, 0, found, form, now_ms, size
+        return position, 0, found, form, now_ms, size
 
     def _part(self, count: int) -> None:
         """Have so many messages one by one, if there are."""
         while self._run_count and len(self._fresh) < count:
-            place, _, bodies, form, now_ms, size = self._from_runs(count - len(self._fresh))
+            position, _, bodies, form, now_ms, size = self._from_runs(count - len(self._fresh))
             self._fresh.extend(
-                [(at, 0, body, form, now_ms, size) for at, body in enumerate(bodies, place)]
+                [(at, 0, body, form, now_ms, size) for at, body in enumerate(bodies, position)]
             )
 
     def pass_on(self, count: int, bytes_max: int) -> tuple[Sequence[bytes], Sequence[int]]:
@@ -132,25 +132,25 @@ class MemoryShelf:
         self.out.update({each[0]: (each, handover) for each in found})
         self.unacked_bytes += sum([each[5] for each in found])
 
-    def release(self, places: Iterable[int]) -> dict[Handover, int]:
+    def release(self, positions: Iterable[int]) -> dict[Handover, int]:
         """Messages are out no more, and are done; how many of which hand-over were."""
         found: dict[Handover, int] = {}
         pop = self.out.pop
-        for place in places:
-            held = pop(place, None)
+        for position in positions:
+            held = pop(position, None)
             if held is not None:
                 delivery, handover = held
                 self.unacked_bytes -= delivery[SIZE]
                 found[handover] = found.get(handover, 0) + 1
         return found
 
-    def held(self, places: Iterable[int], *, cold_ok: bool = False) -> list[Delivery]:
+    def held(self, positions: Iterable[int], *, cold_ok: bool = False) -> list[Delivery]:
         """Messages that are out."""
-        return [self.out[place][0] for place in places if place in self.out]
+        return [self.out[position][0] for position in positions if position in self.out]
 
-    def put_back(self, place: int, *, counted: bool) -> tuple[Handover, int] | None:
+    def put_back(self, position: int, *, counted: bool) -> tuple[Handover, int] | None:
         """A message that is out may be had again, from its place; how often it came back now."""
-        held = self.out.pop(place, None)
+        held = self.out.pop(position, None)
         if held is None:
             return None
         self.unacked_bytes -= held[0][SIZE]
@@ -159,9 +159,9 @@ class MemoryShelf:
 
     def give_back(self, found: Iterable[Delivery], *, counted: bool) -> None:
         """Messages that were taken, and are not out, may be had again, from their places."""
-        for place, times, body, form, stored_ms, size in found:
+        for position, times, body, form, stored_ms, size in found:
             times = times + 1 if counted else max(1, times)
-            heapq.heappush(self.returned, (place, times, body, form, stored_ms, size))
+            heapq.heappush(self.returned, (position, times, body, form, stored_ms, size))
             self.ready_bytes += size
 
     def finish(self, found: Sequence[Delivery]) -> None:

@@ -19,7 +19,7 @@ from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import Fetched, FetchStatus
 
-Place = tuple[str, int]
+QueueKey = tuple[str, int]
 """A topic and a queue id."""
 _COUNT_AT = 57
 """Of the count of records in a batch."""
@@ -33,7 +33,7 @@ class Cleaned(NamedTuple):
     tombstones: int
 
 
-class Remains(NamedTuple):
+class CompactedSegment(NamedTuple):
     """What is left of a queue; in a table as a list of this."""
 
     queue_id: int
@@ -74,13 +74,17 @@ class Remains(NamedTuple):
         return queue.start <= self.end
 
 
-def found_in(remains: Remains, store: MessageStore, topic: str, queue_id: int, offset: int) -> bool:
+def found_in(
+    compacted: CompactedSegment, store: MessageStore, topic: str, queue_id: int, offset: int
+) -> bool:
     """Whether a message of a queue, if it is still there, is in the remains."""
     queue = store.queue_table.find(topic, queue_id)
-    return queue is not None and offset < remains.end and remains.is_needed(queue)
+    return queue is not None and offset < compacted.end and compacted.is_needed(queue)
 
 
-def as_of_queue(found: Fetched, remains: Remains, store: MessageStore, place: Place) -> Fetched:
+def as_of_queue(
+    found: Fetched, compacted: CompactedSegment, store: MessageStore, queue_key: QueueKey
+) -> Fetched:
     """What was read from the remains, with the offsets of the queue that they are of."""
     slices, messages = [], 0
     for view in found.slices:
@@ -89,9 +93,9 @@ def as_of_queue(found: Fetched, remains: Remains, store: MessageStore, place: Pl
         messages += count
     return found._replace(
         slices=slices,
-        next_offset=remains.next_offset(store, found.next_offset),
-        min_offset=store.min_offset(*place),
-        max_offset=store.max_offset(*place),
+        next_offset=compacted.next_offset(store, found.next_offset),
+        min_offset=store.min_offset(*queue_key),
+        max_offset=store.max_offset(*queue_key),
         messages=messages,
     )
 
@@ -112,13 +116,13 @@ def moved_records(view: memoryview) -> tuple[memoryview, int]:
 
 
 def nothing_left(
-    store: MessageStore, place: Place, next_offset: int, *, lost: bool = False
+    store: MessageStore, queue_key: QueueKey, next_offset: int, *, lost: bool = False
 ) -> Fetched:
     """The answer where there is no message before an offset: the gap that compaction leaves; or,
     if they are `lost`, those that are damaged."""
-    start, end = store.min_offset(*place), store.max_offset(*place)
+    start, end = store.min_offset(*queue_key), store.max_offset(*queue_key)
     status = FetchStatus.MESSAGE_WAS_REMOVING if lost else FetchStatus.NO_MATCHED_MESSAGE
     return Fetched(status, [], next_offset, start, end)
 
 
-AllRemains = Mapping[Place, Remains]
+CompactedSegments = Mapping[QueueKey, CompactedSegment]

@@ -9,9 +9,9 @@ import pytest
 
 from onelog.clock import SystemClock
 from onelog.core.stats import Stats
-from onelog.core.workqueues import turns
+from onelog.core.workqueues import delivery_loop
+from onelog.core.workqueues.delivery_loop import DeliveryLoop
 from onelog.core.workqueues.queue import WorkQueue
-from onelog.core.workqueues.turns import Turns
 from tests.core.workqueues.yard import Yard
 
 
@@ -44,7 +44,7 @@ class Ticks(list[Callable[[], None]]):
 
 def test_a_few_have_their_turn_at_once_and_again_in_the_next_tick() -> None:
     ticks, stats = Ticks(), Stats(SystemClock(), "c")
-    made = Turns(ticks.append, stats)
+    made = DeliveryLoop(ticks.append, stats)
     queues = [Queue(ready=2), Queue(ready=-1), Queue()]
     for queue in queues:
         made.pend(cast(WorkQueue, queue))
@@ -61,10 +61,10 @@ def test_a_few_have_their_turn_at_once_and_again_in_the_next_tick() -> None:
 def test_many_wait_for_one_tick_more_and_have_their_turns_in_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turns, "GATHERED_QUEUES", 2)
-    monkeypatch.setattr(turns, "ROUND_QUEUES", 4)
+    monkeypatch.setattr(delivery_loop, "GATHERED_QUEUES", 2)
+    monkeypatch.setattr(delivery_loop, "ROUND_QUEUES", 4)
     ticks = Ticks()
-    made = Turns(ticks.append, Stats(SystemClock(), "c"))
+    made = DeliveryLoop(ticks.append, Stats(SystemClock(), "c"))
     queues = [Queue() for _ in range(5)]
     for queue in queues[:3]:
         made.pend(cast(WorkQueue, queue))

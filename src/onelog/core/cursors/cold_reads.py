@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _Found = TypeVar("_Found")
 
 
-class Warming:
+class ColdReads:
     """Has workers read what is not in memory."""
 
     def __init__(
