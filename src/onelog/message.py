@@ -191,7 +191,6 @@ class Message(NamedTuple):
 
     @property
     def tags(self) -> str | None:
-        """The TAGS property."""
         return property_value(self.properties, TAGS)
 
     @property

@@ -57,7 +57,6 @@ class Histogram:
         """The sum of all values."""
 
     def observe(self, value: float) -> None:
-        """Count a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
@@ -95,7 +94,6 @@ class Page:
         value: Number,
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        """A metric with one sample."""
         self.about(name, kind, text)
         self.lines.append(f"{name}{_shown(labels or {})} {value}")
 
@@ -121,7 +119,6 @@ class Page:
             yield ("\n".join(self.lines[at : at + _LINES_TOGETHER]) + "\n").encode()
 
     def text(self) -> bytes:
-        """The page."""
         return b"".join(self.parts())
 
 

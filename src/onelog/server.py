@@ -278,7 +278,6 @@ class BrokerServer:
 
     @property
     def _sections(self) -> list[str]:
-        """The protocols that are served."""
         if not self.role.is_slave:
             return [section for section, _ in GATEWAYS]
         # Kafka's clients know all nodes of an elected set, and ask any of them who is master.
@@ -397,7 +396,6 @@ class BrokerServer:
 
     @property
     def listeners(self) -> Sequence[Listener]:
-        """What it listens with."""
         return self._listeners
 
     @property

@@ -102,7 +102,6 @@ class Access:
     """Whether that is so: who is in a hurry need not ask then."""
 
     def may(self, principal: Principal, action: Action, resource: Resource) -> bool:
-        """Whether they may."""
         if principal is SELF:
             return True
         kind, name = resource

@@ -622,7 +622,6 @@ class Admin:
     # -- the broker ----------------------------------------------------------------------------
 
     def state(self, principal: Principal) -> BrokerState:
-        """How the broker runs."""
         self.access.check(principal, "describe", ("broker", self.name))
         stats, wheel, members = self.stats, self.timers.wheel, self.members
         return BrokerState(

@@ -517,7 +517,6 @@ class Broker(Queries):
         return self.waiting.wait(((topic, queue_id),), wait_ms, woken, ready=ready)
 
     def unwatch(self, wait: Wait) -> None:
-        """Wait no longer."""
         self.waiting.cancel(wait)
 
     # -- leasing -------------------------------------------------------------------------------

@@ -60,7 +60,6 @@ class Queries(Assembly):
         return self.groups.get(name)
 
     def min_offset(self, principal: Principal, topic: str, queue_id: int) -> int:
-        """Where a queue begins."""
         self.access.check(principal, "describe", ("topic", topic))
         return self.store.min_offset(topic, queue_id)
 
@@ -199,7 +198,6 @@ class Queries(Assembly):
 
     @property
     def log_end(self) -> int:
-        """Where the log ends."""
         return self.store.log_end
 
     @property

@@ -62,7 +62,6 @@ class KvConfig:
             self._changes[namespace] = self._changes.get(namespace, 0) + 1
 
     def get(self, namespace: str, key: str) -> str | None:
-        """The value of a key."""
         return self._tables.get(namespace, {}).get(key)
 
     def version(self, namespace: str) -> str:

@@ -358,7 +358,6 @@ class RouteTable:
         )
 
     def topics(self) -> TopicList:
-        """All topics."""
         return TopicList(topic_list=list(self._topics))
 
     def topics_of_cluster(self, cluster: str) -> TopicList:

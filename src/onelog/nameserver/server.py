@@ -84,7 +84,6 @@ class NameServer:
             session.connection.abort()
 
     async def close(self) -> None:
-        """Stop serving."""
         self._scanning.cancel()
         for listener in self._listeners:
             await listener.close()

@@ -140,7 +140,6 @@ def _endpoint(command: Command) -> Endpoint:
 
 
 def register_broker(session: NameserverSession, command: Command) -> Success:
-    """REGISTER_BROKER."""
     ext, registry = command.ext, session.registry
     endpoint = _endpoint(command)
     name = fields.text(ext, "brokerName")
@@ -202,7 +201,6 @@ def unregister_broker(session: NameserverSession, command: Command) -> Success:
 
 
 def broker_heartbeat(session: NameserverSession, command: Command) -> Success:
-    """BROKER_HEARTBEAT."""
     registry = session.registry
     registry.routes.heartbeat(_endpoint(command), registry.clock.now_ms())
     return Success()
@@ -261,7 +259,6 @@ def _change_perm(change: Callable[[RouteTable, str], int], did: str, counted: st
 
 
 def delete_topic(session: NameserverSession, command: Command) -> Success:
-    """DELETE_TOPIC_IN_NAMESRV."""
     topic = fields.text(command.ext, "topic")
     session.registry.routes.delete_topic(topic, command.ext.get("clusterName"))
     return Success()
@@ -306,7 +303,6 @@ def put_kv(session: NameserverSession, command: Command) -> None:
 
 
 def delete_kv(session: NameserverSession, command: Command) -> None:
-    """DELETE_KV_CONFIG."""
     _check_may_change(session, command)
     ext = command.ext
     session.registry.kv.delete(fields.text(ext, "namespace"), fields.text(ext, "key"))
@@ -324,7 +320,6 @@ def _save(session: NameserverSession, command: Command) -> None:
 
 
 def get_kv(session: NameserverSession, command: Command) -> Success:
-    """GET_KV_CONFIG."""
     namespace, key = fields.text(command.ext, "namespace"), fields.text(command.ext, "key")
     value = session.registry.kv.get(namespace, key)
     if value is None:
@@ -368,7 +363,6 @@ def update_config(session: NameserverSession, command: Command) -> Success:
 
 
 def get_config(session: NameserverSession, command: Command) -> Success:
-    """GET_NAMESRV_CONFIG."""
     switches = session.registry.switches
     lines = [
         f"{name}={str(getattr(switches, field)).lower()}\n" for name, field in SWITCH_NAMES.items()

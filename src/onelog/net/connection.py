@@ -278,7 +278,6 @@ class Room(asyncio.BufferedProtocol):
         self.view = memoryview(b"")
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to read to."""
         return self.view
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -485,7 +484,6 @@ class Connection(asyncio.Protocol):
                 self._find_gone(error)
 
     def abort(self) -> None:
-        """Close now."""
         self.closing = True
         self._out.clear()
         self._transport.abort()

@@ -132,7 +132,6 @@ class MemoryTransport(asyncio.Transport):
         self._tell_end()
 
     def can_write_eof(self) -> bool:
-        """Yes."""
         return True
 
     def get_write_buffer_size(self) -> int:
@@ -187,7 +186,6 @@ class MemoryTransport(asyncio.Transport):
         self._reading = False
 
     def resume_reading(self) -> None:
-        """Go on."""
         if not self._closing:
             self._reading = True
             self._schedule()

@@ -50,12 +50,10 @@ class OpenedConnection(Connection):
                 self.abort()
 
     def pause_writing(self) -> None:
-        """The peer is behind."""
         if self._behind is None:
             self._behind = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        """The peer has caught up."""
         self._active = True
         self._catch_up()
 
@@ -161,7 +159,6 @@ class Peer(RemotingSession):
             await self._gone.wait()
 
     def handle(self, command: Command) -> None:
-        """A request of the peer."""
         if self._on_request is None:
             self.refuse_unknown(command)
         else:

@@ -78,7 +78,6 @@ class Register:
         await self._ask(RequestCode.PUT_KV_CONFIG, ext)
 
     async def delete(self, key: str) -> None:
-        """Forget a key."""
         await self._ask(RequestCode.DELETE_KV_CONFIG, {"namespace": self._namespace, "key": key})
 
     async def queues(self, topic: str) -> Mapping[str, int]:

@@ -179,7 +179,6 @@ class RemotingSession(FramedSession):
     # Called by the connection.
 
     def connection_lost(self) -> None:
-        """The connection is gone."""
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None

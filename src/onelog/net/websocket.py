@@ -70,7 +70,6 @@ class WebSocketTransport(asyncio.Transport):
         self._high = WRITE_HIGH_BYTES if high is None else high
 
     def get_write_buffer_size(self) -> int:
-        """What was not sent yet."""
         return self._out_bytes
 
     def write(self, data: Buffer) -> None:
@@ -131,7 +130,6 @@ class WebSocketTransport(asyncio.Transport):
         self.has_more.set()
 
     def abort(self) -> None:
-        """End it now."""
         self.is_aborted = True
         self._out.clear()
         self.close()

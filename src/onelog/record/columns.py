@@ -68,7 +68,6 @@ class Layout:
         return len(self.at)
 
     def rows(self, chosen: "Mask | Ints | slice") -> "Layout":
-        """Some of the records."""
         return Layout(
             self.raw, self.at[chosen], self.end[chosen], self.head[chosen],
             self.sys_flag[chosen], self.body_at[chosen], self.topic_at[chosen],
@@ -87,12 +86,10 @@ class Layout:
 
     @property
     def flag(self) -> Ints:
-        """The user's flag."""
         return _field(self.head, "flag")
 
     @property
     def queue_offset(self) -> Ints:
-        """The index in the queue."""
         return _field(self.head, "queue_offset")
 
     @property
@@ -107,7 +104,6 @@ class Layout:
 
     @property
     def store_ms(self) -> Ints:
-        """When the broker stored it."""
         found = _field(self.head, "store_ms")
         moved: Mask = (self.sys_flag & SysFlag.BORN_HOST_V6) != 0
         if moved.any():
@@ -121,7 +117,6 @@ class Layout:
         return found
 
     def is_of(self, topic: str) -> Mask:
-        """Which records name this topic."""
         name = topic.encode()
         same: Mask = self.properties_at - self.name_at == len(name)
         if name and same.any():

@@ -158,11 +158,9 @@ class ReplicaSet:
         self._etcd = Etcd(parse_endpoints(endpoints), prefix_of(cluster, name), TIMEOUT_MS)
 
     async def close(self) -> None:
-        """Hang up."""
         await self._etcd.close()
 
     async def view(self) -> View:
-        """What etcd has."""
         return view_of(await _patient(self._etcd))
 
     async def promote(self, node: int | None) -> ReplicaSetState:

@@ -206,7 +206,6 @@ class ElectedRole:
 
     @property
     def core(self) -> Broker:
-        """The core that is open."""
         assert self.broker is not None
         return self.broker
 

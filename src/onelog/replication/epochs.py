@@ -80,7 +80,6 @@ class Epochs:
         return epoch, start, upto
 
     def cut(self, end: int) -> None:
-        """The log ends here now."""
         kept = [entry for entry in self.entries if entry[1] < end]
         if len(kept) < len(self.entries):
             self._save(kept)

@@ -83,11 +83,9 @@ class Etcd:
         return int(answer["result"].get("TTL", 0)) > 0
 
     async def revoke_lease(self, lease: int) -> None:
-        """End a lease."""
         await self._ask("/v3/lease/revoke", {"ID": str(lease)})
 
     async def read_all(self) -> Snapshot:
-        """All keys."""
         answer = await self._ask("/v3/kv/range", self._whole_range())
         entries = {}
         for each in answer.get("kvs", ()):

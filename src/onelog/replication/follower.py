@@ -84,7 +84,6 @@ class Follower:
         return self.session
 
     def stop(self) -> None:
-        """Follow no more."""
         self.stopped = True
         if self.session is not None:
             self.session.close()
@@ -169,13 +168,11 @@ class MasterName:
     _attached_ms: int = 0
 
     def is_at(self, address: str) -> None:
-        """The master is there."""
         self._address = self._reported = address
         self._attached_ms = self.clock.now_ms()
         self._tell(address)
 
     def tick(self, follower: Follower) -> None:
-        """Is it still there?"""
         now = self.clock.now_ms()
         if follower.is_attached:
             self._attached_ms = now

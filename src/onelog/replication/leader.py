@@ -351,7 +351,6 @@ class Leader:
 
     @property
     def followers(self) -> list[FollowerState]:
-        """Who is connected."""
         now, end = self.clock.now_ms(), self.store.log_end
         return [
             FollowerState(

@@ -70,7 +70,6 @@ class Bridge:
         self._session.ready()
 
     def connection_lost(self) -> None:
-        """The connection is gone."""
         self.gone.set()
         self._session.lost()
 
@@ -122,7 +121,6 @@ class FollowerDoor:
             self._bridge.writable()
 
     def connection_lost(self) -> None:
-        """The connection is gone."""
         self._timer.cancel()
         if self._bridge is not None:
             self._bridge.connection_lost()
@@ -206,7 +204,6 @@ async def listen_for_followers(
     config: Config, port: int, connected: Connected, broker: Callable[[], Broker | None],
     clock: Clock, capacity: Capacity, tls: Tls, keys: Keys,
 ) -> BulkListener:  # fmt: skip
-    """Open the port of followers."""
     followers = Followers(config, broker, lambda proof: keys.is_proof(proof, _now_ms()))
     limits = Limits(write_pause_bytes=LIMITS.write_pause_bytes, capacity=capacity)
 

@@ -90,9 +90,7 @@ class ReplicaHost(Protocol):
         ...
 
     @property
-    def core(self) -> Core:
-        """The core that is open."""
-        ...
+    def core(self) -> Core: ...
 
     def dial(self, address: str) -> None:
         """Keep a connection to a master, for `Replica.dialed`; empty: hang up."""

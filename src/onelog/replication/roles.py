@@ -72,9 +72,7 @@ class Self:
 class ElectionNode(Protocol):
     """What an election asks of the node, and tells it."""
 
-    def progress(self) -> LogProgress:
-        """How far it is."""
-        ...
+    def progress(self) -> LogProgress: ...
 
     def become(self, role: Role, in_sync: InSync) -> None:
         """Take this role from now on. Of a follower's in-sync set nothing depends."""

@@ -33,7 +33,6 @@ def of_topic(config: TopicConfig) -> str | None:
 
 
 def of_properties(properties: Mapping[str, str]) -> str:
-    """The type of a message."""
     if properties.get("TRAN_MSG") == "true":
         return "TRANSACTION"
     if (

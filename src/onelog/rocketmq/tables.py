@@ -75,7 +75,6 @@ def group_from_body(body: SubscriptionGroupConfig) -> GroupConfig:
 def offsets_body(
     version: DataVersion, positions: Mapping[tuple[str, str], dict[int, int]]
 ) -> ConsumerOffsets:
-    """The positions of all groups."""
     return ConsumerOffsets(
         data_version=version_body(version),
         offset_table={cursor_key(*cursor): at for cursor, at in positions.items()},

@@ -84,14 +84,11 @@ class Brokers:
         return self.instance.is_forked
 
     def close(self) -> None:
-        """Close all connections."""
         background.run(self.instance.close())
 
     # -- questions -----------------------------------------------------------------------------
 
     def topics(self) -> tuple[str, ...]:
-        """The topics of users."""
-
         async def ask() -> tuple[str, ...]:
             names = await AsyncAdmin(self._nodes).topics.names()
             return tuple(each.name for each in names if each.kind is TopicKind.USER)
@@ -328,7 +325,6 @@ class _Reading:
             self._ahead.cancel()
 
     def run(self) -> Iterator[Buffer]:
-        """Everything."""
         offset, end = self._wanted.start, self._wanted.end
         undecided: Patience | None = None
         self._ask(offset)

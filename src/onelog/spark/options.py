@@ -120,7 +120,6 @@ class Given:
         return bool(self._options)
 
     def has(self, name: str) -> bool:
-        """Whether the option was given."""
         assert name in NAMES
         return name.lower() in self._options
 

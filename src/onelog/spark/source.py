@@ -39,7 +39,6 @@ class OnelogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
         return "onelog"
 
     _own: "Table | None" = None

@@ -71,7 +71,6 @@ class TopicNumbers(dict[bytes, int]):
         self.names: list[str] = []
 
     def of(self, topic: str) -> int:
-        """The number of a topic."""
         return self[topic.encode()]
 
 

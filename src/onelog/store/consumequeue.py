@@ -78,7 +78,6 @@ class MapBudget:
             oldest_queue.unmap(oldest_file)
 
     def remove(self, queue: "ConsumeQueue", file: int) -> None:
-        """Count a map out."""
         with self._lock:
             self._mapped.pop((queue, file), None)
 

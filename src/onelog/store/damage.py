@@ -58,7 +58,6 @@ class Damages:
 
 
 def known_damage(store: Path) -> tuple[Damage, ...]:
-    """What is known to be damaged in a store."""
     try:
         found = json.loads((store / FILE).read_bytes())["damage"]
         return tuple(Damage(int(start), int(end), str(why)) for start, end, why in found)

@@ -453,7 +453,6 @@ def pending_of(
 
 
 def pending_run(run: NewRun, log_offsets: Sequence[int], store_ms: int) -> Pending:
-    """The same of a run."""
     return [run.topic] * len(log_offsets), _run_properties(run), log_offsets, store_ms
 
 

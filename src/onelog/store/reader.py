@@ -257,7 +257,6 @@ class StoreReader:
         return int(self.log.end)
 
     def record(self, log_offset: int, size: int) -> memoryview:
-        """The bytes of one record."""
         return self.log.slice(log_offset, size)
 
     def read_record(self, log_offset: int, size: int) -> memoryview:

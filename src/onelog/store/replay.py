@@ -177,7 +177,6 @@ class Replay:
             self.write()
 
     def skip(self, damage: Damage) -> None:
-        """The log has damage here."""
         self.damages.add(damage)
         self._damaged_at.append(damage.start)
         self._damaged_total.append(self._damaged_total[-1] + damage.size)

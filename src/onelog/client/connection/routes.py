@@ -101,7 +101,6 @@ class RouteCache:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics in use."""
         return tuple(self._routes)
 
     def brokers(self) -> dict[str, BrokerSet]:
@@ -158,7 +157,6 @@ class RouteCache:
                 await self.refresh(topic)
 
     async def close(self) -> None:
-        """Ask no more."""
         await self._asking.close()
 
     async def _ask(self, topic: str) -> Route:

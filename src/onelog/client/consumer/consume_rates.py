@@ -63,7 +63,6 @@ class ConsumeRates:
             looks.append((self._now(), replace(counts)))
 
     def status(self, topic: str) -> ConsumeStatus:
-        """The rates of a topic."""
         counts = self._counts.get(topic)
         if counts is None:
             return ConsumeStatus()

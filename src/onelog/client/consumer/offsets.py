@@ -166,7 +166,6 @@ class LocalOffsets:
             task.add_done_callback(self._tasks.discard)
 
     async def write(self, offsets: Mapping[Queue, int]) -> None:
-        """Write the file."""
         known = await self.load()
         async with self._writing:
             known.update(offsets)

@@ -150,6 +150,5 @@ class Obstacles:
         log.log(level, "the queues of %s cannot be shared out now: %s", topic, reason)
 
     def settle(self, topic: str) -> None:
-        """It was shared out."""
         if self._reasons.pop(topic, None) is not None:
             log.info("the queues of %s are shared out again", topic)

@@ -38,7 +38,6 @@ class ConsumerRequests:
     _started_ms: int = field(default_factory=now_ms)
 
     def register(self) -> None:
-        """Be asked from now on."""
         handlers: dict[int, Callable[[Peer, Command], None]] = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
@@ -125,7 +124,6 @@ class _Direct:
     dropped: bool = False
 
     def done(self, messages: Sequence[ReceivedMessage]) -> None:
-        """A listener has consumed it."""
         self._answer("CR_SUCCESS")
 
     def failed(self, messages: Sequence[ReceivedMessage], error: BaseException) -> None:

@@ -35,7 +35,6 @@ class Where(TypedDict, total=False):
 
 
 def properties_of(message: Message, message_id: str, extra: Mapping[str, str] | None = None) -> str:
-    """The text of all properties."""
     text = f"UNIQ_KEY\x01{message_id}\x02"
     if message.tags is not None:
         text += f"TAGS\x01{message.tags}\x02"

@@ -46,7 +46,6 @@ class Placement:
         return replace(self, runs=[*self.runs, *more])
 
     def encode(self) -> str:
-        """As text."""
         return msgspec.json.encode(self).decode()
 
     @staticmethod

@@ -59,7 +59,6 @@ class MarkedTopics:
                 self.batched.add(key)
 
     def parts(self) -> list[dict[str, Any]]:
-        """Every marked topic."""
         return [{name: name in self.batched for name in self.names}]
 
     def mark(self, topic: str, *, batches: bool = True) -> None:

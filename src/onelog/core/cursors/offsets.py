@@ -302,5 +302,4 @@ class Offsets:
 
 
 def machine_memory_bytes() -> int:
-    """The memory that this machine has."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -609,5 +609,4 @@ class Versions:
         self._versions[key] = msgspec.convert(value, DataVersion)
 
     def parts(self) -> list[dict[str, Any]]:
-        """All versions."""
         return [{key: msgspec.to_builtins(version) for key, version in self._versions.items()}]

@@ -93,7 +93,6 @@ class WithOffsets:
     on_offsets: OnOffsets | None = None
 
     def __call__(self, token: Any, where: Any, error: OnelogError | None) -> None:
-        """Be told."""
         self.on_stored(token, where, error)
 
 

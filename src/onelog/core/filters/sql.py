@@ -262,7 +262,6 @@ class _Parser:
         self._open = 0
 
     def parse(self) -> Expression:
-        """All of the condition."""
         found = self._parse(OR)
         if self._peek().kind != "end":
             raise self._expected("an operator or the end")

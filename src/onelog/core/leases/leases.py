@@ -775,7 +775,6 @@ class Leases:
             self.forget_topic(name)
 
     def forget_topic(self, name: str) -> None:
-        """The topic is gone."""
         for lease_key in [lease_key for lease_key in self._queues if lease_key[1] == name]:
             queue = self._queues.pop(lease_key)
             self._clear(queue, 0)

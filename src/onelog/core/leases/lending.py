@@ -86,7 +86,6 @@ class Lending:
             on_leased(token, found)
 
     def _find(self, request: LeaseRequest, cold_ok: bool, last: bool) -> Leased | Missing:
-        """Lease what is there now."""
         leases, subscription = self.leases, request.subscription
         check_lease_time(request.invisible_ms)
         if subscription is not None and (

@@ -189,7 +189,6 @@ class QueueLeases:
         self.changed.add(offset)
 
     def finish(self, offset: int) -> None:
-        """The message is done."""
         self.out.pop(offset, None)
         self.ready.pop(offset, None)
         self.times.pop(offset, None)

@@ -486,7 +486,6 @@ def kept(member: ConsumerMember) -> dict[str, Any]:
 
 
 def restored(member_id: str, kept: Mapping[str, Any]) -> ConsumerMember:
-    """A member as it was."""
     epoch, previous_epoch = kept["epochs"]
     return ConsumerMember(
         member_id, kept["instance"], kept["client"], kept["host"], kept["rack"],

@@ -460,7 +460,6 @@ class Coordinator:
         return Position(offset, self.notes.get(group, topic, queue_id), is_pending)
 
     def forget_position(self, principal: Principal, group: str, topic: str, queue_id: int) -> None:
-        """Forget where a group is in a queue."""
         self.access.check(principal, "delete", ("group", group))
         self._offsets.forget(group, topic, queue_id)
 
@@ -495,7 +494,6 @@ class Coordinator:
         return bool(self._kept) or self.uses.any
 
     def classic_names(self, principal: Principal) -> list[str]:
-        """The classic groups."""
         self.access.check(principal, "describe", ("broker", self._broker_name))
         return list(self._classic.groups)
 

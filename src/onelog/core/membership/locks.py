@@ -45,7 +45,6 @@ class Locks:
             self._holders.pop(group, None)
 
     def holder(self, group: str, queue: Queue) -> str | None:
-        """Who holds the queue now."""
         holder = self._holders.get(group, {}).get(queue)
         if holder is None or self._clock.now_ms() - holder[1] > self._expiry_ms:
             return None

@@ -129,7 +129,6 @@ class LiveGroup:
         return [member.client.client_id for member in members if topic in member.subscriptions]
 
     def find(self, client_id: str) -> Member | None:
-        """The member with this id."""
         members = self.members.values()
         return next((member for member in members if member.client.client_id == client_id), None)
 
@@ -341,7 +340,6 @@ class Members:
     # -- producers -----------------------------------------------------------------------------
 
     def producer_seen(self, client: Client, group: str) -> None:
-        """A heartbeat of a producer."""
         if self._seen(self._producers.setdefault(group, {}), client):
             self._channel(client.channel).producer_groups.add(group)
 

@@ -115,7 +115,6 @@ class MixedGroups:
     def sync(
         self, group: ConsumerGroup, member_id: str, generation: int, instance_id: str | None
     ) -> Synced:
-        """What the member has from now on."""
         member = self._require(group, member_id, generation, instance_id)
         if member.epoch < group.epoch and member.state is not MemberState.UNREVOKED:
             raise _rebalancing(group)

@@ -103,13 +103,11 @@ class DirectMatcher:
         self._bound: dict[str, dict[Destination, int]] = {}
 
     def add(self, binding: Binding) -> None:
-        """Take a binding in."""
         bound = self._bound.setdefault(binding.key, {})
         destination = binding.kind, binding.destination
         bound[destination] = bound.get(destination, 0) + 1
 
     def remove(self, binding: Binding) -> None:
-        """Take it out."""
         bound = self._bound[binding.key]
         destination = binding.kind, binding.destination
         bound[destination] -= 1
@@ -128,15 +126,12 @@ class Fanout(DirectMatcher):
     """All bindings."""
 
     def add(self, binding: Binding) -> None:
-        """Take a binding in."""
         super().add(binding._replace(key=""))
 
     def remove(self, binding: Binding) -> None:
-        """Take it out."""
         super().remove(binding._replace(key=""))
 
     def match(self, query: RoutingKeys) -> Iterator[Destination]:
-        """All."""
         yield from self._bound.get("", ())
 
 
@@ -154,11 +149,9 @@ class TopicMatcher:
         return (binding.kind, binding.destination), binding.identity[3], is_shy
 
     def add(self, binding: Binding) -> None:
-        """Take a binding in."""
         self._trie.add(binding.key, self._entry(binding))
 
     def remove(self, binding: Binding) -> None:
-        """Take it out."""
         self._trie.remove(binding.key, self._entry(binding))
 
     def match(self, query: RoutingKeys) -> Iterator[Destination]:
@@ -178,7 +171,6 @@ class HeadersMatch:
         self._bound: dict[tuple[str, ...], tuple[Binding, bool, list[tuple[str, Value]]]] = {}
 
     def add(self, binding: Binding) -> None:
-        """Take a binding in."""
         how = binding.arguments.get("x-match", "all")
         if how not in _MATCHES:
             raise PreconditionFailedError(
@@ -193,7 +185,6 @@ class HeadersMatch:
         self._bound[binding.identity] = binding, str(how).startswith("all"), wanted
 
     def remove(self, binding: Binding) -> None:
-        """Take it out."""
         del self._bound[binding.identity]
 
     def match(self, query: RoutingKeys) -> Iterator[Destination]:
@@ -237,12 +228,10 @@ class ConsistentHash:
         return int(key)
 
     def add(self, binding: Binding) -> None:
-        """Take a binding in."""
         weight = self._weight(binding)
         self._weights[binding.identity] = (binding.kind, binding.destination), weight
 
     def remove(self, binding: Binding) -> None:
-        """Take it out."""
         del self._weights[binding.identity]
 
     def _hashed(self, query: RoutingKeys) -> str:
@@ -276,11 +265,9 @@ class OneOf:
         self._bound: dict[tuple[str, ...], Destination] = {}
 
     def add(self, binding: Binding) -> None:
-        """Take a binding in."""
         self._bound[binding.identity] = binding.kind, binding.destination
 
     def remove(self, binding: Binding) -> None:
-        """Take it out."""
         del self._bound[binding.identity]
 
     def match(self, query: RoutingKeys) -> Iterator[Destination]:

@@ -684,7 +684,6 @@ class Publishing:
             self._call_soon(partial(self._hand_held, held, then))
 
     def abort(self, principal: Principal, owner: Hashable, name: str = "") -> None:
-        """Forget what was published."""
         self._forget(owner, name)
         self._staged.abort(owner, name)
 

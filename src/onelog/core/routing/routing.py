@@ -93,7 +93,6 @@ class Routing:
         return vhost in self._topology.vhosts
 
     def has_exchange(self, vhost: str, name: str) -> bool:
-        """The same of an exchange."""
         return self.has_vhost(vhost) and name in self._topology.vhosts[vhost].exchanges
 
     def is_open_to(self, principal: Principal, vhost: str) -> bool:
@@ -133,7 +132,6 @@ class Routing:
         return self._topology.vhost(vhost).exchange(name)
 
     def exchanges(self, principal: Principal, vhost: str) -> list[Exchange]:
-        """All exchanges of a vhost."""
         self._access.check(principal, "describe", ("vhost", vhost))
         found = list(self._topology.vhost(vhost).exchanges.values())
         return [each for each in found if self._sees(principal, "exchange", vhost, each.name)]

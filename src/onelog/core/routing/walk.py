@@ -42,7 +42,6 @@ class TopicTarget(NamedTuple):
     is_limited: bool = False
 
     def admits(self, body: bytes, form: int) -> bool:
-        """Always."""
         return True
 
     def put(self, body: bytes, form: int, priority: int) -> None:
@@ -179,6 +178,5 @@ def log_queue_of(target: Target, priority: int) -> tuple[str, int]:
 
 
 def route_of(exchange: str, key: str, targets: Sequence[Target]) -> RoutedTargets:
-    """The route to these targets."""
     groups = groups_of([log_queue_of(target, 0) for target in targets if target.topic])
     return RoutedTargets(amqp.head(exchange, key), targets, groups)

@@ -128,7 +128,6 @@ class Delay:
 
     @property
     def levels(self) -> range:
-        """Which levels there are."""
         return range(1, len(self._levels_ms) + 1)
 
     def arrived(self, level: int) -> None:

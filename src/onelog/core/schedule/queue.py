@@ -76,7 +76,6 @@ class TimerQueue:
         return queue.entry(offset)[0]
 
     def message(self, offset: int) -> Message:
-        """The record of a message."""
         queue = self._store.queue_table.find(TIMER_TOPIC, 0)
         if queue is None or not queue.start <= offset < queue.end:
             raise OffsetOutOfRangeError("retention deleted it before it was due")

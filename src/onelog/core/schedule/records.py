@@ -230,7 +230,6 @@ def delivered(message: Message, now_ms: int) -> NewMessage:
 
 
 def renewed(message: Message) -> NewMessage:
-    """The scheduled message once more."""
     properties = decode_properties(message.properties)
     _own_queue(properties)
     times = properties.get(ROLL_TIMES, "")

@@ -63,7 +63,6 @@ class Repeating:
     cron: str
 
     def letter(self) -> DeadLetter:
-        """As it is published."""
         return DeadLetter(
             self.vhost, self.exchange, (self.key,), base64.b64decode(self.properties),
             base64.b64decode(self.body),

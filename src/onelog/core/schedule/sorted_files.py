@@ -50,7 +50,6 @@ class Columns(NamedTuple):
     offsets: Numbers
 
     def part(self, chosen: "slice | npt.NDArray[np.bool_] | npt.NDArray[np.intp]") -> "Columns":
-        """Some of the entries."""
         return Columns(self.dues[chosen], self.offsets[chosen])
 
     def sorted(self) -> "Columns":

@@ -109,7 +109,6 @@ class PacketIds:
         self._change(f"{client}{SEPARATOR}{'s' if is_shared else 'o'}{packet_id}", None, None)
 
     def forget(self, client: str) -> None:
-        """A client's session is over."""
         for key, _ in list(_rows(client, self.of(client))):
             self._change(key, None, None)
 

@@ -71,7 +71,6 @@ class Retained:
         self._records.put((self.name, topic, value), on_recorded)
 
     def find(self, topic: str) -> bytes | None:
-        """What is retained of a topic."""
         return self._bodies.get(topic)
 
     def matching(self, levels: list[str]) -> Iterator[bytes]:

@@ -103,7 +103,6 @@ class Sessions:
             )
 
     def find(self, client: str) -> Kept | None:
-        """A client's session."""
         return self.kept.get(client)
 
     def keep(
@@ -117,7 +116,6 @@ class Sessions:
         return self.kept[client]
 
     def forget(self, client: str) -> None:
-        """A session is over."""
         kept = self.kept.get(client)
         if kept is not None:
             changes: list[Change] = [

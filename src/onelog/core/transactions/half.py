@@ -322,7 +322,6 @@ class HalfMessages:
         self.put_half(half_records.prepared(message), on_stored, token)
 
     def put_half(self, half: NewMessage, on_stored: OnStored, token: Any) -> None:
-        """Store a half message as it is."""
         if len(self.log_offsets) >= OPEN_MAX:
             raise BrokerBusyError(
                 f"{len(self.log_offsets)} transactions are open; producers have to end some first"

@@ -155,7 +155,6 @@ class StagedParts:
         return NewMessage(STAGED_TOPIC, 0, part.body, labels, born_ms=now_ms)
 
     def log_offset_of(self, offset: int) -> int:
-        """Where in the log a part is."""
         return self.store.log_offset_of(STAGED_TOPIC, 0, offset)
 
     def read(self, offset: int) -> Part:

@@ -103,7 +103,6 @@ class _Table:
             self._changed()
 
     def parts(self) -> Iterator[dict[str, Any]]:
-        """All of them."""
         for part in in_parts(self.known):
             yield {name: self._closed(each) for name, each in part}
 

@@ -155,7 +155,6 @@ class Consumer:
             self.queue.wake()
 
     def given(self, count: int) -> None:
-        """It has so many more."""
         self.unacked += count
         window = self.window
         if window is not None:
@@ -201,7 +200,6 @@ class RoundRobin:
         """Those of one priority, the next first; the highest priority first."""
 
     def add(self, consumer: Consumer) -> None:
-        """One more consumer."""
         self.all.append(consumer)
         self._arrange()
 

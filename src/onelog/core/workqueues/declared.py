@@ -57,7 +57,6 @@ class DeclaredQueues:
             self._known[key] = value
 
     def parts(self) -> Iterator[dict[str, Any]]:
-        """Every queue."""
         for part in in_parts(self._known):
             yield dict(part)
 

@@ -63,7 +63,6 @@ def ledger_of(key: str) -> "LogLedger":
 
 
 def ranges_of(offsets: Iterable[int]) -> list[Range]:
-    """Offsets as ranges."""
     found: list[Range] = []
     for offset in sorted(offsets):
         if found and found[-1][1] == offset:

@@ -145,7 +145,6 @@ class MemoryLedger:
         return found
 
     def held(self, positions: Iterable[int], *, cold_ok: bool = False) -> list[Delivery]:
-        """Messages that are out."""
         return [self.out[position][0] for position in positions if position in self.out]
 
     def put_back(self, position: int, *, counted: bool) -> tuple[Handover, int] | None:

@@ -104,7 +104,6 @@ class Policies:
     # -- changing ------------------------------------------------------------------------------
 
     def listed(self, principal: Principal, kind: Kind, vhosts: list[str]) -> list[Policy]:
-        """The policies of these vhosts."""
         for vhost in vhosts:
             self._access.check(principal, "describe", ("vhost", vhost))
         return [each for each, _ in self._of(kind) if each.vhost in vhosts]

@@ -172,7 +172,6 @@ class WorkQueue:
 
     @property
     def unacked(self) -> int:
-        """How many are out."""
         if self._only is not None:
             return len(self._only.out)
         return sum(len(ledger.out) for ledger in self.ledgers)
@@ -189,7 +188,6 @@ class WorkQueue:
 
     @property
     def consumers(self) -> tuple[Consumer, ...]:
-        """Who consumes it."""
         return tuple(self.round_robin.all)
 
     def live_from(self, queue_id: int = 0) -> int:
@@ -732,7 +730,6 @@ class WorkQueue:
         self._account()
 
     def add(self, consumer: Consumer) -> None:
-        """One more consumer."""
         if self.limits.single_active:
             consumer.is_active = not self.round_robin.all
         self.round_robin.add(consumer)
@@ -789,7 +786,6 @@ class WorkQueue:
         return found
 
     def end(self) -> None:
-        """It is deleted."""
         self.is_deleted = True
         self.passed.taken()
         if not self.topic:

@@ -107,7 +107,6 @@ class LedgerRecords:
         self._journal.when_safe(callback)
 
     def flush(self) -> None:
-        """Record now what changed."""
         self._hand_over()
         self._journal.end_of_tick()
 

@@ -57,7 +57,6 @@ class PassedOver:
         return PASSED_MAX - len(self._by_position)
 
     def add(self, passed: Passed) -> None:
-        """One more."""
         self._by_position[passed.delivery[POSITION]] = passed
 
     def offers(self) -> list[tuple[Passed, Consumer]]:
@@ -73,13 +72,11 @@ class PassedOver:
         del self._by_position[passed.delivery[POSITION]]
 
     def came(self, consumer: Consumer) -> None:
-        """A consumer is new."""
         for passed in self._by_position.values():
             if wants(consumer, passed.delivery):
                 passed.wanting.append(consumer)
 
     def went(self, consumer: Consumer) -> None:
-        """A consumer is gone."""
         for passed in self._by_position.values():
             if consumer in passed.wanting:
                 passed.wanting.remove(consumer)

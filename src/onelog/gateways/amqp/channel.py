@@ -198,7 +198,6 @@ class Channel:
     # -- the end -------------------------------------------------------------------------------
 
     def closed_by_peer(self) -> None:
-        """channel.close."""
         self.end()
         self.reply("channel.close-ok")
         self.session.forget(self)

@@ -69,7 +69,6 @@ class Consuming:
     # -- consumers -----------------------------------------------------------------------------
 
     def qos(self, size: int, count: int, is_global: bool) -> None:
-        """basic.qos."""
         if size:
             raise not_implemented(f"prefetch_size!=0 ({size})")
         if is_global:
@@ -88,7 +87,6 @@ class Consuming:
         nowait: bool,
         arguments: Table,
     ) -> None:
-        """basic.consume."""
         channel = self.channel
         if tag and (tag in self.consumers or tag == self._reply_tag):
             raise not_allowed(f"attempt to reuse consumer tag '{tag}'")
@@ -318,7 +316,6 @@ class Consuming:
         self.session.connection.send(out)
 
     def get(self, name: str, no_ack: bool) -> None:
-        """basic.get."""
         channel = self.channel
         name = self.named(name)
         channel.wait()
@@ -374,7 +371,6 @@ class Consuming:
     # -- what becomes of them ------------------------------------------------------------------
 
     def ack(self, tag: int, multiple: bool) -> None:
-        """basic.ack."""
         if self.channel.publishing.mode == "tx":
             self._settle("ack", self._taken(tag, multiple))
             return
@@ -393,7 +389,6 @@ class Consuming:
         acknowledged.setdefault(queue, []).append(position)
 
     def nack(self, tag: int, multiple: bool, requeue: bool) -> None:
-        """basic.nack."""
         found = self.unacked.get(tag)
         if found is not None and isinstance(found[0], StreamReader):
             raise not_implemented(
@@ -403,7 +398,6 @@ class Consuming:
         self._settle("requeue" if requeue else "reject", self._taken(tag, multiple))
 
     def reject(self, tag: int, requeue: bool) -> None:
-        """basic.reject."""
         self.nack(tag, False, requeue)
 
     def recover(self, requeue: bool) -> None:

@@ -44,7 +44,6 @@ def exchange_declare(
     nowait: bool,
     arguments: Table,
 ) -> None:
-    """exchange.declare."""
     routing, principal, vhost = channel.broker.routing, channel.principal, channel.vhost
     name = _clean(name)
     _no_default(name)
@@ -70,7 +69,6 @@ def exchange_declare(
 
 
 def exchange_delete(channel: "Channel", name: str, if_unused: bool, nowait: bool) -> None:
-    """exchange.delete."""
     name = _clean(name)
     _no_default(name)
     if name.startswith(_RESERVED):
@@ -86,7 +84,6 @@ def exchange_delete(channel: "Channel", name: str, if_unused: bool, nowait: bool
 def exchange_bind(
     channel: "Channel", destination: str, source: str, key: str, nowait: bool, arguments: Table
 ) -> None:
-    """exchange.bind."""
     _no_default(source)
     _no_default(destination)
     channel.broker.routing.bind(
@@ -98,7 +95,6 @@ def exchange_bind(
 def exchange_unbind(
     channel: "Channel", destination: str, source: str, key: str, nowait: bool, arguments: Table
 ) -> None:
-    """exchange.unbind."""
     _no_default(source)
     _no_default(destination)
     # What leads nowhere, or from nowhere, is not bound: RabbitMQ says that it is well.
@@ -122,7 +118,6 @@ def queue_declare(
     nowait: bool,
     arguments: Table,
 ) -> None:
-    """queue.declare."""
     name = _clean(name)
     queues = channel.broker.workqueues
     if name == REPLY_TO or name.startswith(REPLY_TO_PREFIX):
@@ -151,13 +146,11 @@ def queue_declare(
 def queue_bind(
     channel: "Channel", name: str, exchange: str, key: str, nowait: bool, arguments: Table
 ) -> None:
-    """queue.bind."""
     _bind(channel, name, exchange, key, arguments, True)
     channel.answer(nowait, "queue.bind-ok")
 
 
 def queue_unbind(channel: "Channel", name: str, exchange: str, key: str, arguments: Table) -> None:
-    """queue.unbind."""
     with suppress(QueueNotFoundError, ExchangeNotFoundError):
         _bind(channel, name, exchange, key, arguments, False)
     channel.reply("queue.unbind-ok")
@@ -186,7 +179,6 @@ def _bind(
 
 
 def queue_purge(channel: "Channel", name: str, nowait: bool) -> None:
-    """queue.purge."""
     name = channel.consuming.named(_clean(name))
     count = channel.broker.workqueues.purge(channel.principal, channel.vhost, name, channel.session)
     channel.answer(nowait, "queue.purge-ok", count)
@@ -195,7 +187,6 @@ def queue_purge(channel: "Channel", name: str, nowait: bool) -> None:
 def queue_delete(
     channel: "Channel", name: str, if_unused: bool, if_empty: bool, nowait: bool
 ) -> None:
-    """queue.delete."""
     name = channel.consuming.named(_clean(name))
     count = channel.broker.workqueues.delete(
         channel.principal, channel.vhost, name, if_unused=if_unused, if_empty=if_empty,

@@ -65,7 +65,6 @@ class Publishing:
     # -- messages ------------------------------------------------------------------------------
 
     def publish(self, arguments: Arguments, properties: bytes, body: bytes | None) -> None:
-        """basic.publish."""
         exchange, key, mandatory, immediate = arguments
         self.count += 1
         if body is None:
@@ -167,7 +166,6 @@ class Publishing:
     # -- confirms ------------------------------------------------------------------------------
 
     def confirm(self) -> None:
-        """confirm.select."""
         if self.mode == "tx":
             raise unmet("cannot switch from tx to confirm mode")
         self.mode = "confirm"
@@ -223,7 +221,6 @@ class Publishing:
     # -- transactions --------------------------------------------------------------------------
 
     def select(self) -> None:
-        """tx.select."""
         if self.mode == "confirm":
             raise unmet("cannot switch from confirm to tx mode")
         if self.mode != "tx":
@@ -231,7 +228,6 @@ class Publishing:
             self.channel.broker.begin(self._principal, self.channel)
 
     def commit(self) -> None:
-        """tx.commit."""
         if self.mode != "tx":
             raise unmet("channel is not transactional")
         returns, self._returns = self._returns, []

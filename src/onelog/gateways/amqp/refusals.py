@@ -59,7 +59,6 @@ class RefusedError(OnelogError):
 
 
 def reply_code(error: OnelogError) -> ReplyCode:
-    """The code of an error."""
     if isinstance(error, RefusedError | FaultError):
         return error.code
     return code_of(error, REPLY_CODES, ReplyCode.INTERNAL_ERROR)
@@ -71,7 +70,6 @@ def not_found(text: str) -> RefusedError:
 
 
 def refused(text: str) -> RefusedError:
-    """It may not be done."""
     return RefusedError(ReplyCode.ACCESS_REFUSED, text)
 
 
@@ -81,10 +79,8 @@ def unmet(text: str) -> RefusedError:
 
 
 def not_allowed(text: str) -> RefusedError:
-    """It must not be done."""
     return RefusedError(ReplyCode.NOT_ALLOWED, text)
 
 
 def not_implemented(text: str) -> RefusedError:
-    """Nobody does that."""
     return RefusedError(ReplyCode.NOT_IMPLEMENTED, text)

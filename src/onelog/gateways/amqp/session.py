@@ -344,7 +344,6 @@ class AmqpSession(FramedSession):
         return True
 
     def start_ok(self, client: Table, mechanism: str, response: bytes, locale: str) -> None:
-        """connection.start-ok."""
         self.client = client
         capabilities = client.get("capabilities")
         if isinstance(capabilities, dict):
@@ -394,7 +393,6 @@ class AmqpSession(FramedSession):
         self._send("connection.tune", self.channel_max, self.frame_max, heartbeat)
 
     def tune_ok(self, channel_max: int, frame_max: int, heartbeat: int) -> None:
-        """connection.tune-ok."""
         self._check_tuned("channel_max", channel_max, 1, self.channel_max)
         self._check_tuned("frame_max", frame_max, FRAME_BYTES_MIN, self.frame_max)
         self.channel_max, self.frame_max = channel_max, frame_max
@@ -414,7 +412,6 @@ class AmqpSession(FramedSession):
             )
 
     def open(self, vhost: str) -> None:
-        """connection.open."""
         try:
             is_there = self.broker.routing.enter(self.principal, vhost)
         except NotPermittedError:
@@ -520,7 +517,6 @@ class AmqpSession(FramedSession):
         self._deadline_ms = self.gateway.clock.now_ms() + CLOSE_MS_MAX
 
     def closed_by_peer(self, *reason: object) -> None:
-        """connection.close."""
         self._end_channels()
         self.broker.channel_closed(self)
         self._send("connection.close-ok")

@@ -203,6 +203,5 @@ class StreamReader:
     requeue = reject = ack
 
     def when_recorded(self, call: object) -> None:
-        """Nothing is recorded."""
         assert callable(call)
         call(None)

@@ -69,7 +69,6 @@ def check_tag(tag: str) -> None:
 
 
 def check_key(key: str) -> None:
-    """A key is text."""
     if key and not key.strip():
         text = "key cannot be the char sequence of whitespace"
     elif CONTROL.search(key):

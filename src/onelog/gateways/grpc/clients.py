@@ -93,7 +93,6 @@ class GrpcClient(ClientProbe):
 
     @property
     def kind(self) -> int:
-        """What it is."""
         return 0 if self.settings is None else int(self.settings.client_type)
 
     @property
@@ -128,7 +127,6 @@ class GrpcClient(ClientProbe):
             answered(PeerTimeoutError(f"{self.client_id} does not answer"))
 
     def answered(self, nonce: str, command: Any) -> None:
-        """It has answered a question."""
         waiting = self.questions.pop(nonce, None)
         if waiting is not None:
             waiting(command)
@@ -136,8 +134,6 @@ class GrpcClient(ClientProbe):
     # -- what admin tools ask --------------------------------------------------------------------
 
     def thread_stack(self, timeout_ms: int, then: Callable[[str | OnelogError], None]) -> None:
-        """What its threads do."""
-
         def notified(command: Any) -> None:
             is_error = isinstance(command, OnelogError)
             then(command if is_error else command.thread_stack_trace.thread_stack_trace)
@@ -295,7 +291,6 @@ class Clients:
             self._broker.heartbeat(call.principal, known, (consumer,), ())
 
     def heartbeat(self, call: "Call", request: Any) -> Any:
-        """Heartbeat."""
         client = self.find(call)
         if client is None or client.settings is None:
             raise RefusedError(
@@ -310,7 +305,6 @@ class Clients:
         return messages.HeartbeatResponse(status=OK)
 
     def terminated(self, call: "Call", request: Any) -> Any:
-        """NotifyClientTermination."""
         client = self.find(call)
         if client is None or client.settings is None:
             raise RefusedError(

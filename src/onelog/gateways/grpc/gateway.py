@@ -31,7 +31,6 @@ class _Early:
         connection.hold()
 
     def begin(self, gateway: "Gateway") -> None:
-        """Everything is there now."""
         from onelog.gateways.grpc.session import GrpcSession
 
         if not self._is_lost:
@@ -54,7 +53,6 @@ class _Early:
             self._session.writable()
 
     def connection_lost(self) -> None:
-        """The connection is gone."""
         self._is_lost = True
         if self._session is not None:
             self._session.connection_lost()
@@ -117,7 +115,6 @@ class GrpcGateway:
             each.begin(self.shared())
 
     def shared(self) -> "Gateway":
-        """What its sessions share."""
         if self._shared is None:
             from onelog.gateways.grpc.handlers import HANDLERS
             from onelog.gateways.grpc.session import Gateway

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def sync(call: "Call", request: Any) -> Any:
-    """SyncLiteSubscription."""
     gateway = call.gateway
     topic, group = topic_name(gateway.broker, request.topic), group_name(request.group)
     gateway.broker.topic(call.principal, topic)
@@ -61,7 +60,6 @@ def sync(call: "Call", request: Any) -> Any:
 
 
 def queue_name(topic: str, lite_topic: str) -> str:
-    """The queue of a lite topic."""
     return lite.queue_name(topic, lite_topic)
 
 

@@ -20,7 +20,6 @@ _ILLEGAL = (FetchStatus.OFFSET_OVERFLOW_BADLY, FetchStatus.OFFSET_TOO_SMALL)
 
 
 def pull_message(call: Call, request: Any) -> None:
-    """PullMessage."""
     broker = call.gateway.broker
     queue = request.message_queue
     topic, group = topic_name(broker, queue.topic), group_name(request.group)
@@ -65,7 +64,6 @@ def tell_puller(call: Call, status: Any) -> None:
 
 
 def update_offset(call: Call, request: Any) -> Any:
-    """UpdateOffset."""
     broker = call.gateway.broker
     queue = request.message_queue
     topic, group = topic_name(broker, queue.topic), group_name(request.group)
@@ -75,7 +73,6 @@ def update_offset(call: Call, request: Any) -> Any:
 
 
 def get_offset(call: Call, request: Any) -> Any:
-    """GetOffset."""
     broker = call.gateway.broker
     queue = request.message_queue
     topic, group = topic_name(broker, queue.topic), group_name(request.group)
@@ -89,7 +86,6 @@ def get_offset(call: Call, request: Any) -> Any:
 
 
 def query_offset(call: Call, request: Any) -> Any:
-    """QueryOffset."""
     broker, principal = call.gateway.broker, call.principal
     queue = request.message_queue
     topic = topic_name(broker, queue.topic)

@@ -60,7 +60,6 @@ class _ReceiveRequest(NamedTuple):
 
 
 def receive_message(call: Call, request: Any) -> None:
-    """ReceiveMessage."""
     gateway = call.gateway
     broker = gateway.broker
     wait_ms = _wait_ms(call, request)

@@ -114,7 +114,6 @@ def transaction_id(half_offset: int, log_offset: int) -> str:
 
 
 def send_message(call: Call, request: Any) -> None:
-    """SendMessage."""
     given = request.messages
     if not given:
         raise RefusedError(Code.MESSAGE_CORRUPTED, "no message to send")

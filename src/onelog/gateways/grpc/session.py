@@ -86,11 +86,9 @@ class Call:
         return self.stream.is_done
 
     def answer(self, answer: Any) -> None:
-        """Send the answer."""
         self.stream.answer(answer.SerializeToString())
 
     def send(self, answer: Any) -> None:
-        """Send one answer of several."""
         self.stream.send(answer.SerializeToString())
 
     def fail(self, error: OnelogError) -> None:
@@ -192,7 +190,6 @@ class Gateway:
             asyncio.get_running_loop().call_later(CALL_SECONDS_MAX, self._sweep)
 
     def later(self, delay_ms: int, act: Callable[[], None]) -> None:
-        """Do something then."""
         asyncio.get_running_loop().call_later(delay_ms / 1000, act)
 
     def close(self) -> None:
@@ -245,7 +242,6 @@ class GrpcSession(FramedSession):
             stream.token = Call(self, stream, method, headers)
 
     def received(self, stream: Stream, message: bytes) -> None:
-        """A message of a call."""
         call: Call = stream.token
         if call.method.streams_requests:
             self._handle(call, message)

@@ -29,7 +29,6 @@ _DIGITS = frozenset("0123456789ABCDEF")
 
 
 def end_transaction(call: Call, request: Any) -> Any:
-    """EndTransaction."""
     gateway = call.gateway
     broker, principal = gateway.broker, call.principal
     topic = topic_name(broker, request.topic)
@@ -91,7 +90,6 @@ def ask_producer(client: Client, check: Check) -> bool:
 
 
 def recall_message(call: Call, request: Any) -> None:
-    """RecallMessage."""
     gateway = call.gateway
     broker, principal = gateway.broker, call.principal
     topic = topic_name(broker, request.topic)

@@ -127,7 +127,6 @@ class Logins:
     # -- the form ------------------------------------------------------------------------------
 
     def routes(self) -> list[BaseRoute]:
-        """Logging in and out."""
         return [
             Route(LOGIN, self._form),
             Route(LOGIN, self._log_in, methods=["POST"]),

@@ -173,7 +173,6 @@ async def overview(call: Call) -> Body:
 
 
 async def whoami(call: Call) -> Body:
-    """Who asks."""
     tags = ["administrator"] if call.broker.users.is_admin(call.principal) else []
     return {"name": call.principal.name or "guest", "tags": tags}
 
@@ -213,7 +212,6 @@ async def list_vhosts(call: Call) -> list[Body]:
 
 
 async def get_vhost(call: Call) -> Body:
-    """One of them."""
     (found,) = await list_vhosts(call)
     for each in call.broker.routing.vhosts(call.principal):
         if each.name == call.vhost:
@@ -259,7 +257,6 @@ async def list_exchanges(call: Call) -> list[Body]:
 
 
 async def get_exchange(call: Call) -> Body:
-    """One exchange."""
     name = _named(call.path["name"])
     exchange = call.broker.routing.exchange(call.principal, call.vhost, name)
     return _exchange(exchange, call.broker.workqueues.policies)
@@ -278,7 +275,6 @@ async def put_exchange(call: Call) -> bool:
 
 
 async def delete_exchange(call: Call) -> None:
-    """Delete one."""
     if_unused = call.request.query_params.get("if-unused") == "true"
     routing = call.broker.routing
     routing.exchange(call.principal, call.vhost, call.path["name"])
@@ -347,7 +343,6 @@ async def get_queue(call: Call) -> Body:
 
 
 def _channels_of(call: Call) -> dict[object, Body]:
-    """Of each consumer its channel."""
     return {
         consumer: {
             "name": f"{connection_name(client.connection)} ({channel.number})",
@@ -394,7 +389,6 @@ async def put_queue(call: Call) -> bool:
 
 
 async def delete_queue(call: Call) -> None:
-    """Delete one."""
     _found(call)
     query = call.request.query_params
     call.broker.workqueues.delete(
@@ -404,7 +398,6 @@ async def delete_queue(call: Call) -> None:
 
 
 async def purge(call: Call) -> None:
-    """Empty one."""
     call.broker.workqueues.purge(call.principal, call.vhost, call.path["name"])
 
 
@@ -486,7 +479,6 @@ async def list_bindings(call: Call) -> list[Body]:
 
 
 async def post_binding(call: Call) -> None:
-    """Bind."""
     kind = "queue" if call.path["kind"] == "q" else "exchange"
     call.broker.routing.bind(
         call.principal,
@@ -507,7 +499,6 @@ async def get_binding(call: Call) -> Body:
 
 
 async def delete_binding(call: Call) -> None:
-    """Unbind."""
     await get_binding(call)
     for each in await list_bindings(call):
         call.broker.routing.unbind(

@@ -67,14 +67,12 @@ class Call:
         return self.body.get(name, otherwise) in _TRUE
 
     def text(self, name: str, otherwise: str = "") -> str:
-        """A text of the body."""
         found = self.body.get(name, otherwise)
         if not isinstance(found, str):
             raise InvalidRequestError(f"{name} must be a text")
         return found
 
     def table(self, name: str) -> dict[str, Any]:
-        """A table of the body."""
         found = self.body.get(name) or {}
         if not isinstance(found, dict):
             raise InvalidRequestError(f"{name} must be an object")

@@ -55,7 +55,6 @@ async def connections(call: Call) -> list[Body]:
 
 
 async def get_connection(call: Call) -> Body:
-    """One connection."""
     return _the_one(call, await connections(call))
 
 
@@ -71,7 +70,6 @@ async def channels(call: Call) -> list[Body]:
 
 
 async def get_channel(call: Call) -> Body:
-    """One channel."""
     return _the_one(call, await channels(call))
 
 
@@ -83,7 +81,6 @@ def _the_one(call: Call, found: list[Body]) -> Body:
 
 
 async def close_connection(call: Call) -> None:
-    """End one."""
     call.broker.access.check(call.principal, "alter", ("broker", "names"))
     for _, each in call.context.connections():
         if call.path["name"].startswith(f"{each.remote_address} "):

@@ -20,7 +20,6 @@ _NOT_HERE = (
 
 
 async def nodes(call: Call) -> list[Body]:
-    """This node."""
     log = call.broker.admin.log_state(call.principal)
     started = call.broker.admin.state(call.principal).started_ms
     process, config = process_state(), call.broker.config
@@ -66,12 +65,10 @@ async def _parts(call: Call) -> tuple[int, dict[str, int]]:
 
 
 async def cluster_name(call: Call) -> Body:
-    """The name of the cluster."""
     return {"name": call.broker.config.cluster or call.broker.config.name}
 
 
 async def global_parameters(call: Call) -> list[Body]:
-    """The one that there is."""
     return [{"name": "cluster_name", "value": (await cluster_name(call))["name"]}]
 
 

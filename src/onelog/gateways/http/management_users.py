@@ -66,7 +66,6 @@ async def list_users(call: Call) -> list[Body]:
 
 
 async def get_user(call: Call) -> Body:
-    """One of them."""
     return _shown(_named(call))
 
 
@@ -106,7 +105,6 @@ def _tags(body: Body) -> tuple[str, ...]:
 
 
 async def delete_user(call: Call) -> None:
-    """Forget one."""
     call.broker.users.delete_user(call.principal, call.path["user"])
 
 

@@ -30,7 +30,6 @@ async def list_policies(call: Call) -> list[Body]:
 
 
 async def get_policy(call: Call) -> Body:
-    """One policy."""
     for each in await list_policies(call):
         if each["name"] == call.path["name"]:
             return each
@@ -60,6 +59,5 @@ def put(call: Call, kind: Kind, vhost: str, name: str, body: Body) -> None:
 
 
 async def delete_policy(call: Call) -> None:
-    """Forget one."""
     policies = call.broker.workqueues.policies
     policies.delete(call.principal, _kind(call), call.vhost, call.path["name"])

@@ -38,7 +38,6 @@ def principal_of(request: HTTPConnection) -> Principal:
 
 
 def address_of(request: HTTPConnection) -> Principal:
-    """Somebody at an address."""
     host, port = request.client or ("", 0)
     shown = f"[{host}]" if ":" in host else host
     return Principal("", "http", f"{shown}:{port}")
@@ -66,7 +65,6 @@ def is_near(request: HTTPConnection) -> bool:
 
 
 def path_of(request: HTTPConnection) -> dict[str, str]:
-    """The names in the path."""
     return {name: str(each).replace(SLASH, "/") for name, each in request.path_params.items()}
 
 
@@ -117,7 +115,6 @@ async def json_of(request: Request, kind: type[_T], bytes_max: int | None = None
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A value as JSON."""
     return Response(_encoder.encode(value), status, headers, "application/json")
 
 

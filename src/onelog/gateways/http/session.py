@@ -51,7 +51,6 @@ class HttpTransport(asyncio.Transport):
         self._connection.close()
 
     def abort(self) -> None:
-        """End it now."""
         self._connection.abort()
 
     def pause_reading(self) -> None:
@@ -59,7 +58,6 @@ class HttpTransport(asyncio.Transport):
         self._connection.hold(True)
 
     def resume_reading(self) -> None:
-        """Read again."""
         self._session.read_on()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
@@ -156,6 +154,5 @@ class HttpSession:
             self.protocol.resume_writing()
 
     def connection_lost(self) -> None:
-        """The connection is gone."""
         if self.protocol is not None:
             self.protocol.connection_lost(None)

@@ -64,7 +64,6 @@ class Budget:
         return self.messages <= 0 or self.size <= 0
 
     def use(self, message: Neutral) -> None:
-        """A message is converted."""
         self.messages -= 1
         self.size -= len(message.body or b"")
 

@@ -73,7 +73,6 @@ class _Fetching(NamedTuple):
 
 
 def fetch(session: KafkaSession, request: Request) -> Steps:
-    """FETCH."""
     fields = request.fields
     wanted = _wanted(fields)
     fetch_session: FetchSession | None = None
@@ -265,7 +264,6 @@ def _refused(partition: int, code: ErrorCode) -> Fields:
 def _partition(
     fetching: _Fetching, partition: int, cursor: Cursor, result: Result, budget: batches.Budget
 ) -> Fields:
-    """The answer for one partition."""
     session, request = fetching.session, fetching.request
     if isinstance(result, OnelogError):
         return _refused(partition, error_code(result))

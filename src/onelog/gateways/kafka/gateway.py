@@ -39,7 +39,6 @@ class KafkaGateway:
         return KafkaSession(connection, self.shared())
 
     def shared(self) -> "Gateway":
-        """What its sessions share."""
         if self._shared is None:
             from onelog.gateways.kafka.handlers import (
                 CLUSTER_VERSIONS,

@@ -149,7 +149,6 @@ class KeptSettings:
         self._texts.on_change.append(self._apply)
 
     def given(self, key: str) -> dict[str, str]:
-        """What was set there."""
         text = self._texts.get(key)
         return {} if text is None else msgspec.json.decode(text, type=dict[str, str])
 
@@ -200,7 +199,6 @@ class KeptSettings:
         return shown
 
     def shown_metrics(self, name: str) -> list[Shown]:
-        """The settings of a subscription."""
         if not name:
             raise InvalidRequestError("a subscription of clients' metrics has a name")
         given = self.given(METRICS + name)

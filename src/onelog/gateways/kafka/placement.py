@@ -15,7 +15,6 @@ METADATA_TOPIC = "__cluster_metadata"
 
 
 def alter_partition_reassignments(session: KafkaSession, request: Request) -> Fields:
-    """ALTER_PARTITION_REASSIGNMENTS."""
     results = [
         {
             "name": topic["name"],

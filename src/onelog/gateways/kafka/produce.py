@@ -58,7 +58,6 @@ class _Producing:
         """How it went to add the request's partitions to a transaction."""
 
     def done(self) -> None:
-        """One more is."""
         self.left -= 1
         if self.left:
             return
@@ -104,7 +103,6 @@ class _Producing:
 
 
 def produce(session: KafkaSession, request: Request) -> Steps:
-    """PRODUCE."""
     fields = request.fields
     producing = _Producing(session, request)
     settings = session.gateway.context.loaded.config.kafka

@@ -22,13 +22,11 @@ AUTH_BYTES_MAX = 64 << 10
 
 
 def mechanisms(session: KafkaSession) -> list[str]:
-    """What is offered."""
     tokens = [OAUTHBEARER] if session.gateway.context.loaded.config.security.jwks else []
     return [PLAIN, *DIGESTS, *tokens]
 
 
 def handshake(session: KafkaSession, request: Request) -> Fields:
-    """SASL_HANDSHAKE."""
     offered = mechanisms(session)
     wanted = request.fields["mechanism"]
     if wanted not in offered or request.version == 0:
@@ -38,7 +36,6 @@ def handshake(session: KafkaSession, request: Request) -> Fields:
 
 
 def authenticate(session: KafkaSession, request: Request) -> Fields | None:
-    """SASL_AUTHENTICATE."""
     data: bytes = bytes(request.fields["auth_bytes"])
     mechanism = session.sasl
     if mechanism is None or len(data) > AUTH_BYTES_MAX:

@@ -68,7 +68,6 @@ class Acl(NamedTuple):
 
     @property
     def thing(self) -> tuple[int, str, int]:
-        """What it is about."""
         return self.kind, self.name, self.pattern
 
 
@@ -127,7 +126,6 @@ def _is_wanted(acl: Acl, wanted: Fields) -> bool:
 
 
 def describe_acls(session: KafkaSession, request: Request) -> Fields:
-    """DESCRIBE_ACLS."""
     users = session.broker.users
     if users.needs_admin:
         return dict(_REFUSED)
@@ -229,7 +227,6 @@ class _ScramError(Exception):
 
 
 def describe_user_scram_credentials(session: KafkaSession, request: Request) -> Fields:
-    """DESCRIBE_USER_SCRAM_CREDENTIALS."""
     users = session.broker.users
     names = [each["name"] for each in request.fields["users"] or ()]
     known = {user.name: user for user in users.all_users(session.principal)}

@@ -40,7 +40,6 @@ Changes = Callable[[Mapping[str, str], Fields], dict[str, str | None]]
 
 
 def describe_configs(session: KafkaSession, request: Request) -> Fields:
-    """DESCRIBE_CONFIGS."""
     results = []
     for resource in request.fields["resources"]:
         answer: Fields = {

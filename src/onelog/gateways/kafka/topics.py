@@ -197,7 +197,6 @@ def elect_leaders(session: KafkaSession, request: Request) -> Fields:
 
 
 def describe_cluster(session: KafkaSession, request: Request) -> Fields:
-    """DESCRIBE_CLUSTER."""
     cluster = session.gateway.cluster
     answer: Fields = {
         "cluster_id": session.broker.config.cluster,
@@ -245,7 +244,6 @@ def alter_client_quotas(session: KafkaSession, request: Request) -> Fields:
 
 
 def create_topics(session: KafkaSession, request: Request) -> Fields:
-    """CREATE_TOPICS."""
     wanted_topics, results = _named_once(request.fields["topics"])
     for wanted in wanted_topics:
         answer: Fields = {"name": wanted["name"], "error_code": 0, "error_message": None}

@@ -271,7 +271,6 @@ def list_transactions(session: KafkaSession, request: Request) -> Fields:
 
 
 def describe_transactions(session: KafkaSession, request: Request) -> Fields:
-    """DESCRIBE_TRANSACTIONS."""
     found = {each.name: each for each in session.broker.in_place.transactions(session.principal)}
     results: list[Fields] = []
     for name in request.fields["transactional_ids"]:

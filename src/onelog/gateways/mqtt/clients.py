@@ -270,7 +270,6 @@ class Clients:
             self.broker.sessions.keep(client_id, kept.expiry_s, kept.gone_ms)
 
     def forget(self, client_id: str) -> None:
-        """A session is over."""
         for name, position in self.broker.packet_ids.of(client_id).shared.values():
             queue = self.find_shared(name)
             if queue is not None:

@@ -26,7 +26,6 @@ class Greeting(NamedTuple):
 
 
 def greet(connect: Connect, config: MqttConfig, random: Random) -> Greeting:
-    """What becomes of a CONNECT."""
     about = connect.properties
     if Property.AUTHENTICATION_METHOD in about:
         method = about[Property.AUTHENTICATION_METHOD]

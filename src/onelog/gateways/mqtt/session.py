@@ -531,19 +531,16 @@ class MqttSession(FramedSession):
     # -- messages to the client ----------------------------------------------------------------
 
     def got_puback(self, head: int, at: int, end: int) -> None:
-        """PUBACK."""
         assert self._client is not None
         found = packets.read_answer(self._reader.data, head, at, end, self._level)
         self._client.outgoing.got_puback(found.packet_id)
 
     def got_pubrec(self, head: int, at: int, end: int) -> None:
-        """PUBREC."""
         assert self._client is not None
         found = packets.read_answer(self._reader.data, head, at, end, self._level)
         self._client.outgoing.got_pubrec(found.packet_id, found.reason)
 
     def got_pubcomp(self, head: int, at: int, end: int) -> None:
-        """PUBCOMP."""
         assert self._client is not None
         found = packets.read_answer(self._reader.data, head, at, end, self._level)
         self._client.completed(found.packet_id)
@@ -612,7 +609,6 @@ class MqttSession(FramedSession):
         return subscribed, subscribed.qos
 
     def unsubscribe(self, head: int, at: int, end: int) -> None:
-        """UNSUBSCRIBE."""
         client = self._client
         assert client is not None
         wanted = packets.read_unsubscribe(self._reader.data, at, end, self._level)
@@ -633,7 +629,6 @@ class MqttSession(FramedSession):
     # -- the rest ------------------------------------------------------------------------------
 
     def ping(self, head: int, at: int, end: int) -> None:
-        """PINGREQ."""
         if at != end:
             raise PacketError("PINGREQ has a body")
         self.connection.write(packets.PINGRESP)

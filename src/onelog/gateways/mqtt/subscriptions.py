@@ -28,7 +28,6 @@ class Subscribed(NamedTuple):
 
     @property
     def grant(self) -> Grant:
-        """What it grants by itself."""
         ids = (self.identifier,) if self.identifier else ()
         keeps = bool(self.options & RETAIN_AS_PUBLISHED)
         return Grant(self.qos, keeps, ids, not keeps and not ids)
@@ -54,7 +53,6 @@ class Subscriptions:
         return is_new
 
     def drop(self, text: str) -> Subscribed | None:
-        """Take one out."""
         subscribed = self.by_filter.pop(text, None)
         self._changed()
         return subscribed

@@ -42,7 +42,6 @@ class SysTopics:
                 client.outgoing.offer(publish, subscribed.grant, now_ms)
 
     def left(self, client: "MqttClient") -> None:
-        """A client is gone."""
         self._readers.discard(client)
 
     def tick(self, now_ms: int) -> None:

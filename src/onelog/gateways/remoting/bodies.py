@@ -21,7 +21,6 @@ def broker_address(broker: Broker) -> str:
 
 
 def queue_body(broker: Broker, topic: str, queue_id: int) -> MessageQueue:
-    """A queue of this broker."""
     return MessageQueue(broker_name=broker.config.name, queue_id=queue_id, topic=topic)
 
 
@@ -38,7 +37,6 @@ def subscription_body(subscription: Subscription) -> SubscriptionData:
 
 
 def connection_body(client: Client) -> Connection:
-    """A live client."""
     return Connection(
         client_addr=client.address,
         client_id=client.client_id,

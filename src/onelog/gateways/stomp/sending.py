@@ -25,7 +25,6 @@ class Posting(NamedTuple):
 
 
 def send(session: StompSession, frame: Frame) -> None:
-    """SEND."""
     headers = frame.headers
     targets = destinations(required(frame, "destination"))
     if headers.get("reply-to", "").startswith(TEMPORARY):
@@ -60,7 +59,6 @@ def send(session: StompSession, frame: Frame) -> None:
 
 
 def publish(session: StompSession, posting: Posting, receipt: str | None) -> None:
-    """Send to one exchange."""
     session.pending += 1
     try:
         queues = session.broker.routing.publish(

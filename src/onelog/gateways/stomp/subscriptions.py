@@ -170,7 +170,6 @@ def _header_lines(properties: bytes, version: str) -> bytes:
 
 
 def subscribe(session: StompSession, frame: Frame) -> None:
-    """SUBSCRIBE."""
     headers = frame.headers
     text = required(frame, "destination")
     positions = destinations(text)
@@ -450,7 +449,6 @@ def unsubscribe(session: StompSession, frame: Frame) -> None:
 
 
 def acknowledge(session: StompSession, frame: Frame) -> None:
-    """ACK."""
     _settle(session, frame, None)
 
 

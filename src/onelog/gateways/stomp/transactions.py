@@ -76,7 +76,6 @@ class Transaction:
 
 
 def begin(session: StompSession, frame: Frame) -> None:
-    """BEGIN."""
     name = required(frame, "transaction")
     if name in session.transactions:
         raise InvalidRequestError(f"transaction {name[:100]!r} is open already")
@@ -88,7 +87,6 @@ def begin(session: StompSession, frame: Frame) -> None:
 
 
 def commit(session: StompSession, frame: Frame) -> None:
-    """COMMIT."""
     name, transaction = _taken(session, frame)
     receipt = frame.headers.get("receipt")
     session.pending += 1

@@ -24,7 +24,6 @@ class TextSocket:
 
     @property
     def scope(self) -> MutableMapping[str, Any]:
-        """Who is connected to whom."""
         return self._websocket.scope
 
     async def receive(self) -> Mapping[str, Any]:

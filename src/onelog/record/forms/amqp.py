@@ -85,7 +85,6 @@ def head(exchange: str, key: str) -> bytes:
 
 
 def encode(exchange: str, key: str, properties: bytes, body: Buffer) -> bytes:
-    """The body of a record."""
     return b"".join((head(exchange, key), _U32.pack(len(properties)), properties, body))
 
 

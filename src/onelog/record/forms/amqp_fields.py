@@ -188,7 +188,6 @@ def encode_table(table: Mapping[str, Value]) -> bytes:
 
 
 def encode_value(value: Value) -> bytes:
-    """A value with its tag."""
     if isinstance(value, str):
         data = value.encode()
         return b"S" + _U32.pack(len(data)) + data

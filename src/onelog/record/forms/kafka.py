@@ -97,7 +97,6 @@ class Batch(NamedTuple):
 
     @property
     def size(self) -> int:
-        """All its bytes."""
         return _LENGTH_END + self.length
 
     @property

@@ -260,7 +260,6 @@ class BodyReader:
 
 
 def _texts(bodies: pa.Array, fields: list[pa.Field]) -> tuple[list[pa.Array], dict[int, str]]:
-    """Bodies that are text."""
     if not fields:
         return [], {}
     try:

@@ -174,7 +174,6 @@ class PropertyColumns:
     # -- all properties --------------------------------------------------------------------------
 
     def maps(self, kind: pa.MapType) -> pa.Array:
-        """All properties of each message."""
         starts, middles, ends, per_row = self._entries
         filled = ends > middles + 1
         if not filled.all():

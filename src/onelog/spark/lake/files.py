@@ -125,7 +125,6 @@ class FileWriter:
                     yield self._write(key)
 
     def rest(self) -> Iterator[WrittenFile]:
-        """Write what is left."""
         for key in list(self._rows):
             yield self._write(key)
 

@@ -39,11 +39,9 @@ class LakeSink(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
         return FORMAT
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        """The writer of a stream."""
         missing = sorted(_NEEDED - set(schema.names))
         if missing:
             raise ConfigError(

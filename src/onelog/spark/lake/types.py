@@ -36,7 +36,6 @@ _EXACT_MAX = 1 << 53
 
 
 def named(kind: pa.DataType) -> str:
-    """What Spark calls a type."""
     return from_arrow_type(kind).simpleString()
 
 

@@ -96,7 +96,6 @@ class OnelogReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task."""
         return read_partition(self._options, self._table, partition)
 
 

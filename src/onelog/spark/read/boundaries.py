@@ -52,7 +52,6 @@ class Boundary:
     """By topic and queue (`broker:queue`, or `queue` where there is one broker)."""
 
     def time_ms(self, now_ms: int) -> int:
-        """The time that is meant."""
         assert self.kind in (BoundaryKind.TIME, BoundaryKind.AGO)
         return max(0, now_ms - self.ms) if self.kind is BoundaryKind.AGO else self.ms
 

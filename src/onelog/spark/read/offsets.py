@@ -64,7 +64,6 @@ class Snapshot:
 
     @property
     def ends(self) -> "Offsets":
-        """Where one is who has read all of it."""
         ends = {queue: extent.end for queue, extent in self.extents.items()}
         return Offsets(ends, self.incarnations)
 

@@ -59,7 +59,6 @@ class ClusterOrigin(Origin):
         self._subscription = subscription
 
     def snapshot(self, *, missing_ok: bool = False) -> Snapshot:
-        """What there is now."""
         topics = self._topics(missing_ok)
         try:
             found = self._brokers.snapshot(topics, missing_ok=missing_ok)
@@ -86,7 +85,6 @@ class ClusterOrigin(Origin):
         return self._brokers.offsets_at(queues, time_ms)
 
     def group_positions(self, group: str, queues: Iterable[Queue]) -> dict[Queue, int]:
-        """Where a consumer group is."""
         return self._brokers.group_positions(group, queues)
 
     def record_bytes(self, starts: Mapping[Queue, int]) -> dict[Queue, float]:
@@ -115,7 +113,6 @@ class StoreOrigin(Origin):
             raise ConfigError(f"option store: {error}") from None
 
     def snapshot(self, *, missing_ok: bool = False) -> Snapshot:
-        """What there is now."""
         reader = self._open()
         queues = reader.queues()
         wanted = self._subscription

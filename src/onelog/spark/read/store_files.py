@@ -104,7 +104,6 @@ StoreSplit = QueueSplit | LogSplit
 def read(
     split: StoreSplit, decoder: RecordDecoder, filters: RowFilters = EVERY_ROW
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a split."""
     reading = _Reading(split, decoder, filters)
     try:
         if isinstance(split, QueueSplit):

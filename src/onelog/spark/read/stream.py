@@ -284,7 +284,6 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in a task -----------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition."""
         return read_partition(self._options, self._table, partition)
 
 

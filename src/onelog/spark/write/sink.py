@@ -185,7 +185,6 @@ class _Task:
         self._staged: list[Staged] = []
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
-        """Everything."""
         if self._is_committed():
             # The batch is out already: Spark runs it again because it did not hear of that.
             for _ in batches:

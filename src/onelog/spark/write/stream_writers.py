@@ -48,12 +48,10 @@ class RowStreamWriter(DataSourceStreamWriter):
         self._schema = schema
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
-        """In a task."""
         query, batch = query_and_batch()
         return self._work.write(query, batch, in_batches(iterator, self._schema))
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
-        """On the driver."""
         self._work.commit(batchId, messages)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -87,7 +85,6 @@ def stream_writer(work: StreamWork, schema: StructType) -> DataSourceStreamWrite
 
 
 def in_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Rows as Arrow batches."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     arrow = to_arrow_schema(schema)

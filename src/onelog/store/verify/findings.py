@@ -12,7 +12,6 @@ class Problem:
     what: str
 
     def __str__(self) -> str:
-        """One line."""
         return f"{self.where}: {self.what}"
 
 

@@ -211,7 +211,6 @@ class IndexWalk:
             self._look_up(log_view, file, file.cursor + row)
 
     def _look_up(self, log_view: LogView, file: IndexCheck, entry: int) -> None:
-        """One entry by itself."""
         hashed, log, _, _ = file.entries[entry].item()
         found = log_view.at(log)
         if isinstance(found, Message):

@@ -420,7 +420,6 @@ def method_frame(channel: int, payload: bytes) -> bytes:
 def content_frames(
     channel: int, payload: bytes, properties: bytes, body: Buffer, frame_max: int
 ) -> list[Buffer]:
-    """A method and its content."""
     out: list[Buffer] = [_FRAME.pack(METHOD, channel, len(payload)), payload]
     _put_content(out, channel, properties, body, frame_max - FRAME_OVERHEAD)
     return out

@@ -28,7 +28,6 @@ _VARINTS = tuple(map(varint, range(_SHORT)))
 
 
 def number(key: bytes, value: int) -> bytes:
-    """A field with a number."""
     return key + (_VARINTS[value] if 0 <= value < _SHORT else varint(value))
 
 
@@ -39,7 +38,6 @@ def field(key: bytes, content: bytes) -> bytes:
 
 
 def text(key: bytes, content: str) -> bytes:
-    """A field with a text."""
     data = content.encode()
     size = len(data)
     return key + (_VARINTS[size] if size < _SHORT else varint(size)) + data

@@ -120,7 +120,6 @@ class Stream:
         """What waits for the peer to open its windows."""
 
     def send(self, message: bytes) -> None:
-        """Send one message of several."""
         if not self.is_done and self.trailers is None:
             start = b"" if self._sent else self._start()
             self.connection.write_data(self, start, _PREFIX.pack(0, len(message)) + message)
@@ -593,7 +592,6 @@ class ServerConnection:
             self.write(_frame(GOAWAY, 0, 0, _LENGTH.pack(self._last) + _LENGTH.pack(_NO_ERROR)))
 
     def lost(self) -> None:
-        """The connection is gone."""
         for stream in list(self.streams.values()):
             self._forget(stream)
 

@@ -30,7 +30,6 @@ _POOL = _filled()
 
 
 def __getattr__(name: str) -> Any:
-    """The class of a message."""
     try:
         found = message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.{name}"))
     except KeyError:

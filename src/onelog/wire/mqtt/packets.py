@@ -261,7 +261,6 @@ def read_subscribe(data: Data, at: int, end: int, level: int) -> Subscribe:
 
 
 def read_unsubscribe(data: Data, at: int, end: int, level: int) -> Unsubscribe:
-    """An UNSUBSCRIBE."""
     packet_id, at = _read_packet_id(data, at, end)
     properties: Properties = {}
     if level == V5:
@@ -328,7 +327,6 @@ def _properties(level: int, properties: Properties) -> bytes:
 
 
 def encode_connect(connect: Connect) -> bytes:
-    """A CONNECT."""
     level, will = connect.level, connect.will
     flags = connect.clean << 1 | (connect.user is not None) << 7
     flags |= (connect.password is not None) << 6
@@ -356,7 +354,6 @@ def encode_connack(level: int, present: bool, reason: int, properties: Propertie
 
 
 def encode_publish(level: int, publish: Publish) -> bytes:
-    """A PUBLISH."""
     topic, flags, packet_id, properties, payload = publish
     size = 2 + len(topic) + len(payload) + (2 if flags & 6 else 0)
     about = b""
@@ -384,7 +381,6 @@ def encode_answer(
 
 
 def encode_subscribe(level: int, subscribe: Subscribe) -> bytes:
-    """A SUBSCRIBE."""
     wanted = [encode_text(each.filter) + bytes((each.options,)) for each in subscribe.subscriptions]
     number = subscribe.packet_id.to_bytes(2, "big")
     about = _properties(level, subscribe.properties)
@@ -392,7 +388,6 @@ def encode_subscribe(level: int, subscribe: Subscribe) -> bytes:
 
 
 def encode_unsubscribe(level: int, unsubscribe: Unsubscribe) -> bytes:
-    """An UNSUBSCRIBE."""
     number = unsubscribe.packet_id.to_bytes(2, "big")
     about = _properties(level, unsubscribe.properties)
     return _packet(

@@ -30,7 +30,6 @@ class Body(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     _decoders: ClassVar[dict[type, msgspec.json.Decoder[Any]]] = {}
 
     def encode(self) -> bytes:
-        """The body's bytes."""
         return fastjson.dumps(self)
 
     @classmethod

@@ -157,7 +157,6 @@ class Allowance:
             self.exceeded()
 
     def exceeded(self) -> NoReturn:
-        """More was to be read."""
         raise WireError(
             f"more than {self._pieces_max} keys and values, or {PIECE_CHARACTERS} times as many "
             "characters, references counted as what they stand for: send less, or plain JSON"

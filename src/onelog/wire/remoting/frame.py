@@ -184,7 +184,6 @@ def encode_request(
     version: int = VERSION,
     serialize: int = Serialize.JSON,
 ) -> list[Buffer]:
-    """A request."""
     flag = FLAG_ONEWAY if oneway else 0
     bodies = (body,) if body else ()
     return _encode(code, language, version, opaque, flag, None, ext or {}, bodies, serialize)

@@ -64,7 +64,6 @@ def encode_json_header(
     remark: str | None,
     ext: dict[str, str],
 ) -> bytes:
-    """The header's bytes."""
     return _encode(_Header(code, flag, language, opaque, "JSON", version, ext, remark))
 
 

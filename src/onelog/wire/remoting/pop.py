@@ -171,7 +171,6 @@ def parse_receipt(text: str) -> Receipt:
 
 
 def decode_batch(body: Buffer) -> list[BatchAck]:
-    """The body of BATCH_ACK_MESSAGE."""
     try:
         members = _decode_any(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -242,7 +241,6 @@ class PopRequest(NamedTuple):
     attempt_id: str | None = None
 
     def fields(self) -> dict[str, str]:
-        """The fields of POP_MESSAGE."""
         ext = {
             "consumerGroup": self.group,
             "topic": self.topic,

@@ -34,7 +34,6 @@ class RecallHandle(NamedTuple):
     unique_key: str
 
     def encode(self) -> str:
-        """The handle as a text."""
         return encode_handle(*self)
 
     @staticmethod

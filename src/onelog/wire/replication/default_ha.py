@@ -30,7 +30,6 @@ class LogChunk(NamedTuple):
 
 
 def encode_report(offset: int) -> bytes:
-    """A slave's report."""
     return _REPORT.pack(offset)
 
 

@@ -71,7 +71,6 @@ def encode_greeting(greeting: Greeting) -> bytes:
 
 
 def encode_report(offset: int) -> bytes:
-    """A follower's report."""
     return _REPORT.pack(TRANSFER, offset)
 
 
@@ -100,7 +99,6 @@ class FollowerReader:
         self._rest = b""
 
     def feed(self, data: Buffer) -> list[Greeting | Report]:
-        """What is whole now."""
         rest = self._rest + data
         found: list[Greeting | Report] = []
         at = 0

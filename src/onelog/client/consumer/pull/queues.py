@@ -142,7 +142,6 @@ class Prefetch(PulledQueue):
         self.is_paused = True
 
     def resume(self) -> None:
-        """Go on."""
         self.is_paused = False
         self.pull()
         if self.hands:
@@ -205,7 +204,6 @@ class Prefetch(PulledQueue):
     # For the tools.
 
     def info(self) -> ProcessQueueInfo:
-        """How this queue stands."""
         return msgspec.structs.replace(super().info(), commit_offset=max(0, self.settled))
 
 
@@ -451,5 +449,4 @@ class PullQueues(Fetching):
             self.seek(queue, offset)
 
     def queue_table(self) -> dict[Queue, ProcessQueueInfo]:
-        """How each queue stands."""
         return {queue: each.info() for queue, each in self._queues.items()}

@@ -231,7 +231,6 @@ class PushFace:
     _core: PushCore
 
     def _add(self, topic: str, tags: str, sql: str | None, listener: AnyListener) -> None:
-        """Subscribe."""
         self._core.subscribe(topic, tags, sql, listener)
 
     @overload

@@ -358,7 +358,6 @@ class Dispatch:
         return finished
 
     def _stop_beginning(self) -> None:
-        """Begin with nothing more."""
         self._is_closing = True
         for portion in tuple(self._open):
             if left := portion.take_back():

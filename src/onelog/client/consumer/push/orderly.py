@@ -92,7 +92,6 @@ class OrderedQueue(PulledQueue):
         self.resume()
 
     def done(self, messages: Sequence[ReceivedMessage]) -> None:
-        """A listener has consumed them."""
         super().done(messages)
         self._settle(len(messages))
 
@@ -167,7 +166,6 @@ class OrderedQueue(PulledQueue):
             await self._left.wait()
 
     def info(self) -> ProcessQueueInfo:
-        """How this queue stands."""
         return msgspec.structs.replace(super().info(), locked=self._owner.is_locked(self.queue))
 
 

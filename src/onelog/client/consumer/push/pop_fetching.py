@@ -388,7 +388,6 @@ class PopQueue:
     # As a `Source`.
 
     def done(self, messages: Sequence[ReceivedMessage]) -> None:
-        """A listener has consumed them."""
         self._leases.done(messages)
         self._finished(messages)
 
@@ -473,7 +472,6 @@ class PopFetching(Fetching):
         """Nothing: the broker, which has the positions, has moved them."""
 
     def pop_table(self) -> dict[Queue, PopQueueInfo]:
-        """How each popped queue stands."""
         return {
             queue: PopQueueInfo(
                 droped=not each.wanted,

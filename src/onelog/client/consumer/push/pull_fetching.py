@@ -198,7 +198,6 @@ class PullFetching(Fetching):
     # For the tools.
 
     def queue_table(self) -> dict[Queue, ProcessQueueInfo]:
-        """How each queue stands."""
         return {queue: self._queues[queue].info() for queue in self.assigned}
 
 

@@ -376,7 +376,6 @@ class PulledQueue:
     # How consuming went.
 
     def done(self, messages: Sequence[ReceivedMessage]) -> None:
-        """A listener has consumed them."""
         self.hands.finish([message.raw.queue_offset for message in messages])
         self.consumed_ms = time.time_ns() // 1_000_000
         self.pull()
@@ -437,7 +436,6 @@ class PulledQueue:
     # For the tools.
 
     def info(self) -> ProcessQueueInfo:
-        """How this queue stands."""
         hands = self.hands
         return ProcessQueueInfo(
             cached_msg_count=len(hands),

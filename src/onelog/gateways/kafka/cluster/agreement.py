@@ -104,7 +104,6 @@ class Agreement:
         self.spawn(self._run())
 
     async def close(self) -> None:
-        """Stop."""
         for task in list(self._tasks):
             task.cancel()
         self.peers.close()

@@ -217,7 +217,6 @@ class Cluster:
         return [{"node_id": each.node_id, "host": each.host, "port": each.port} for each in nodes]
 
     def put(self, topic: str, placement: Placement) -> None:
-        """Know where a topic is."""
         self.placed[topic] = TopicPlacement(placement, self.node_id)
 
     # -- changing topics -----------------------------------------------------------------------

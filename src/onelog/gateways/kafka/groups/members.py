@@ -18,7 +18,6 @@ _SKIP_VERSION = 9
 
 
 def member_of(fields: Fields, generation: str = "generation_id") -> CommittingMember:
-    """Who a request is from."""
     return CommittingMember(
         fields["member_id"], fields[generation], fields.get("group_instance_id")
     )
@@ -112,7 +111,6 @@ def _synced(
 
 
 def heartbeat(session: KafkaSession, request: Request) -> Fields:
-    """HEARTBEAT."""
     fields = request.fields
     session.broker.coordinator.heartbeat(session.principal, fields["group_id"], member_of(fields))
     return {"error_code": 0}

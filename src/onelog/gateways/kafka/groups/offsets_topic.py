@@ -71,7 +71,6 @@ class _Partition:
         self.end = max(self.end, begin + len(older))
 
     def put(self, key: Key, floor: int, now_ms: int, *, is_gone: bool) -> None:
-        """A key has changed."""
         queue_id = max(self.end, floor)
         self.live[key] = queue_id, now_ms
         self.log.append((queue_id, key))

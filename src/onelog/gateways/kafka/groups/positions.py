@@ -131,7 +131,6 @@ def _queue_id(session: KafkaSession, topic: str, partition: int) -> int:
 
 
 def _partition(session: KafkaSession, topic: str, queue_id: int) -> int | None:
-    """The inverse."""
     return -1 - queue_id if queue_id < 0 else session.gateway.cluster.partition(topic, queue_id)
 
 

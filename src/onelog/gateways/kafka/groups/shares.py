@@ -49,7 +49,6 @@ def share_group_heartbeat(session: KafkaSession, request: Request) -> Fields:
 
 
 def share_group_describe(session: KafkaSession, request: Request) -> Fields:
-    """SHARE_GROUP_DESCRIBE."""
     results = []
     for name in request.fields["group_ids"]:
         answer: Fields = {"error_code": 0, "group_id": name, "group_state": "Dead"}

@@ -16,7 +16,6 @@ _QUEUES = 4
 
 
 def change(session: BrokerSession, command: Command) -> Success:
-    """CHANGE_BINDING."""
     ext, broker, principal = command.ext, session.broker, session.principal
     topic, wanted = fields.text(ext, "topic"), fields.text(ext, "filter")
     back, remove = fields.flag(ext, "back"), fields.flag(ext, "remove")
@@ -37,7 +36,6 @@ def change(session: BrokerSession, command: Command) -> Success:
 
 
 def listed(session: BrokerSession, command: Command) -> Success:
-    """LIST_BINDINGS."""
     broker, principal = session.broker, session.principal
     found = [
         TopicBinding(filter=swapped(each.key), topic=each.destination)

@@ -59,7 +59,6 @@ are handled as they are read, and a peer that is too fast is not read from."""
 
 
 def runtime_info(session: BrokerSession, command: Command) -> None:
-    """GET_BROKER_RUNTIME_INFO."""
     session.look_up(
         command,
         lambda: _disk(session.broker.admin.log_state(session.principal)),
@@ -246,7 +245,6 @@ def _statistic_body(found: Statistic) -> BrokerStatsItem:
 
 
 def get_config(session: BrokerSession, command: Command) -> Success:
-    """GET_BROKER_CONFIG."""
     session.broker.access.check(session.principal, "describe", ("broker", "names"))
     gateway = session.gateway
     properties = as_properties(gateway.loaded.config)
@@ -315,7 +313,6 @@ def clean_expired_queues(session: BrokerSession, command: Command) -> None:
 
 
 def ha_status(session: BrokerSession, command: Command) -> Success:
-    """GET_BROKER_HA_STATUS."""
     broker, replica_status = session.broker, session.gateway.context.replica_status
     broker.access.check(session.principal, "describe", ("broker", "names"))
     followers = replica_status.followers()

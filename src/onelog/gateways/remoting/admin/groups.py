@@ -325,7 +325,6 @@ def _list_for_cpp(table: dict[MessageQueue, int]) -> ResetOffsetList:
 
 
 def clone_offsets(session: BrokerSession, command: Command) -> Success | None:
-    """CLONE_GROUP_OFFSET."""
     ext, broker, principal = command.ext, session.broker, session.principal
     source, target = fields.text(ext, "srcGroup"), fields.text(ext, "destGroup")
     check_group(target)

@@ -56,7 +56,6 @@ _NO_MIXED_TYPE = Success(
 
 
 def create_topic(session: BrokerSession, command: Command) -> Success | None:
-    """UPDATE_AND_CREATE_TOPIC."""
     ext = command.ext
     body = TopicBody(
         topic_name=fields.text(ext, "topic"),
@@ -138,7 +137,6 @@ def all_topics(session: BrokerSession, command: Command) -> Success:
 
 
 def topic_config(session: BrokerSession, command: Command) -> Success:
-    """GET_TOPIC_CONFIG."""
     config = session.broker.topic(session.principal, fields.text(command.ext, "topic"))
     return Success(body=topic_body(config).encode())
 

@@ -67,7 +67,6 @@ def _is_disabled(info: UserInfo) -> bool | None:
 
 
 def create_user(session: BrokerSession, command: Command) -> None:
-    """AUTH_CREATE_USER."""
     info = UserInfo.decode(command.body)
     name = fields.text(command.ext, "username")
     if not info.password:
@@ -85,7 +84,6 @@ def create_user(session: BrokerSession, command: Command) -> None:
 
 
 def update_user(session: BrokerSession, command: Command) -> Success | None:
-    """AUTH_UPDATE_USER."""
     info = UserInfo.decode(command.body)
     name = fields.text(command.ext, "username")
     users, principal = session.broker.users, session.principal
@@ -104,7 +102,6 @@ def update_user(session: BrokerSession, command: Command) -> Success | None:
 
 
 def delete_user(session: BrokerSession, command: Command) -> Success:
-    """AUTH_DELETE_USER."""
     session.broker.users.delete_user(session.principal, fields.text(command.ext, "username"))
     return Success()
 
@@ -130,7 +127,6 @@ def get_user(session: BrokerSession, command: Command) -> Success:
 
 
 def list_users(session: BrokerSession, command: Command) -> Success:
-    """AUTH_LIST_USER."""
     wanted = command.ext.get("filter") or ""
     found = session.broker.users.all_users(session.principal)
     infos = [_info(user) for user in found if wanted in user.name]
@@ -244,7 +240,6 @@ def get_acl(session: BrokerSession, command: Command) -> Success:
 
 
 def list_acls(session: BrokerSession, command: Command) -> Success:
-    """AUTH_LIST_ACL."""
     subject = command.ext.get("subjectFilter") or ""
     resource = command.ext.get("resourceFilter") or ""
     users, principal = session.broker.users, session.principal

@@ -118,7 +118,6 @@ def _subscriptions(wanted: Iterable[SubscriptionData]) -> Iterable[Subscription]
 
 
 def unregister(session: BrokerSession, command: Command) -> Success:
-    """UNREGISTER_CLIENT."""
     fields.text(command.ext, "clientID")
     session.broker.unregister(
         session.principal, session, command.ext.get("consumerGroup"),
@@ -193,7 +192,6 @@ def _queue(queue: MessageQueue) -> Queue:
 
 
 def query_offset(session: BrokerSession, command: Command) -> Success:
-    """QUERY_CONSUMER_OFFSET."""
     ext = command.ext
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
     offset = session.broker.query_offset(
@@ -209,7 +207,6 @@ def query_offset(session: BrokerSession, command: Command) -> Success:
 
 
 def update_offset(session: BrokerSession, command: Command) -> Success:
-    """UPDATE_CONSUMER_OFFSET."""
     ext = command.ext
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
     offset, principal = fields.number(ext, "commitOffset"), session.principal
@@ -218,7 +215,6 @@ def update_offset(session: BrokerSession, command: Command) -> Success:
 
 
 def max_offset(session: BrokerSession, command: Command) -> Success:
-    """GET_MAX_OFFSET."""
     topic, queue_id = _topic_queue(command)
     return Success({"offset": str(session.broker.max_offset(session.principal, topic, queue_id))})
 

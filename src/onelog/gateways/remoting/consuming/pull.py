@@ -43,7 +43,6 @@ def _subscription(topic: str, expression: str, kind: str, version: int) -> Subsc
 
 
 def pull_message(session: BrokerSession, command: Command) -> None:
-    """PULL_MESSAGE and LITE_PULL_MESSAGE."""
     ext = command.ext
     broker = session.broker
     config = broker.config

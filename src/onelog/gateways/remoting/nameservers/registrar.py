@@ -292,7 +292,6 @@ class Registrar:
         return answer
 
     def body(self) -> RegisterBrokerBody:
-        """All topics of this broker."""
         topics = self._broker.admin.topics(SELF)[1]
         return RegisterBrokerBody(
             topic_config_serialize_wrapper=TopicTable(

@@ -15,7 +15,6 @@ from onelog.wire.remoting.command import Command
 
 
 def recall_message(session: BrokerSession, command: Command) -> None:
-    """RECALL_MESSAGE."""
     ext = command.ext
     topic = fields.text(ext, "topic")
     text = fields.text(ext, "recallHandle")

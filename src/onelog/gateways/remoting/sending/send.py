@@ -74,7 +74,6 @@ TimedToken = tuple[Token, str, int]
 
 
 def send_message(session: BrokerSession, command: Command) -> None:
-    """SEND_MESSAGE and SEND_MESSAGE_V2."""
     header = decode_send_header(command)
     (_, topic, _, _, queue_id, sys_flag, born_ms, flag, text, times, _, retries_max, batch) = header
     if batch:

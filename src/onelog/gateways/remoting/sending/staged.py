@@ -41,7 +41,6 @@ _offsets = msgspec.json.Decoder(
 
 
 def stage(session: BrokerSession, command: Command) -> None:
-    """STAGE_MESSAGES."""
     ext, gateway = command.ext, session.gateway
     source = bytes(command.body)
     parts = checked_parts(source)
@@ -79,7 +78,6 @@ def _staged(
 
 
 def commit(session: BrokerSession, command: Command) -> None:
-    """COMMIT_STAGED."""
     try:
         offsets = _offsets.decode(command.body)
     except msgspec.MsgspecError as error:
@@ -106,7 +104,6 @@ def _committed(token: Any, committed: Committed | None, error: OnelogError | Non
 
 
 def query(session: BrokerSession, command: Command) -> Success:
-    """QUERY_STAGED."""
     name = fields.text(command.ext, "query")
     last, note = session.broker.last_batch(session.principal, name)
     return Success({"batch": str(-1 if last is None else last), "note": note})

@@ -28,7 +28,6 @@ _ROLL_BACK = int(SysFlag.ROLLED_BACK)
 
 
 def end_transaction(session: BrokerSession, command: Command) -> Success | None:
-    """END_TRANSACTION."""
     ext = command.ext
     group = fields.text(ext, "producerGroup")
     half_offset = fields.number(ext, "tranStateTableOffset")
