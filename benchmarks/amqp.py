@@ -60,14 +60,18 @@ CELLS = {
         "transient in a durable queue, autoack, 16 bytes", 300_000, f"bytes={SMALL}", None
     ),
     "fan-out": Cell(
-        "fan-out to 10 queues, 16 bytes, deliveries", 600_000,
-        f"bytes={SMALL} durable=0 fanout=1 queues=10", 1.5,
-    ),
-    "many": Cell(
-        "1,000 durable queues in turn, autoack, 16 bytes", 150_000, f"bytes={SMALL} queues=1000",
+        "fan-out to 10 queues, 16 bytes, deliveries",
+        600_000,
+        f"bytes={SMALL} durable=0 fanout=1 queues=10",
         1.5,
     ),
-}  # fmt: skip
+    "many": Cell(
+        "1,000 durable queues in turn, autoack, 16 bytes",
+        150_000,
+        f"bytes={SMALL} queues=1000",
+        1.5,
+    ),
+}
 FILL = f"bytes={SMALL} persistent=1 confirm=1000"
 DRAIN = f"bytes={SMALL} prefetch=500 ack=100"
 
@@ -255,9 +259,15 @@ def _least(
     """A row of what had better be little."""
     mine, others = single["onelog"][key], single["rabbitmq"][key]
     return Row(
-        what, median(mine), unit, median(others), "RabbitMQ", ratio_min, True,
+        what,
+        median(mine),
+        unit,
+        median(others),
+        "RabbitMQ",
+        ratio_min,
+        True,
         note=told(mine, others, less_is_better=True),
-    )  # fmt: skip
+    )
 
 
 def _rate(what: str, ours: list[Figures], theirs: list[Figures], ratio_min: float | None) -> Row:
@@ -269,6 +279,12 @@ def _rate(what: str, ours: list[Figures], theirs: list[Figures], ratio_min: floa
         for name, runs in (("OneLog", ours), ("RabbitMQ", theirs))
     )
     return Row(
-        what, median(mine), "msg/s", median(others), "RabbitMQ", ratio_min,
-        cpu_us=median(run.broker_cpu_us for run in ours), note=f"{told(mine, others)}; {cores}",
-    )  # fmt: skip
+        what,
+        median(mine),
+        "msg/s",
+        median(others),
+        "RabbitMQ",
+        ratio_min,
+        cpu_us=median(run.broker_cpu_us for run in ours),
+        note=f"{told(mine, others)}; {cores}",
+    )

@@ -49,23 +49,33 @@ def run(options: Options) -> list[Row]:
     start_ms = statistics.median(_start_ms() for _ in range(20))
     return [
         under(
-            "hand-over on one loop (uvloop), median", statistics.median(own), "us",
-            HAND_OVER_US_MAX, note=f"99 % within {statistics.quantiles(own, n=100)[98]:.0f} us",
+            "hand-over on one loop (uvloop), median",
+            statistics.median(own),
+            "us",
+            HAND_OVER_US_MAX,
+            note=f"99 % within {statistics.quantiles(own, n=100)[98]:.0f} us",
         ),
         Row(
-            "hand-over on one loop (asyncio's), median", statistics.median(plain), "us",
+            "hand-over on one loop (asyncio's), median",
+            statistics.median(plain),
+            "us",
             less_is_better=True,
         ),
         Row(
-            "hand-over between threads, median", statistics.median(threads), "us",
+            "hand-over between threads, median",
+            statistics.median(threads),
+            "us",
             less_is_better=True,
         ),
         Row(
-            "sent and consumed, 256 on the way", rate.per_second, "msg/s", cpu_us=rate.cpu_us,
+            "sent and consumed, 256 on the way",
+            rate.per_second,
+            "msg/s",
+            cpu_us=rate.cpu_us,
             note="producer, broker and consumer on one loop",
         ),
         Row("start and stop of a broker, median", start_ms, "ms", less_is_better=True),
-    ]  # fmt: skip
+    ]
 
 
 def _on(

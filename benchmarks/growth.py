@@ -105,23 +105,30 @@ class _Registry:
         return [
             Row(f"all join: {what}", joined[0], "s", cpu_us=joined[1] / self._brokers * 1e6),
             under(
-                "all register again, every 30 s", each * self._brokers / REGISTER_S * 100,
-                "% of a core", 25, cpu_us=each * 1e6,
+                "all register again, every 30 s",
+                each * self._brokers / REGISTER_S * 100,
+                "% of a core",
+                25,
+                cpu_us=each * 1e6,
                 note=f"{body * self._brokers / REGISTER_S / 1e6:.1f} MB/s, {body:,} bytes each",
             ),
             under("memory", memory, "MiB", 512),
             Row(
-                "routes, 64 on the way", rate, "/s", cpu_us=cpu * 1e6,
+                "routes, 64 on the way",
+                rate,
+                "/s",
+                cpu_us=cpu * 1e6,
                 note=f"{size:,} bytes each",
             ),
             under(
-                "a route, one at a time, 99 % within", statistics.quantiles(waits, n=100)[98] * 1e3,
-                "ms", 20, note=f"median {statistics.median(waits) * 1e3:.2f} ms",
+                "a route, one at a time, 99 % within",
+                statistics.quantiles(waits, n=100)[98] * 1e3,
+                "ms",
+                20,
+                note=f"median {statistics.median(waits) * 1e3:.2f} ms",
             ),
-            under(
-                f"a route while {LOST} brokers are lost at once, slowest", held * 1e3, "ms", 500
-            ),
-        ]  # fmt: skip
+            under(f"a route while {LOST} brokers are lost at once, slowest", held * 1e3, "ms", 500),
+        ]
 
     async def _timed(self, work: Callable[[], Awaitable[None]]) -> tuple[float, float]:
         """How long it took, and the CPU time that it took of the name server."""
@@ -134,10 +141,14 @@ class _Registry:
             if number == len(self._peers):
                 self._peers.append(await Peer.connect(*self._address, timeout_ms=TIMEOUT_MS))
             ext = {
-                "brokerName": f"broker-{number}", "clusterName": "large", "brokerId": "0",
+                "brokerName": f"broker-{number}",
+                "clusterName": "large",
+                "brokerId": "0",
                 "brokerAddr": f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:10911",
-                "haServerAddr": "10.0.0.1:10912", "compressed": "false", "bodyCrc32": "0",
-            }  # fmt: skip
+                "haServerAddr": "10.0.0.1:10912",
+                "compressed": "false",
+                "bodyCrc32": "0",
+            }
             body = _registration(number, self._brokers, self._topics)
             code = RequestCode.REGISTER_BROKER
             answer = await self._peers[number].ask(code, ext, body, TIMEOUT_MS)
@@ -205,9 +216,14 @@ def _registration(number: int, brokers: int, topics: int) -> bytes:
 def _follower(folder: Path, count: int) -> list[Row]:
     """What a message costs those who have it after its master."""
     properties = encode_properties(
-        {"UNIQ_KEY": "C0000202284B00000000000000000001", "CLUSTER": "DefaultCluster",
-         "MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "WAIT": "true"}
-    )  # fmt: skip
+        {
+            "UNIQ_KEY": "C0000202284B00000000000000000001",
+            "CLUSTER": "DefaultCluster",
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+            "WAIT": "true",
+        }
+    )
     messages = [
         NewMessage("orders", number % 4, bytes(128), properties, born_ms=1) for number in range(64)
     ]
@@ -231,12 +247,14 @@ def _follower(folder: Path, count: int) -> list[Row]:
         store.close()
     return [
         Row(
-            "a follower: a message of 128 bytes", stored / (wrote + entered), "msg/s",
+            "a follower: a message of 128 bytes",
+            stored / (wrote + entered),
+            "msg/s",
             cpu_us=(wrote + entered) / stored * 1e6,
             note=f"{wrote / stored * 1e6:.2f} us to write {size:.0f} bytes of log, "
             f"{entered / stored * 1e6:.2f} us for queues and index",
         )
-    ]  # fmt: skip
+    ]
 
 
 # A client.

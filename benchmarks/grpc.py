@@ -92,12 +92,22 @@ def _rows(mode: str, ours: Results, theirs: Results) -> list[Row]:
     note = f"OneLog: {costs(mine)}; RocketMQ: {costs(others)}; {told(*rates)}"
     return [
         Row(
-            title, median(rates[0]), "msg/s", median(rates[1]), "RocketMQ's proxy",
-            ratio_min=RATE_RATIO_MIN, note=note,
+            title,
+            median(rates[0]),
+            "msg/s",
+            median(rates[1]),
+            "RocketMQ's proxy",
+            ratio_min=RATE_RATIO_MIN,
+            note=note,
         ),
         Row(
-            f"{title}: the server's CPU time", median(used[0]), "us/msg", median(used[1]),
-            "RocketMQ's proxy", ratio_min=CPU_RATIO_MIN, less_is_better=True,
+            f"{title}: the server's CPU time",
+            median(used[0]),
+            "us/msg",
+            median(used[1]),
+            "RocketMQ's proxy",
+            ratio_min=CPU_RATIO_MIN,
+            less_is_better=True,
             note=told(*used, less_is_better=True),
         ),
-    ]  # fmt: skip
+    ]

@@ -57,11 +57,16 @@ def frame(code: int, fields: dict[str, object], body: bytes = b"") -> bytes:
     texts = {name: str(value) for name, value in fields.items()}
     header = json.dumps(
         {
-            "code": code, "extFields": texts, "flag": 0, "language": "JAVA", "opaque": 1,
-            "serializeTypeCurrentRPC": "JSON", "version": 513,
+            "code": code,
+            "extFields": texts,
+            "flag": 0,
+            "language": "JAVA",
+            "opaque": 1,
+            "serializeTypeCurrentRPC": "JSON",
+            "version": 513,
         },
         separators=(",", ":"),
-    ).encode()  # fmt: skip
+    ).encode()
     return struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
 
 
@@ -69,10 +74,20 @@ def send_fields(topic: str, queue_id: int, number: int, batch: bool) -> dict[str
     """The fields of a producer's request."""
     properties = f"UNIQ_KEY\x017F0000010A2B18B4AAC2{number:012X}\x02WAIT\x01true\x02"
     return {
-        "a": "producers", "b": topic, "c": "TBW102", "d": 4, "e": queue_id, "f": 0,
-        "g": 1_700_000_000_000, "h": 0, "i": properties, "j": 0, "k": "false",
-        "m": "true" if batch else "false", "n": "broker-a",
-    }  # fmt: skip
+        "a": "producers",
+        "b": topic,
+        "c": "TBW102",
+        "d": 4,
+        "e": queue_id,
+        "f": 0,
+        "g": 1_700_000_000_000,
+        "h": 0,
+        "i": properties,
+        "j": 0,
+        "k": "false",
+        "m": "true" if batch else "false",
+        "n": "broker-a",
+    }
 
 
 def packed(number: int) -> bytes:
@@ -153,10 +168,17 @@ def pulls() -> Iterator[bytes]:
     windows = []
     for offset in range(0, SLICE["batch"] // QUEUES - PULLED, PULLED):
         fields: dict[str, object] = {
-            "consumerGroup": GROUP, "topic": "batches", "queueOffset": offset,
-            "maxMsgNums": PULLED, "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0,
-            "subscription": "*", "subVersion": 0, "expressionType": "TAG",
-        }  # fmt: skip
+            "consumerGroup": GROUP,
+            "topic": "batches",
+            "queueOffset": offset,
+            "maxMsgNums": PULLED,
+            "sysFlag": 4,
+            "commitOffset": 0,
+            "suspendTimeoutMillis": 0,
+            "subscription": "*",
+            "subVersion": 0,
+            "expressionType": "TAG",
+        }
         windows.append(b"".join(frame(PULL, {**fields, "queueId": q}) for q in range(QUEUES)))
     return itertools.cycle(windows)
 
@@ -171,10 +193,18 @@ async def pop(client: Client, request: bytes) -> None:
 
 
 POP_FIELDS: dict[str, object] = {
-    "consumerGroup": GROUP, "topic": "sends", "queueId": -1, "maxMsgNums": PULLED,
-    "invisibleTime": 600_000, "pollTime": 0, "bornTime": 0, "initMode": 0, "expType": "TAG",
-    "exp": "*", "order": "false",
-}  # fmt: skip
+    "consumerGroup": GROUP,
+    "topic": "sends",
+    "queueId": -1,
+    "maxMsgNums": PULLED,
+    "invisibleTime": 600_000,
+    "pollTime": 0,
+    "bornTime": 0,
+    "initMode": 0,
+    "expType": "TAG",
+    "exp": "*",
+    "order": "false",
+}
 
 
 def receipts(answer: bytes) -> Iterable[dict[str, object]]:
@@ -191,9 +221,12 @@ def receipts(answer: bytes) -> Iterable[dict[str, object]]:
         start = f"{starts[place]} {ext['popTime']} {ext['invisibleTime']} {ext['reviveQid']}"
         for offset in offsets.split(","):
             yield {
-                "consumerGroup": GROUP, "topic": "sends", "queueId": queue_id, "offset": offset,
+                "consumerGroup": GROUP,
+                "topic": "sends",
+                "queueId": queue_id,
+                "offset": offset,
                 "extraInfo": f"{start} {mark} broker-a {queue_id} {offset}",
-            }  # fmt: skip
+            }
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +260,15 @@ async def main(folder: Path) -> None:
         _, client = await loop.create_connection(Client, "127.0.0.1", server.config.broker.port)
         for topic in ("sends", "batches"):
             fields: dict[str, object] = {
-                "topic": topic, "defaultTopic": "TBW102", "readQueueNums": QUEUES,
-                "writeQueueNums": QUEUES, "perm": 6, "topicFilterType": "SINGLE_TAG",
-                "topicSysFlag": 0, "order": "false",
-            }  # fmt: skip
+                "topic": topic,
+                "defaultTopic": "TBW102",
+                "readQueueNums": QUEUES,
+                "writeQueueNums": QUEUES,
+                "perm": 6,
+                "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": 0,
+                "order": "false",
+            }
             await client.ask(frame(CREATE_TOPIC, fields), 1)
         await client.ask(frame(CREATE_GROUP, {}, json.dumps({"groupName": GROUP}).encode()), 1)
         kinds = {

@@ -50,8 +50,13 @@ CLIENT_TIMEOUT_S = 300
 LINGER = "linger.ms=5"
 PRODUCER = ("acks=1", LINGER, "queue.buffering.max.messages=1000000", "batch.num.messages=10000")
 CONSUMER = ("queued.min.messages=1000000", "fetch.message.max.bytes=8388608")
-HASTY = ("reconnect.backoff.ms=5", "reconnect.backoff.max.ms=10", "retry.backoff.ms=5",
-         "topic.metadata.refresh.fast.interval.ms=5", "message.timeout.ms=60000")  # fmt: skip
+HASTY = (
+    "reconnect.backoff.ms=5",
+    "reconnect.backoff.max.ms=10",
+    "retry.backoff.ms=5",
+    "topic.metadata.refresh.fast.interval.ms=5",
+    "message.timeout.ms=60000",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +136,16 @@ def _measure(
             create(peer, "flushed", 1)
             drive(client, peer, "produce", "flushed", 1024, FLUSHED_MESSAGES // 10, 0, *PRODUCER)
             run = drive(
-                client, peer, "produce", "flushed", 1024, FLUSHED_MESSAGES // share, 0,
-                *PRODUCER[1:], "acks=-1",
-            )  # fmt: skip
+                client,
+                peer,
+                "produce",
+                "flushed",
+                1024,
+                FLUSHED_MESSAGES // share,
+                0,
+                *PRODUCER[1:],
+                "acks=-1",
+            )
             found[name]["flushed"].append(run)
     return found, single
 
@@ -198,9 +210,12 @@ def drive(client: Path, peer: Peer, mode: str, topic: str, *words: float | str) 
     if seen["failed"]:
         raise ChildError(f"{seen['failed']:.0f} messages failed: {' '.join(command[1:])}")
     return Figures(
-        messages / seconds, used / messages * 1e6, seen.get("cpu_s", 0) / seconds, used / seconds,
+        messages / seconds,
+        used / messages * 1e6,
+        seen.get("cpu_s", 0) / seconds,
+        used / seconds,
         seen,
-    )  # fmt: skip
+    )
 
 
 def _first_message_s(name: str, folder: Path, client: Path) -> float:
@@ -280,15 +295,27 @@ def _rate(what: str, ours: list[Figures], theirs: list[Figures]) -> Row:
         for name, runs in (("OneLog", ours), ("Kafka", theirs))
     )
     return Row(
-        what, median(mine), "msg/s", median(others), "Kafka", 1.0,
-        cpu_us=median(run.broker_cpu_s for run in ours), note=f"{told(mine, others)}; {cores}",
-    )  # fmt: skip
+        what,
+        median(mine),
+        "msg/s",
+        median(others),
+        "Kafka",
+        1.0,
+        cpu_us=median(run.broker_cpu_s for run in ours),
+        note=f"{told(mine, others)}; {cores}",
+    )
 
 
 def _less(
     what: str, ours: list[float], theirs: list[float], unit: str, ratio_min: float | None
 ) -> Row:
     return Row(
-        what, median(ours), unit, median(theirs), "Kafka", ratio_min, True,
+        what,
+        median(ours),
+        unit,
+        median(theirs),
+        "Kafka",
+        ratio_min,
+        True,
         note=told(ours, theirs, less_is_better=True),
-    )  # fmt: skip
+    )

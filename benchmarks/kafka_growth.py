@@ -96,9 +96,11 @@ async def _commit(client: RawClient, group: str, topic: str) -> None:
         {"partition_index": number, "committed_offset": 0} for number in range(PARTITIONS)
     ]
     fields: Fields = {
-        "group_id": group, "generation_id_or_member_epoch": -1, "member_id": "",
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
         "topics": [{"name": topic, "partitions": partitions}],
-    }  # fmt: skip
+    }
     answer = await client.ask(ApiKey.OFFSET_COMMIT, 7, fields)
     assert answer["topics"][0]["partitions"][0]["error_code"] == 0, answer
 
@@ -107,10 +109,13 @@ async def _join(client: RawClient, member_id: str) -> Fields:
     """Join; a member that is told its id first joins again with it."""
     while True:
         fields: Fields = {
-            "group_id": "members", "session_timeout_ms": 30_000, "rebalance_timeout_ms": 30_000,
-            "member_id": member_id, "protocol_type": "consumer",
+            "group_id": "members",
+            "session_timeout_ms": 30_000,
+            "rebalance_timeout_ms": 30_000,
+            "member_id": member_id,
+            "protocol_type": "consumer",
             "protocols": [{"name": "range", "metadata": b"x" * 100}],
-        }  # fmt: skip
+        }
         answer = await client.ask(ApiKey.JOIN_GROUP, JOIN, fields)
         member_id = answer["member_id"]
         if answer["error_code"] == 0:
@@ -123,13 +128,14 @@ async def _share_out(client: RawClient, member_id: str = "") -> tuple[str, int]:
         answer = await _join(client, member_id)
         member_id = answer["member_id"]
         fields: Fields = {
-            "group_id": "members", "generation_id": answer["generation_id"],
+            "group_id": "members",
+            "generation_id": answer["generation_id"],
             "member_id": member_id,
             "assignments": [
                 {"member_id": each["member_id"], "assignment": b"x" * 100}
                 for each in answer["members"]
             ],
-        }  # fmt: skip
+        }
         synced = await client.ask(ApiKey.SYNC_GROUP, SYNC, fields)
         if synced["error_code"] == 0:
             return member_id, answer["generation_id"]
@@ -140,8 +146,10 @@ async def _hear_of_it(client: RawClient, known: tuple[str, int]) -> None:
     """Beat until the group shares out again, and take part."""
     member_id, generation = known
     fields: Fields = {
-        "group_id": "members", "member_id": member_id, "generation_id": generation,
-    }  # fmt: skip
+        "group_id": "members",
+        "member_id": member_id,
+        "generation_id": generation,
+    }
     while True:
         if (await client.ask(ApiKey.HEARTBEAT, 3, fields))["error_code"] != 0:
             break

@@ -40,11 +40,16 @@ def run(options: Options) -> list[Row]:
 
 async def _measured(options: Options) -> list[Row]:
     settings: dict[str, Value] = {
-        "broker.store_path": str(options.folder / "store"), "broker.port": 0, "broker.vip_port": 0,
-        "broker.nameservers": "", "http.port": -1, "store.disk_clean_percent": 97,
-        "store.disk_force_percent": 98, "store.disk_refuse_percent": 99,
+        "broker.store_path": str(options.folder / "store"),
+        "broker.port": 0,
+        "broker.vip_port": 0,
+        "broker.nameservers": "",
+        "http.port": -1,
+        "store.disk_clean_percent": 97,
+        "store.disk_force_percent": 98,
+        "store.disk_refuse_percent": 99,
         **dict.fromkeys(("kafka.port", "amqp.port", "stomp.port", "mqtt.port", "grpc.port"), 0),
-    }  # fmt: skip
+    }
     async with running_broker(load(overrides=settings)) as server:
         options.announce("the counters on the send path")
         share, ns, best_us = await _share(server, 4 if options.quick else 20)

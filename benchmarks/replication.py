@@ -114,10 +114,12 @@ def onelog_pair(folder: Path, ack: str) -> Pair:
     return Pair(
         OnelogPeer(folder / "master", settings=replication, may_stall=True),
         lambda nameservers: OnelogPeer(
-            folder / "slave", nameservers=nameservers, may_stall=True,
+            folder / "slave",
+            nameservers=nameservers,
+            may_stall=True,
             settings={**replication, "ONELOG_BROKER_BROKER_ID": "1", "ONELOG_KAFKA_PORT": "0"},
         ),
-    )  # fmt: skip
+    )
 
 
 def rocketmq_pair(folder: Path, role: str) -> Pair:
@@ -125,10 +127,12 @@ def rocketmq_pair(folder: Path, role: str) -> Pair:
     return Pair(
         RocketmqPeer(folder / "master", heap=PEER_BROKER_HEAP, settings={"brokerRole": role}),
         lambda nameservers: RocketmqPeer(
-            folder / "slave", heap=PEER_BROKER_HEAP, nameservers=nameservers,
+            folder / "slave",
+            heap=PEER_BROKER_HEAP,
+            nameservers=nameservers,
             settings={"brokerRole": "SLAVE", "brokerId": 1},
         ),
-    )  # fmt: skip
+    )
 
 
 def run(options: Options) -> list[Row]:
@@ -163,9 +167,13 @@ def synchronous(options: Options, seconds: int, rounds: int) -> Row:
             if not accepts_message(pair.master.broker_address, "Probe"):
                 raise ChildError(f"the slave of {name} was lost under load")
     return rate_row(
-        "sync sends that wait for a slave, 64 threads", "sends/s", 1.0,
-        found["onelog"], found["rocketmq"], note="cores are those of the master",
-    )  # fmt: skip
+        "sync sends that wait for a slave, 64 threads",
+        "sends/s",
+        1.0,
+        found["onelog"],
+        found["rocketmq"],
+        note="cores are those of the master",
+    )
 
 
 def asynchronous(options: Options, seconds: int, rounds: int) -> list[Row]:
@@ -188,21 +196,34 @@ def asynchronous(options: Options, seconds: int, rounds: int) -> list[Row]:
     return [
         Row(
             "sends with a follower of the lowest priority, 64 threads",
-            median(rates["with, aside,"]), "sends/s", median(rates["without"]), alone, KEPT_MIN,
+            median(rates["with, aside,"]),
+            "sends/s",
+            median(rates["without"]),
+            alone,
+            KEPT_MIN,
             cpu_us=median(costs["with, aside,"]),
             note=told(rates["with, aside,"], rates["without"]),
         ),
         Row(
-            "sends with a follower that shares the cores, 64 threads", median(rates["with"]),
-            "sends/s", median(rates["without"]), alone, cpu_us=median(costs["with"]),
+            "sends with a follower that shares the cores, 64 threads",
+            median(rates["with"]),
+            "sends/s",
+            median(rates["without"]),
+            alone,
+            cpu_us=median(costs["with"]),
             note=told(rates["with"], rates["without"]),
         ),
         Row(
-            "master's CPU for a million sends, with a follower", median(costs["with"]), "s",
-            median(costs["without"]), alone, KEPT_MIN, less_is_better=True,
+            "master's CPU for a million sends, with a follower",
+            median(costs["with"]),
+            "s",
+            median(costs["without"]),
+            alone,
+            KEPT_MIN,
+            less_is_better=True,
             note=told(costs["with"], costs["without"], less_is_better=True),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _sends(pair: Pair, seconds: int) -> Load:
@@ -237,14 +258,22 @@ def catching_up(options: Options, size: int, rounds: int) -> list[Row]:
     rounds_told = told(found["onelog"], found["rocketmq"])
     return [
         at_least(
-            f"catching up {size / 2**30:.2f} GiB", reached, "MB/s", limit, None,
+            f"catching up {size / 2**30:.2f} GiB",
+            reached,
+            "MB/s",
+            limit,
+            None,
             f"the disk takes {disk:,.0f} MB/s from one writer of a file, without a flush",
         ),
         Row(
-            "catching up, beside RocketMQ's slave", reached, "MB/s", median(found["rocketmq"]),
-            "RocketMQ", note=rounds_told,
+            "catching up, beside RocketMQ's slave",
+            reached,
+            "MB/s",
+            median(found["rocketmq"]),
+            "RocketMQ",
+            note=rounds_told,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _catch_up_mb_s(pair: Pair) -> float:

@@ -195,10 +195,16 @@ class Suite:
 
     def _trigger(self, peer: OnelogPeer) -> Row:
         self._announce("OneLog: triggers")
-        rows = self._spark.readStream.format("onelog").options(
-            nameserver=peer.nameservers, subscribe=SMALL_TOPIC, startingOffsets="earliest",
-            maxOffsetsPerTrigger=str(TRIGGER_ROWS),
-        ).load()  # fmt: skip
+        rows = (
+            self._spark.readStream.format("onelog")
+            .options(
+                nameserver=peer.nameservers,
+                subscribe=SMALL_TOPIC,
+                startingOffsets="earliest",
+                maxOffsetsPerTrigger=str(TRIGGER_ROWS),
+            )
+            .load()
+        )
         checkpoint = self._folder / "triggers"
         query = (
             rows.writeStream.format("noop")
@@ -303,9 +309,14 @@ def _compared(job: str, rates: dict[str, Rate]) -> list[Row]:
         note += f"; the connector is not Maven's, but what {JARS} names"
     return [
         Row(
-            f"topic -> {job}, {how}", rates[how].per_second, "msg/s",
-            None if theirs is None else theirs.per_second, KAFKA, ratio_min,
-            cpu_us=rates[how].cpu_us, note=note,
+            f"topic -> {job}, {how}",
+            rates[how].per_second,
+            "msg/s",
+            None if theirs is None else theirs.per_second,
+            KAFKA,
+            ratio_min,
+            cpu_us=rates[how].cpu_us,
+            note=note,
         )
         for how, ratio_min in (("network", NETWORK_RATIO_MIN), ("direct", DIRECT_RATIO_MIN))
-    ]  # fmt: skip
+    ]

@@ -93,10 +93,15 @@ def run(options: Options) -> list[Row]:
         ours, theirs = found["OneLog"], found["ActiveMQ"]
         rows.append(
             Row(
-                f"STOMP, 1 KiB, {title}", median(ours), "messages/s", median(theirs), "ActiveMQ",
-                RATIO_MIN, note=told(ours, theirs),
+                f"STOMP, 1 KiB, {title}",
+                median(ours),
+                "messages/s",
+                median(theirs),
+                "ActiveMQ",
+                RATIO_MIN,
+                note=told(ours, theirs),
             )
-        )  # fmt: skip
+        )
     return rows
 
 

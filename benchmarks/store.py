@@ -278,9 +278,13 @@ def inner_batch(options: Options) -> list[Row]:
         times = spread(itertools.repeat(partial(store.append, [batch]), count))
         assert store.max_offset(topic, queue_id) == count * 10_000
     row = under(
-        "append an inner batch of 10,000 (1 MB)", times.median_s * 1e3, "ms", 2, times.cpu_us,
+        "append an inner batch of 10,000 (1 MB)",
+        times.median_s * 1e3,
+        "ms",
+        2,
+        times.cpu_us,
         f"median of {count}; 99 %: {times.p99_s * 1e3:.2f} ms",
-    )  # fmt: skip
+    )
     return [row]
 
 
@@ -303,7 +307,11 @@ def key_lookup(options: Options) -> list[Row]:
         options.announce("looking keys up")
         times = spread(partial(find, rng.randrange(keys)) for _ in range(20_000))
     row = under(
-        f"look up a key among {keys:,}", times.median_s * 1e6, "us", 100, times.cpu_us,
+        f"look up a key among {keys:,}",
+        times.median_s * 1e6,
+        "us",
+        100,
+        times.cpu_us,
         f"median of 20,000; 99 %: {times.p99_s * 1e6:.0f} us",
-    )  # fmt: skip
+    )
     return [row]

@@ -130,8 +130,14 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 COLUMNS = (
-    "measurement", "OneLog", "required / peer", "ratio", "CPU us each", "verdict", "note",
-)  # fmt: skip
+    "measurement",
+    "OneLog",
+    "required / peer",
+    "ratio",
+    "CPU us each",
+    "verdict",
+    "note",
+)
 
 
 def machine_facts() -> dict[str, str | int]:

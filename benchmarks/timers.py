@@ -144,10 +144,16 @@ def schedule_in_core(folder: Path, count: int) -> Rate:
     soon: list[Callable[[], None]] = []
     with ThreadPoolExecutor(1) as pool, MessageStore.open(folder, clock=clock) as store:
         broker = Broker(
-            BrokerConfig(), store, clock=clock, schedule=timer.schedule, call_soon=soon.append,
-            post=soon.append, random=rng, offload=lambda work: void(pool.submit(work)),
+            BrokerConfig(),
+            store,
+            clock=clock,
+            schedule=timer.schedule,
+            call_soon=soon.append,
+            post=soon.append,
+            random=rng,
+            offload=lambda work: void(pool.submit(work)),
             naming=NAMING,
-        )  # fmt: skip
+        )
         broker.open()
         broker.admin.create_topic(SELF, TopicConfig("far", QUEUES, QUEUES))
         begin_ms = clock.now_ms() + 60_000
@@ -257,10 +263,19 @@ def _template(topic: str, queue_id: int) -> tuple[bytes, bytes, bytes]:
     timed = "" if topic == "plain" else f"TIMER_DELIVER_MS\x01{_DUE_MARK}\x02"
     own = timed or f"KEYS\x01{_DUE_MARK}\x02"
     ext = {
-        "a": "bench", "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0",
-        "g": str(now_ms()), "h": "0", "j": "0", "k": "false", "m": "false",
+        "a": "bench",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue_id),
+        "f": "0",
+        "g": str(now_ms()),
+        "h": "0",
+        "j": "0",
+        "k": "false",
+        "m": "false",
         "i": f"{own}WAIT\x01true\x02UNIQ_KEY\x01{topic:_<8}7F0000010A2B{_KEY_MARK}\x02",
-    }  # fmt: skip
+    }
     frame = b"".join(
         encode_request(
             RequestCode.SEND_MESSAGE_V2, 1, ext, b"x" * BODY_BYTES, serialize=Serialize.COMPACT
@@ -329,12 +344,19 @@ async def _pull(peer: Peer, queue_id: int, offset: int) -> list[tuple[int, int]]
     answer = await peer.ask(
         RequestCode.PULL_MESSAGE,
         {
-            "consumerGroup": "TOOLS_CONSUMER", "topic": "near", "queueId": str(queue_id),
-            "queueOffset": str(offset), "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0",
-            "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
+            "consumerGroup": "TOOLS_CONSUMER",
+            "topic": "near",
+            "queueId": str(queue_id),
+            "queueOffset": str(offset),
+            "maxMsgNums": "32",
+            "sysFlag": "4",
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
             "expressionType": "TAG",
         },
-    )  # fmt: skip
+    )
     if answer.code != ResponseCode.SUCCESS:
         return []
     return [
@@ -360,9 +382,13 @@ def restart(peer: OnelogPeer) -> float:
 def in_core(rate: Rate) -> Row:
     """The row about scheduling without sockets."""
     return at_least(
-        f"schedule {rate.count:,} messages in the core", rate.per_second, "msg/s", 50_000,
-        rate.cpu_us, f"{BODY_BYTES} B, in lists of 500",
-    )  # fmt: skip
+        f"schedule {rate.count:,} messages in the core",
+        rate.per_second,
+        "msg/s",
+        50_000,
+        rate.cpu_us,
+        f"{BODY_BYTES} B, in lists of 500",
+    )
 
 
 def rows(
@@ -399,6 +425,8 @@ def rows(
 def restarted(plan: Plan, seconds: float) -> Row:
     """The row about a restart, which only informs."""
     return Row(
-        f"kill -9 with {plan.far_count:,} scheduled, until it serves again", seconds, "s",
+        f"kill -9 with {plan.far_count:,} scheduled, until it serves again",
+        seconds,
+        "s",
         less_is_better=True,
-    )  # fmt: skip
+    )

@@ -34,13 +34,13 @@ CHAPTERS = {
         "Admin", "AsyncAdmin", "Clusters", "Topics", "TopicChange", "Groups", "Positions",
         "Messages", "DeadLetters", "Traces", "Delays",
     ],
-}  # fmt: skip
+}
 
 PARTS = {
     "Clusters": "admin.cluster", "Topics": "admin.topics", "Groups": "admin.groups",
     "Positions": "admin.groups", "Messages": "admin.messages",
     "DeadLetters": "admin.dead_letters", "Traces": "admin.traces", "Delays": "admin.delays",
-}  # fmt: skip
+}
 """The modules of an administrator's parts, which nobody makes by himself."""
 
 HEAD = """\

@@ -23,10 +23,25 @@ tricky = st.text("@~01ab%", min_size=1, max_size=12)
 @pytest.mark.parametrize(
     "name",
     [
-        "a", "%RETRY%group", "Ünïcode 题", "a" * NAME_BYTES_MAX, ".", "..", "a.b", "../etc", "a/b",
-        "a\\b", "sensors/+/temp", "user@host", "50%", " ", "~", '"', "%LMQ%a,b",
+        "a",
+        "%RETRY%group",
+        "Ünïcode 题",
+        "a" * NAME_BYTES_MAX,
+        ".",
+        "..",
+        "a.b",
+        "../etc",
+        "a/b",
+        "a\\b",
+        "sensors/+/temp",
+        "user@host",
+        "50%",
+        " ",
+        "~",
+        '"',
+        "%LMQ%a,b",
     ],
-)  # fmt: skip
+)
 def test_anything_without_control_characters_is_a_name(name: str) -> None:
     assert check_name(name) == name.encode()
 

@@ -160,9 +160,11 @@ async def test_a_usual_port_that_is_taken_is_left_out_and_one_that_was_asked_for
         port = taken.getsockname()[1]
         asked = load(
             overrides={
-                **SMALL, "broker.store_path": str(tmp_path / "store"), "nameserver.port": port,
+                **SMALL,
+                "broker.store_path": str(tmp_path / "store"),
+                "nameserver.port": port,
             }
-        )  # fmt: skip
+        )
         usual = Loaded(asked.config, {**asked.sources, "nameserver.port": "default"})
         async with running_broker(usual) as server, client(server) as one:
             await one.send("t", b"x")
@@ -490,9 +492,16 @@ async def test_under_sync_flush_acknowledgements_of_leases_wait_for_the_disk(
         monkeypatch.setattr(server.store, "when_flushed", lambda *ticket: held.append(ticket))
         _, popped_ms, invisible_ms, revive, retry, *_ = three.receipt.split(" ")
         batch = {
-            "c": GROUP, "t": TOPIC, "r": retry, "so": 2, "q": 0, "rq": int(revive),
-            "pt": int(popped_ms), "it": int(invisible_ms), "b": base64.b64encode(b"\3").decode(),
-        }  # fmt: skip
+            "c": GROUP,
+            "t": TOPIC,
+            "r": retry,
+            "so": 2,
+            "q": 0,
+            "rq": int(revive),
+            "pt": int(popped_ms),
+            "it": int(invisible_ms),
+            "b": base64.b64encode(b"\3").decode(),
+        }
         asked = [
             asyncio.create_task(popper.ack(one)),
             asyncio.create_task(popper.change(two, 1_000)),

@@ -56,10 +56,13 @@ def follow(
         board_page.write(page, cells, title)
     if as_json:
         board = [
-            {**asdict(cell), "window_start": cell.window_start.isoformat(),
-             "revenue": float(cell.revenue)}
+            {
+                **asdict(cell),
+                "window_start": cell.window_start.isoformat(),
+                "revenue": float(cell.revenue),
+            }
             for cell in cells
-        ]  # fmt: skip
+        ]
         typer.echo(json.dumps({"messages": done.rows, "board": board}))
     else:
         out.print(board_table(cells, title))

@@ -162,9 +162,14 @@ def _start(
     spark: "SparkSession", link: dict[str, str], places: _Places, stack: ExitStack
 ) -> "list[StreamingQuery]":
     board = sales_board.start(
-        spark, link, ORDERS, places.board, result_topic=RESULTS, window_seconds=5,
+        spark,
+        link,
+        ORDERS,
+        places.board,
+        result_topic=RESULTS,
+        window_seconds=5,
         every=BOARD_EVERY_SECONDS,
-    )  # fmt: skip
+    )
     stack.callback(board.stop)
     table = lake.start([ORDERS], places.lake, spark=spark, options=link, every=LAKE_EVERY_SECONDS)
     stack.callback(table.stop)
@@ -231,10 +236,15 @@ def _report(found: _Look, shop: Shop, spark: "SparkSession", places: _Places) ->
     out.print(board_table(found.cells, TITLE))
     board_page.write(places.page, found.cells, TITLE)
     amount = "cast(get_json_object(cast(body as string), '$.amount') as decimal(18,2))"
-    row = lake.read(spark, places.lake / ORDERS).selectExpr(
-        "count(*) messages", "count(distinct key) orders",
-        f"cast(sum({amount}) * 100 as bigint) cents",
-    ).first()  # fmt: skip
+    row = (
+        lake.read(spark, places.lake / ORDERS)
+        .selectExpr(
+            "count(*) messages",
+            "count(distinct key) orders",
+            f"cast(sum({amount}) * 100 as bigint) cents",
+        )
+        .first()
+    )
     assert row is not None
     out.print(f"sent   {show_count(shop.orders)} orders, {shop.cents / 100:,.2f}")
     out.print(f"board  {show_count(found.counted)} orders, {found.cents / 100:,.2f}")

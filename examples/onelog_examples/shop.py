@@ -24,9 +24,13 @@ STOP_SECONDS_MAX = 20
 _SMALL = ("store.segment_bytes=67108864", "broker.vip_port=0")
 
 CATEGORIES = {
-    "books": (30, 18), "groceries": (25, 35), "clothes": (18, 60), "toys": (12, 25),
-    "garden": (8, 45), "electronics": (7, 240),
-}  # fmt: skip
+    "books": (30, 18),
+    "groceries": (25, 35),
+    "clothes": (18, 60),
+    "toys": (12, 25),
+    "garden": (8, 45),
+    "electronics": (7, 240),
+}
 """How often each is ordered, of a hundred, and for how much, about."""
 PULSE_SECONDS = 0.05
 SEND_SECONDS_MAX = 60.0

@@ -127,10 +127,17 @@ class NewRun(NamedTuple):
         """A run of one message, which must be plain: one queue, and no inner batch."""
         body = bytes(message.body)
         return cls(
-            message.topic, message.queue_id, [(message.flag, body, message.properties)],
-            body + message.properties, b"", message.sys_flag, message.born_ms, message.born_host,
-            message.store_host, message.reconsume_times,
-        )  # fmt: skip
+            message.topic,
+            message.queue_id,
+            [(message.flag, body, message.properties)],
+            body + message.properties,
+            b"",
+            message.sys_flag,
+            message.born_ms,
+            message.born_host,
+            message.store_host,
+            message.reconsume_times,
+        )
 
     def fits(self, body_bytes_max: int, properties_bytes_max: int) -> bool:
         """Whether no body and no properties are larger; False if that is a matter of one byte."""
@@ -146,13 +153,19 @@ class NewRun(NamedTuple):
         ended = b"\x02" + shared
         return [
             NewMessage(
-                self.topic, self.queue_id, body,
-                properties + (ended if properties and properties[-1] != 2 else shared), flag,
-                self.sys_flag, self.born_ms, self.born_host, self.store_host,
+                self.topic,
+                self.queue_id,
+                body,
+                properties + (ended if properties and properties[-1] != 2 else shared),
+                flag,
+                self.sys_flag,
+                self.born_ms,
+                self.born_host,
+                self.store_host,
                 self.reconsume_times,
             )
             for flag, body, properties in self.parts
-        ]  # fmt: skip
+        ]
 
 
 class AppendedRun(NamedTuple):

@@ -67,8 +67,10 @@ def close_to_others(folder: Path) -> int:
     if closed:
         log.warning(
             "%s: other users of this machine could read or write %d files and folders, and cannot "
-            "any more (0600 and 0700 now)", folder, closed,
-        )  # fmt: skip
+            "any more (0600 and 0700 now)",
+            folder,
+            closed,
+        )
     if failed:
         log.warning("%s: other users may be able to read something there: %s", folder, failed)
     return closed

@@ -178,9 +178,15 @@ class BrokerServer:
         )
         self._keys = _keys(self.config.security.key_path, self.store.folder)
         entry_point = (
-            self.config, self.store, self._schedule, self._post, self._offload,
-            self._capacity, self.tls, self._keys,
-        )  # fmt: skip
+            self.config,
+            self.store,
+            self._schedule,
+            self._post,
+            self._offload,
+            self._capacity,
+            self.tls,
+            self._keys,
+        )
         self.role: FixedRole | ElectedRole = (
             ElectedRole(*entry_point, self._rebuild)
             if is_elected
@@ -262,11 +268,23 @@ class BrokerServer:
         self.broker.logins.configure(self.config.security)
         self.broker.users.on_change.append(self._users_changed)
         self.context = GatewayContext(
-            self.broker, self._clock, Loaded(self.config, self.loaded.sources), store_host,
-            self._offload, self._look_up, random, self.reconfigure, self._delete_old_files,
-            self._listen, self.tls, self.stalls, self._replica_status(), self._connections,
-            self._serve_websocket, list(HTTP_ROUTES),
-        )  # fmt: skip
+            self.broker,
+            self._clock,
+            Loaded(self.config, self.loaded.sources),
+            store_host,
+            self._offload,
+            self._look_up,
+            random,
+            self.reconfigure,
+            self._delete_old_files,
+            self._listen,
+            self.tls,
+            self.stalls,
+            self._replica_status(),
+            self._connections,
+            self._serve_websocket,
+            list(HTTP_ROUTES),
+        )
         self.gateways = {
             section: _imported(entry_point)(self.context)
             for section, entry_point in GATEWAYS
@@ -363,9 +381,14 @@ class BrokerServer:
         limits = self._limits
         for kind in self._listening:
             listener = await kind.open(
-                config.host, port, admitted, clock=self._clock, outbox=self._outbox,
-                limits=limits, tls=self.tls,
-            )  # fmt: skip
+                config.host,
+                port,
+                admitted,
+                clock=self._clock,
+                outbox=self._outbox,
+                limits=limits,
+                tls=self.tls,
+            )
             self._listeners.append(listener)
 
     def _connections(self) -> Iterator[tuple[str, Connection]]:

@@ -9,9 +9,14 @@ async def give_up(client: Client, message_id: str, group: str = "readers") -> No
     """What a consumer does with a message that it does not want to see again."""
     answer = await client.ask(
         RequestCode.CONSUMER_SEND_MSG_BACK,
-        offset=int(message_id[16:], 16), group=group, delayLevel=-1, originTopic="orders",
-        originMsgId=message_id, unitMode="false", maxReconsumeTimes=16,
-    )  # fmt: skip
+        offset=int(message_id[16:], 16),
+        group=group,
+        delayLevel=-1,
+        originTopic="orders",
+        originMsgId=message_id,
+        unitMode="false",
+        maxReconsumeTimes=16,
+    )
     assert answer.code == 0, answer.remark
 
 
@@ -23,9 +28,14 @@ async def dead_letters(
     ids = []
     for number in range(begin, begin + count):
         sent = await cluster.send(
-            "orders", b"body %d" % number, broker=broker, KEYS=f"k{number} all", TAGS="paid",
-            UNIQ_KEY=f"{broker:016X}{number:016X}", colour="blue",
-        )  # fmt: skip
+            "orders",
+            b"body %d" % number,
+            broker=broker,
+            KEYS=f"k{number} all",
+            TAGS="paid",
+            UNIQ_KEY=f"{broker:016X}{number:016X}",
+            colour="blue",
+        )
         await give_up(client, sent, group)
         ids.append(sent)
     return ids

@@ -47,9 +47,15 @@ class LiveCluster:
     async def create_topic(self, topic: str, queues: int = 2, broker: int = 0) -> None:
         answer = await (await self._sender(broker)).ask(
             RequestCode.UPDATE_AND_CREATE_TOPIC,
-            topic=topic, defaultTopic="TBW102", readQueueNums=queues, writeQueueNums=queues,
-            perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order="false",
-        )  # fmt: skip
+            topic=topic,
+            defaultTopic="TBW102",
+            readQueueNums=queues,
+            writeQueueNums=queues,
+            perm=6,
+            topicFilterType="SINGLE_TAG",
+            topicSysFlag=0,
+            order="false",
+        )
         assert answer.code == 0, answer.remark
 
     async def send(

@@ -47,9 +47,13 @@ class Member:
         )
 
     async def ask(
-        self, address: Address, code: RequestCode, ext: dict[str, str] | None = None,
-        body: bytes = b"", **more: Any,
-    ) -> Command:  # fmt: skip
+        self,
+        address: Address,
+        code: RequestCode,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        **more: Any,
+    ) -> Command:
         """Asks, and remembers what it asked; unless somebody interferes."""
         self.asked[code].append(ext or {})
         interfere = self.interfere.get(code)
@@ -65,10 +69,12 @@ class Member:
     async def start(self) -> None:
         await self.instance.start()
         self.instance.consumers[GROUP] = lambda: ConsumerData(
-            group_name=GROUP, consume_type="CONSUME_POP", message_model="CLUSTERING",
+            group_name=GROUP,
+            consume_type="CONSUME_POP",
+            message_model="CLUSTERING",
             consume_from_where="CONSUME_FROM_FIRST_OFFSET",
             subscription_data_set=[each.data() for each in self.membership.filters.values()],
-        )  # fmt: skip
+        )
         for topic in self.membership.filters:
             await self.instance.routes.get(topic)
         await self.instance.heartbeat()

@@ -63,10 +63,12 @@ class Member:
 
     def describe(self) -> ConsumerData:
         return ConsumerData(
-            group_name=GROUP, consume_type="CONSUME_PASSIVELY", message_model="CLUSTERING",
+            group_name=GROUP,
+            consume_type="CONSUME_PASSIVELY",
+            message_model="CLUSTERING",
             consume_from_where="CONSUME_FROM_FIRST_OFFSET",
             subscription_data_set=[each.data() for each in self.membership.filters.values()],
-        )  # fmt: skip
+        )
 
     async def start(self) -> None:
         await self.instance.start()

@@ -118,9 +118,15 @@ async def consuming(kind: str, names: NameServer, group: str = "g") -> AsyncIter
             task.cancel()
         return
     async with AsyncPushConsumer(
-        group, nameserver=address, start="first", pop=kind == "pop", orderly=kind == "orderly",
-        prefetch_count=1, concurrency=2, invisible_time=10,
-    ) as consumer:  # fmt: skip
+        group,
+        nameserver=address,
+        start="first",
+        pop=kind == "pop",
+        orderly=kind == "orderly",
+        prefetch_count=1,
+        concurrency=2,
+        invisible_time=10,
+    ) as consumer:
         consumer.subscribe("orders", listener=reading.listen)
         await consumer.start()
         yield reading

@@ -19,11 +19,14 @@ async def test_clusters_and_brokers_are_listed(tmp_path: Path) -> None:
         ended = await run_beside("cluster", "brokers", "--json", *at)
         assert ended.document == [
             {
-                "cluster": "DefaultCluster", "broker": f"broker-{name}", "id": 0,
-                "role": "master", "address": broker.address,
+                "cluster": "DefaultCluster",
+                "broker": f"broker-{name}",
+                "id": 0,
+                "role": "master",
+                "address": broker.address,
             }
             for name, broker in zip("ab", cluster.brokers, strict=True)
-        ]  # fmt: skip
+        ]
         for what in ("list", "brokers", "status"):
             shown = await run_beside("cluster", what, *at)
             assert (shown.code, shown.err) == (0, "")

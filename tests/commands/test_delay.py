@@ -81,9 +81,19 @@ async def test_what_is_not_there_ends_with_1(onelog: Run, which: str) -> None:
 
 def test_texts_of_messages_cannot_drive_the_terminal() -> None:
     waiting = Waiting(
-        due_ms=1, broker="b", topic="t", queue_id=0, message_id="I", unique_key="\x1b[31m", level=1,
-        keys=("\x07",), tags=None, born_ms=0, body_bytes=1, handle=None,
-    )  # fmt: skip
+        due_ms=1,
+        broker="b",
+        topic="t",
+        queue_id=0,
+        message_id="I",
+        unique_key="\x1b[31m",
+        level=1,
+        keys=("\x07",),
+        tags=None,
+        born_ms=0,
+        body_bytes=1,
+        handle=None,
+    )
     screen = console()
     with screen.capture() as captured:
         for view in show_listing(Listing((waiting,), 1, ()), utc=True)[1:]:

@@ -146,8 +146,12 @@ async def test_a_group_goes_back_in_time(onelog: Run, cluster: LiveCluster) -> N
     preview = await onelog(*move, "--to", "1h", "--dry-run", "--json")
     assert preview.document["dry_run"] is True
     assert preview.document["queues"][0] == {
-        "topic": "orders", "broker": "broker-a", "queue": 0, "before": 5, "after": 0,
-    }  # fmt: skip
+        "topic": "orders",
+        "broker": "broker-a",
+        "queue": 0,
+        "before": 5,
+        "after": 0,
+    }
     assert positions(cluster, "readers") == {0: 5}
     refused = await onelog(*move, "--to", "1h", stdin="n\n")
     assert refused.code == 2

@@ -112,19 +112,37 @@ def options(tmp_path: Path) -> list[str]:
     cert, key = write_self_signed(tmp_path)
     (tmp_path / "secret").write_text("hush-hush\n")
     return [
-        "-n", "host:9876", "--access-key", "ops", "--secret-key-file", str(tmp_path / "secret"),
-        "--security-token", "psst", "--tls-ca", str(cert), "--no-tls-hostname", "--tls-cert",
-        str(cert), "--tls-key", str(key),
-    ]  # fmt: skip
+        "-n",
+        "host:9876",
+        "--access-key",
+        "ops",
+        "--secret-key-file",
+        str(tmp_path / "secret"),
+        "--security-token",
+        "psst",
+        "--tls-ca",
+        str(cert),
+        "--no-tls-hostname",
+        "--tls-cert",
+        str(cert),
+        "--tls-key",
+        str(key),
+    ]
 
 
 def expected(tmp_path: Path) -> dict[str, str]:
     cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
     return {
-        "nameserver": "host:9876", "accessKey": "ops", "secretKey": "hush-hush",
-        "securityToken": "psst", "tls": "true", "tlsCa": cert, "tlsHostname": "false",
-        "tlsCert": cert, "tlsKey": key,
-    }  # fmt: skip
+        "nameserver": "host:9876",
+        "accessKey": "ops",
+        "secretKey": "hush-hush",
+        "securityToken": "psst",
+        "tls": "true",
+        "tlsCa": cert,
+        "tlsHostname": "false",
+        "tlsCert": cert,
+        "tlsKey": key,
+    }
 
 
 @pytest.mark.parametrize("place", JOBS)

@@ -65,9 +65,15 @@ def letters(tmp_path: Path) -> Path:
         store.append(
             [
                 NewMessage(
-                    "Orders", 0, "Grüße".encode(), encode_properties(properties), flag=7,
-                    born_ms=1_700_000_000_123, born_host=encode_host("192.0.2.5", 4711),
-                    store_host=encode_host("2001:db8::1", 10911), reconsume_times=2,
+                    "Orders",
+                    0,
+                    "Grüße".encode(),
+                    encode_properties(properties),
+                    flag=7,
+                    born_ms=1_700_000_000_123,
+                    born_host=encode_host("192.0.2.5", 4711),
+                    store_host=encode_host("2001:db8::1", 10911),
+                    reconsume_times=2,
                 ),
                 NewMessage("Orders", 0, b"\xff\x00" * 300),
                 NewMessage("Orders", 0, b"in one", inner_count=3),
@@ -75,7 +81,7 @@ def letters(tmp_path: Path) -> Path:
                 NewMessage("Orders", 0, b"shared", extra_queues=("fan",)),
                 NewMessage("Orders", 0, b"\x1b[31mred", encode_properties({"trap": "\x1b[2J"})),
             ]
-        )  # fmt: skip
+        )
     return tmp_path / "letters"
 
 
@@ -243,11 +249,14 @@ def test_dump_as_json_has_all_of_a_message(letters: Path) -> None:
         "reconsume_times": 2,
         "prepared_offset": 0,
         "properties": {
-            "TAGS": "paid", "KEYS": "order-1 cart-9", "UNIQ_KEY": UNIQUE, "note": "hi",
+            "TAGS": "paid",
+            "KEYS": "order-1 cart-9",
+            "UNIQ_KEY": UNIQUE,
+            "note": "hi",
         },
         "body_bytes": 7,
         "body": "Grüße",
-    }  # fmt: skip
+    }
 
 
 def test_dump_shows_committed_messages_unless_all_are_wanted(tmp_path: Path) -> None:
@@ -425,8 +434,16 @@ def test_a_reader_that_has_seen_enough_is_not_complained_about(folder: Path) -> 
 
 # -- export-config -------------------------------------------------------------------------------
 
-SETTINGS = ("--set", "store.segment_bytes=1048576", "--set", "store.queue_file_entries=1000",
-            "--set", "store.index_slots=1000", "--set", "store.index_entries=4000")  # fmt: skip
+SETTINGS = (
+    "--set",
+    "store.segment_bytes=1048576",
+    "--set",
+    "store.queue_file_entries=1000",
+    "--set",
+    "store.index_slots=1000",
+    "--set",
+    "store.index_entries=4000",
+)
 
 
 @pytest.fixture
@@ -487,8 +504,9 @@ def test_inspect_names_the_queues_that_old_log_is_kept_for(tmp_path: Path, how: 
     getattr(yard, how)()
     pins = document("inspect", yard.folder)["log_held_by"]
     assert [(pin["vhost"], pin["queue"], pin["messages"]) for pin in pins] == [
-        ("/", "forgotten", 2), ("/", "never-read", 3),
-    ]  # fmt: skip
+        ("/", "forgotten", 2),
+        ("/", "never-read", 3),
+    ]
     assert "queue forgotten of vhost / keeps the log" in invoke("inspect", yard.folder).stdout
     if how == "crash":
         yard.close()

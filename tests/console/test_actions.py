@@ -157,9 +157,13 @@ async def test_messages_are_searched_and_sent(tmp_path: Path) -> None:
         await page.get_by_role("heading", name="kafka-1", level=1).wait_for()
         await at.wait("stored as Kafka")
         for way, words in (
-            ("Text", "kafka"), ("Hex", "6b 61 66 6b 61"), ("base64", "a2Fma2E="),
-            ("Protobuf", "("), ("JSON", "("), ("By schema", "Give a schema"),
-        ):  # fmt: skip
+            ("Text", "kafka"),
+            ("Hex", "6b 61 66 6b 61"),
+            ("base64", "a2Fma2E="),
+            ("Protobuf", "("),
+            ("JSON", "("),
+            ("By schema", "Give a schema"),
+        ):
             await page.get_by_role("tab", name=way).click()
             assert words in await page.inner_text("pre.body"), way
         for protocol in ("RocketMQ", "Kafka", "AMQP", "STOMP", "MQTT", "HTTP"):
@@ -392,8 +396,10 @@ async def test_ten_thousand_topics_and_five_thousand_groups_stay_usable(tmp_path
     async with live(tmp_path) as at:
         await _fill(at)
         for place, words in (
-            ("topics", "10,00"), ("groups", "5,0"), ("overview", "Messages per second"),
-        ):  # fmt: skip
+            ("topics", "10,00"),
+            ("groups", "5,0"),
+            ("overview", "Messages per second"),
+        ):
             began = asyncio.get_running_loop().time()
             await at.seen.open(place)
             await at.wait(words)
@@ -419,14 +425,25 @@ async def _fill(at: Live) -> None:
 
 
 PAGES = {
-    "overview": "overview", "topics": "topics", "topic": "topics/orders", "groups": "groups",
-    "group": "groups/billing", "messages": "messages?topic=orders", "queues": "queues",
-    "exchanges": "exchanges/shop", "send": "send?topic=orders", "delays": "delays",
-    "dead-letters": "dead-letters/billing", "transactions": "transactions",
-    "connections": "connections", "cluster": "cluster", "lake": "lake", "users": "users",
+    "overview": "overview",
+    "topics": "topics",
+    "topic": "topics/orders",
+    "groups": "groups",
+    "group": "groups/billing",
+    "messages": "messages?topic=orders",
+    "queues": "queues",
+    "exchanges": "exchanges/shop",
+    "send": "send?topic=orders",
+    "delays": "delays",
+    "dead-letters": "dead-letters/billing",
+    "transactions": "transactions",
+    "connections": "connections",
+    "cluster": "cluster",
+    "lake": "lake",
+    "users": "users",
     "audit": "audit",
     "settings": "settings",
-}  # fmt: skip
+}
 
 
 @pytest.mark.skipif(PICTURES is None, reason="ONELOG_TEST_PICTURES names no folder")

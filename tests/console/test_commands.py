@@ -13,15 +13,32 @@ from onelog.gateways.http.producing import routes as producing
 ELSEWHERE = "runs where it is called: it starts a program, or looks at files"
 SPARK = "runs on Spark, which is not the broker"
 WAYS: dict[str, str | tuple[str, ...]] = {
-    "up": ELSEWHERE, "broker": ELSEWHERE, "nameserver": ELSEWHERE, "bench": ELSEWHERE,
-    "demo": ELSEWHERE, "console": ELSEWHERE,
-    "store inspect": ELSEWHERE, "store verify": ELSEWHERE, "store compare": ELSEWHERE,
-    "store dump": ELSEWHERE, "store export-config": ELSEWHERE,
-    "lake sync": SPARK, "lake list": SPARK, "lake compact": SPARK, "lake vacuum": SPARK,
-    "lake retain": SPARK, "job sales-board": SPARK, "job redistribute": SPARK,
-    "job deduplicate": SPARK, "job reconcile": SPARK, "job clean-logs": SPARK,
-    "job trace-latency": SPARK, "job triage": SPARK, "pipeline init": SPARK,
-    "pipeline run": SPARK, "pipeline show": SPARK,
+    "up": ELSEWHERE,
+    "broker": ELSEWHERE,
+    "nameserver": ELSEWHERE,
+    "bench": ELSEWHERE,
+    "demo": ELSEWHERE,
+    "console": ELSEWHERE,
+    "store inspect": ELSEWHERE,
+    "store verify": ELSEWHERE,
+    "store compare": ELSEWHERE,
+    "store dump": ELSEWHERE,
+    "store export-config": ELSEWHERE,
+    "lake sync": SPARK,
+    "lake list": SPARK,
+    "lake compact": SPARK,
+    "lake vacuum": SPARK,
+    "lake retain": SPARK,
+    "job sales-board": SPARK,
+    "job redistribute": SPARK,
+    "job deduplicate": SPARK,
+    "job reconcile": SPARK,
+    "job clean-logs": SPARK,
+    "job trace-latency": SPARK,
+    "job triage": SPARK,
+    "pipeline init": SPARK,
+    "pipeline run": SPARK,
+    "pipeline show": SPARK,
     "produce": ("POST /v1/topics/{topic}/produce", "POST /v1/topics/{topic}/produce-json"),
     "consume": ("GET /v1/topics/{topic}/messages",),
     "bind": ("POST /v1/bindings", "GET /v1/bindings"),
@@ -74,7 +91,7 @@ WAYS: dict[str, str | tuple[str, ...]] = {
     "permission grant": ("PATCH /v1/users/{name}", "PATCH /v1/roles/{name}"),
     "permission revoke": ("PATCH /v1/users/{name}", "PATCH /v1/roles/{name}"),
     "permission list": ("GET /v1/users", "GET /v1/roles"),
-}  # fmt: skip
+}
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:

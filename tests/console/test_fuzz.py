@@ -45,10 +45,13 @@ def fuzz(at: str, examples: int) -> int:
 
         @given(case=operation.as_strategy())
         @settings(
-            max_examples=examples, deadline=None, derandomize=True, database=None,
+            max_examples=examples,
+            deadline=None,
+            derandomize=True,
+            database=None,
             phases=[Phase.explicit, Phase.generate],
             suppress_health_check=list(HealthCheck),
-        )  # fmt: skip
+        )
         def send(case: Any) -> None:
             nonlocal sent
             sent += 1

@@ -230,9 +230,11 @@ async def test_what_is_in_names_and_messages_never_runs(tmp_path: Path) -> None:
         made = await web.post("/v1/topics", json={"name": name, "queues": 1, "attributes": {}})
         assert made.status_code == 201, made.text
         message = {
-            "body": HOSTILE, "keys": ["<svg/onload=alert(4)>"], "tags": "<b>tag",
+            "body": HOSTILE,
+            "keys": ["<svg/onload=alert(4)>"],
+            "tags": "<b>tag",
             "properties": {"<i>name": HOSTILE},
-        }  # fmt: skip
+        }
         path = httpx.URL(url="/").copy_with(path=f"/v1/topics/{name}/messages")
         sent = await web.post(str(path), json=message)
         assert sent.status_code == 201, sent.text
@@ -241,11 +243,15 @@ async def test_what_is_in_names_and_messages_never_runs(tmp_path: Path) -> None:
         assert [each["name"] for each in listed] == [name]
         place = str(path).removeprefix("/v1/").removesuffix("/messages")
         for each in (
-            "topics", place, f"messages/{sent.json()['id']}", "groups",
-            f"trace/{sent.json()['id']}", f"send?topic=orders&message={sent.json()['id']}",
+            "topics",
+            place,
+            f"messages/{sent.json()['id']}",
+            "groups",
+            f"trace/{sent.json()['id']}",
+            f"send?topic=orders&message={sent.json()['id']}",
             "%3Cscript%3Ealert(6)%3C/script%3E",
             "topics?q=%3Cimg%20src%3Dx%20onerror%3Dalert(7)%3E",
-        ):  # fmt: skip
+        ):
             await seen.page.goto(f"{seen._base}/#/{each}")
             await seen.page.wait_for_selector("html[data-ready]")
             await seen.page.wait_for_load_state("networkidle")

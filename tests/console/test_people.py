@@ -117,9 +117,12 @@ async def test_who_logs_in_by_the_form_sees_the_whole_cluster_and_logs_out(tmp_p
         page = watched.page
         await logged_in(watched, url(server))
         for place, words in (
-            ("delays", "Nothing waits."), ("dead-letters", "No message has died."),
-            ("cluster", "broker-a"), ("audit", "ann"), ("users", "ann"),
-        ):  # fmt: skip
+            ("delays", "Nothing waits."),
+            ("dead-letters", "No message has died."),
+            ("cluster", "broker-a"),
+            ("audit", "ann"),
+            ("users", "ann"),
+        ):
             await watched.open(place)
             await page.locator("main").get_by_text(words).first.wait_for()
         assert watched.complaints == []

@@ -101,9 +101,12 @@ async def test_messages_are_sent_browsed_and_found(tmp_path: Path) -> None:
         sent = []
         for number in range(40):
             message = {
-                "body": f'{{"number": {number}}}', "keys": [f"key-{number}"], "queue": number % 2,
-                "tags": "even" if number % 2 == 0 else "odd", "properties": {"n": str(number)},
-            }  # fmt: skip
+                "body": f'{{"number": {number}}}',
+                "keys": [f"key-{number}"],
+                "queue": number % 2,
+                "tags": "even" if number % 2 == 0 else "odd",
+                "properties": {"n": str(number)},
+            }
             sent.append(await done(web.post("/v1/topics/orders/messages", json=message), 201))
         base = "/v1/topics/orders/messages"
 
@@ -152,8 +155,10 @@ async def test_bodies_are_text_or_base64(tmp_path: Path) -> None:
         await done(web.post("/v1/topics/raw/messages", json=long), 201)
         newest = (await done(web.get("/v1/topics/raw/messages")))["items"][0]
         assert (newest["body"], newest["body_is_cut"], newest["body_bytes"]) == (
-            "é" * 512, True, 4_000,
-        )  # fmt: skip
+            "é" * 512,
+            True,
+            4_000,
+        )
         bad = {"body": "?", "body_encoding": "base64"}
         await done(web.post("/v1/topics/raw/messages", json=bad), 400)
 

@@ -17,13 +17,20 @@ from tests.gateways.http.live import http, url
 
 PROTOCOLS = ["rocketmq", "kafka", "amqp", "stomp", "mqtt", "http"]
 KEYS = {
-    "rocketmq": "KEYS", "kafka": "key", "amqp": "message_id", "stomp": "amqp-message-id",
-    "mqtt": "user property __key", "http": "key",
-}  # fmt: skip
+    "rocketmq": "KEYS",
+    "kafka": "key",
+    "amqp": "message_id",
+    "stomp": "amqp-message-id",
+    "mqtt": "user property __key",
+    "http": "key",
+}
 COLOURS = {
-    "rocketmq": "colour", "kafka": "header colour", "amqp": "header colour", "stomp": "colour",
+    "rocketmq": "colour",
+    "kafka": "header colour",
+    "amqp": "header colour",
+    "stomp": "colour",
     "mqtt": "user property colour",
-}  # fmt: skip
+}
 
 
 def seen(whole: Any, protocol: str) -> dict[str, Any]:
@@ -52,8 +59,14 @@ async def test_every_protocol_sees_what_any_other_has_sent(tmp_path: Path) -> No
                         found[key] = whole
                 if whole["form"] == "mqtt":
                     found["mqtt-1"] = whole
-        colours = {"rocketmq": "red", "kafka": "blue", "amqp": "green", "stomp": "yellow",
-                   "mqtt": "black", "http": "white"}  # fmt: skip
+        colours = {
+            "rocketmq": "red",
+            "kafka": "blue",
+            "amqp": "green",
+            "stomp": "yellow",
+            "mqtt": "black",
+            "http": "white",
+        }
         for sender, colour in colours.items():
             whole = found[f"{sender}-1"]
             for protocol, name in COLOURS.items():
@@ -63,9 +76,13 @@ async def test_every_protocol_sees_what_any_other_has_sent(tmp_path: Path) -> No
                     assert seen(whole, protocol)[name] == f"{sender}-1", (sender, protocol)
         forms = {sender: found[f"{sender}-1"]["form"] for sender in colours}
         assert forms == {
-            "rocketmq": "rocketmq", "kafka": "kafka", "amqp": "amqp", "stomp": "amqp",
-            "mqtt": "mqtt", "http": "rocketmq",
-        }  # fmt: skip
+            "rocketmq": "rocketmq",
+            "kafka": "kafka",
+            "amqp": "amqp",
+            "stomp": "amqp",
+            "mqtt": "mqtt",
+            "http": "rocketmq",
+        }
         assert seen(found["mqtt-1"], "mqtt")["topic"] == "shop/mqtt"
         assert seen(found["amqp-1"], "amqp")["exchange"] == "shop"
         assert seen(found["amqp-1"], "stomp")["destination"] == "/exchange/shop/order.new"
@@ -89,29 +106,54 @@ async def test_a_topic_keeps_what_its_bodies_are(tmp_path: Path) -> None:
 
 
 AVRO: dict[str, Any] = {
-    "type": "record", "name": "Order", "namespace": "shop", "fields": [
-        {"name": "id", "type": "long"}, {"name": "price", "type": "double"},
-        {"name": "paid", "type": "boolean"}, {"name": "note", "type": ["null", "string"]},
-        {"name": "lines", "type": {"type": "array", "items": {
-            "type": "record", "name": "Line",
-            "fields": [{"name": "what", "type": "string"}, {"name": "count", "type": "int"}]}}},
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "price", "type": "double"},
+        {"name": "paid", "type": "boolean"},
+        {"name": "note", "type": ["null", "string"]},
+        {
+            "name": "lines",
+            "type": {
+                "type": "array",
+                "items": {
+                    "type": "record",
+                    "name": "Line",
+                    "fields": [
+                        {"name": "what", "type": "string"},
+                        {"name": "count", "type": "int"},
+                    ],
+                },
+            },
+        },
         {"name": "more", "type": {"type": "map", "values": "Line"}},
         {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["new", "old"]}},
         {"name": "hash", "type": {"type": "fixed", "name": "Hash", "size": 2}},
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
         {"name": "day", "type": {"type": "int", "logicalType": "date"}},
-        {"name": "sum", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9,
-                                 "scale": 2}},
-        {"name": "before", "type": ["null", "Order"]}],
-}  # fmt: skip
+        {
+            "name": "sum",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        },
+        {"name": "before", "type": ["null", "Order"]},
+    ],
+}
 ORDER = {
-    "id": -(1 << 60), "price": 1.5, "paid": True, "note": "ünï", "state": "old",
+    "id": -(1 << 60),
+    "price": 1.5,
+    "paid": True,
+    "note": "ünï",
+    "state": "old",
     "hash": b"\x01\xff",
     "lines": [{"what": "a", "count": 1}, {"what": "b", "count": -2}],
-    "more": {"k": {"what": "c", "count": 3}}, "sum": Decimal("-12.34"), "before": None,
+    "more": {"k": {"what": "c", "count": 3}},
+    "sum": Decimal("-12.34"),
+    "before": None,
     "at": datetime.datetime(2026, 3, 4, 5, 6, 7, 891_234, datetime.UTC),
     "day": datetime.date(1969, 12, 31),
-}  # fmt: skip
+}
 PROTO = """
 syntax = "proto3";  // orders
 package shop.v1;
@@ -151,9 +193,19 @@ def protobuf_body(folder: Path) -> bytes:
         pool.Add(each)
     kind: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.v1.Order"))
     order = kind(
-        id=-(1 << 60), price=1.5, paid=True, state=1, numbers=[1, -2, 300], text="ünï", f=7,
-        g=-8, words=["a", "b"], other={"x": "y"}, before={"id": 1}, states={3: 1},
-    )  # fmt: skip
+        id=-(1 << 60),
+        price=1.5,
+        paid=True,
+        state=1,
+        numbers=[1, -2, 300],
+        text="ünï",
+        f=7,
+        g=-8,
+        words=["a", "b"],
+        other={"x": "y"},
+        before={"id": 1},
+        states={3: 1},
+    )
     order.lines.add(what="a", count=-1)
     order.more["k"].what = "c"
     raw: bytes = order.SerializeToString()

@@ -33,9 +33,12 @@ async def busy(
             for number in range(count):
                 body = f'{{"order": {number}}}'.encode()
                 message = Message(
-                    "orders", body, keys=(f"rocketmq-{number}",), tags="paid",
+                    "orders",
+                    body,
+                    keys=(f"rocketmq-{number}",),
+                    tags="paid",
                     properties={"colour": "red"},
-                )  # fmt: skip
+                )
                 await producer.send(message)
             async with contextlib.AsyncExitStack() as stack:
                 for client in (kafka, amqp, stomp, mqtt):
@@ -43,12 +46,14 @@ async def busy(
                     stack.push_async_callback(asyncio.to_thread, _left, made)
                 for number in range(count):
                     sent = await web.post(
-                        "/v1/topics/orders/produce", content=b"http",
+                        "/v1/topics/orders/produce",
+                        content=b"http",
                         headers={
-                            "onelog-key": f"http-{number}", "onelog-header-colour": "white",
+                            "onelog-key": f"http-{number}",
+                            "onelog-header-colour": "white",
                             "content-type": "application/octet-stream",
                         },
-                    )  # fmt: skip
+                    )
                     assert sent.status_code < 300, sent.text
                 yield server, web, names
 
@@ -98,9 +103,11 @@ def amqp(server: BrokerServer, count: int) -> Iterator[None]:
     channel.queue_bind("jobs", "amq.topic", "shop.*")
     for number in range(count):
         properties = pika.BasicProperties(
-            content_type="text/plain", message_id=f"amqp-{number}", delivery_mode=2,
+            content_type="text/plain",
+            message_id=f"amqp-{number}",
+            delivery_mode=2,
             headers={"colour": "green", "size": 7},
-        )  # fmt: skip
+        )
         channel.basic_publish("shop", "order.new", b"amqp", properties)
     channel.queue_declare("jobs", passive=True)
     yield

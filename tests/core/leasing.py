@@ -63,9 +63,14 @@ class Reader:
             terms["subscription"] = replace(wanted, predicate=predicate)
         policy = terms.pop("policy", self.world.pop.policy)
         request = self.world.pop.request(
-            self.group, self.topic, queue_id, count_max, terms.pop("invisible_ms", LEASE_MS),
-            ordered=policy.in_order, **terms,
-        )  # fmt: skip
+            self.group,
+            self.topic,
+            queue_id,
+            count_max,
+            terms.pop("invisible_ms", LEASE_MS),
+            ordered=policy.in_order,
+            **terms,
+        )
         return request._replace(policy=policy)
 
     def ask(self, request: LeaseRequest, wait_ms: int = 0, owner: Any = None) -> list[Leased]:

@@ -33,9 +33,12 @@ class Payer:
         batch[22] = kafka.Attribute.TRANSACTIONAL
         struct.pack_into(">qhi", batch, 43, self.id, self.epoch, number)
         message = NewMessage(
-            topic, queue_id, kafka.with_crc(bytes(batch)), sys_flag=Form.KAFKA.sys_flag,
+            topic,
+            queue_id,
+            kafka.with_crc(bytes(batch)),
+            sys_flag=Form.KAFKA.sys_flag,
             inner_count=len(values),
-        )  # fmt: skip
+        )
         stamp = Stamp(self.id, self.epoch, number, len(values), True)
         self.world.broker.publish_batch(SELF, message, stamp, _stored)
         self.world.end_tick()

@@ -111,9 +111,13 @@ class Follower(World):
     def at(cls, folder: Path, store: StoreConfig = STORE, clock: ManualClock | None = None) -> Self:
         config = ReplicationConfig(ack="majority", replicas=3)
         return cls(
-            folder, store, clock=clock or ManualClock(), replication=config, gated=True,
+            folder,
+            store,
+            clock=clock or ManualClock(),
+            replication=config,
+            gated=True,
             follower=True,
-        )  # fmt: skip
+        )
 
     def receive(self, log: MessageStore, until: int | None = None) -> None:
         """Get the bytes of a log, up to an offset, and have them confirmed."""

@@ -28,9 +28,12 @@ def put_batch(world: World, count: int, queue_id: int = 0, stamp: Stamp | None =
         body[22] |= kafka.Attribute.TRANSACTIONAL
         struct.pack_into(">qhi", body, 43, stamp.producer_id, stamp.epoch, stamp.first)
     message = NewMessage(
-        TOPIC, queue_id, kafka.with_crc(bytes(body)), sys_flag=Form.KAFKA.sys_flag,
+        TOPIC,
+        queue_id,
+        kafka.with_crc(bytes(body)),
+        sys_flag=Form.KAFKA.sys_flag,
         inner_count=count,
-    )  # fmt: skip
+    )
     world.broker.publish_batch(SELF, message, stamp, world.on_stored)
     world.end_tick()
 
@@ -45,9 +48,14 @@ class Sharer:
     topic: str = TOPIC
 
     def ask(
-        self, count: int = 100, wait_ms: int = 0, *, whole: bool = False, bytes_max: int = 1 << 20,
+        self,
+        count: int = 100,
+        wait_ms: int = 0,
+        *,
+        whole: bool = False,
+        bytes_max: int = 1 << 20,
         queues: Sequence[int] = (0,),
-    ) -> list[Leased]:  # fmt: skip
+    ) -> list[Leased]:
         """What a request is answered with; for one that is held, what it will be."""
         answers: list[Leased] = []
 

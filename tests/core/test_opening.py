@@ -39,10 +39,17 @@ def open_slowly(world: World, step_ms: int) -> Broker:
     """Open another core over the log as it is, and let time pass after each step."""
     world.broker.close(write=False)
     broker = world.broker = Broker(
-        world.broker_config, world.store, clock=world.clock, schedule=world.timer.schedule,
-        call_soon=world.soon.append, post=world.posted.put, random=Random(7), naming=NAMING,
-        memory_bytes=1 << 30, seconds=lambda: 0.0,
-    )  # fmt: skip
+        world.broker_config,
+        world.store,
+        clock=world.clock,
+        schedule=world.timer.schedule,
+        call_soon=world.soon.append,
+        post=world.posted.put,
+        random=Random(7),
+        naming=NAMING,
+        memory_bytes=1 << 30,
+        seconds=lambda: 0.0,
+    )
     steps = 0
     for _ in broker.opening(ROCKETMQ):
         steps += 1
@@ -74,9 +81,7 @@ def test_what_is_open_for_too_long_is_ended_once_everything_is_remembered(shop: 
 def test_a_producer_and_epoch_are_given_to_one_only_through_slow_changes_of_masters(
     shop: World,
 ) -> None:
-    given = {
-        (name, *shop.broker.in_place.begin(SELF, name, TIMEOUT_MS)) for name in NAMES
-    }  # fmt: skip
+    given = {(name, *shop.broker.in_place.begin(SELF, name, TIMEOUT_MS)) for name in NAMES}
     for _, turn in itertools.product(range(2), (200, 700)):
         shop.clock.advance(TIMEOUT_MS * 10)
         broker = open_slowly(shop, turn)

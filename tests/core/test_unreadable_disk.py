@@ -150,8 +150,11 @@ def look_into_an_index_without_its_file(folder: Path) -> dict[str, Any]:
 def in_a_process(look: Callable[[Path], dict[str, Any]], folder: Path) -> dict[str, Any]:
     ended = subprocess.run(
         [sys.executable, "-m", __name__, look.__name__, str(folder)],
-        cwd=ROOT, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert ended.returncode == 0, f"ended with {ended.returncode}: {ended.stderr[-2000:]}"
     found: dict[str, Any] = json.loads(ended.stdout)
     return found

@@ -40,10 +40,15 @@ TROUBLES = (StoreFullError("disk is full"), OSError(24, "Too many open files"), 
 HELD_S_MAX = 0.05
 """What a callback may compute in tests. The aim is 20 ms; not every machine is a fast one."""
 SMALL_STORE = StoreConfig(
-    segment_bytes=1 << 20, queue_file_entries=1_000, index_slots=1_000, index_entries=4_000,
+    segment_bytes=1 << 20,
+    queue_file_entries=1_000,
+    index_slots=1_000,
+    index_entries=4_000,
     # Nothing is flushed in the middle of a test that did not ask for it, however long it takes.
-    flush_interval_ms=60_000, flush_thorough_ms=600_000, checkpoint_interval_ms=600_000,
-)  # fmt: skip
+    flush_interval_ms=60_000,
+    flush_thorough_ms=600_000,
+    checkpoint_interval_ms=600_000,
+)
 
 
 def entries_of(table: Table) -> dict[str, Any]:

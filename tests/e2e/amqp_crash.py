@@ -153,9 +153,8 @@ class Round:
 
     def _check_transactions(self, first: list[bytes], second: list[bytes]) -> None:
         whole = [
-            number for number in range(self.transactions)
-            if self._body(number, 0) in set(first)
-        ]  # fmt: skip
+            number for number in range(self.transactions) if self._body(number, 0) in set(first)
+        ]
         assert self.committed <= set(whole), "a committed transaction is lost"
         assert first == [self._body(number, part) for number in whole for part in (0, 1)]
         assert second == [self._body(number, 2) for number in whole]

@@ -116,9 +116,9 @@ class Side:
         name, arguments = step
         client = arguments.get("client", 0)
         try:
-            return getattr(self, f"_{name}")(client, **{
-                key: value for key, value in arguments.items() if key != "client"
-            })  # fmt: skip
+            return getattr(self, f"_{name}")(
+                client, **{key: value for key, value in arguments.items() if key != "client"}
+            )
         except ChannelClosedByBroker as error:
             self._reopen(client)
             return "channel", error.reply_code
@@ -154,9 +154,11 @@ class Side:
             arguments["x-dead-letter-routing-key"] = self._named(
                 arguments["x-dead-letter-routing-key"]
             )
-        said = self._channels[client].queue_declare(
-            self._named(queue), arguments=arguments, **how
-        ).method  # fmt: skip
+        said = (
+            self._channels[client]
+            .queue_declare(self._named(queue), arguments=arguments, **how)
+            .method
+        )
         return said.message_count, said.consumer_count
 
     def _delete_queue(self, client: int, queue: str, **how: Any) -> object:
@@ -169,9 +171,7 @@ class Side:
         arguments = dict(how.pop("arguments", None) or {})
         if "alternate-exchange" in arguments:
             arguments["alternate-exchange"] = self._named(arguments["alternate-exchange"])
-        self._channels[client].exchange_declare(
-            self._named(exchange), arguments=arguments, **how
-        )  # fmt: skip
+        self._channels[client].exchange_declare(self._named(exchange), arguments=arguments, **how)
         return "ok"
 
     def _delete_exchange(self, client: int, exchange: str, **how: Any) -> object:
@@ -204,9 +204,12 @@ class Side:
             properties["headers"] = {**properties["headers"], "CC": carbon}
         try:
             self._channels[client].basic_publish(
-                self._named(exchange), self._key(key), body, pika.BasicProperties(**properties),
+                self._named(exchange),
+                self._key(key),
+                body,
+                pika.BasicProperties(**properties),
                 mandatory=mandatory,
-            )  # fmt: skip
+            )
         except UnroutableError as error:
             return "returned", [each.method.reply_code for each in error.messages]
         except NackError:
@@ -232,7 +235,7 @@ class Side:
         tag = queue if other is None else f"{queue}-too"
         channel.basic_consume(
             self._named(queue), deliver, auto_ack=auto_ack, exclusive=exclusive, consumer_tag=tag
-        )  # fmt: skip
+        )
         self._consumers[queue] = client, exclusive
         return "ok"
 
@@ -255,9 +258,13 @@ class Side:
         said = {name: value for name, value in vars(properties).items() if value is not None}
         said["headers"] = self._comparable(said.get("headers"))
         return (
-            body, method.redelivered, self._bare(method.exchange), self._bare(method.routing_key),
-            method.delivery_tag, said,
-        )  # fmt: skip
+            body,
+            method.redelivered,
+            self._bare(method.exchange),
+            self._bare(method.routing_key),
+            method.delivery_tag,
+            said,
+        )
 
     def _bare(self, name: str) -> str:
         return name.removeprefix(self._prefix)

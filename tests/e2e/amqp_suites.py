@@ -61,7 +61,11 @@ SUITES = (
     Suite(
         "aiormq",
         Package(
-            "aiormq", "7.2.4", "tests", (*_PYTEST, "aiomisc-pytest"), (),
+            "aiormq",
+            "7.2.4",
+            "tests",
+            (*_PYTEST, "aiomisc-pytest"),
+            (),
             forgotten=(("suite_place.py", _PLACE),),
         ),
         (".",),
@@ -69,7 +73,11 @@ SUITES = (
     Suite(
         "pika",
         Package(
-            "pika", "1.4.4", "tests/acceptance", (*_PYTEST, "twisted", "tornado", "gevent"), (),
+            "pika",
+            "1.4.4",
+            "tests/acceptance",
+            (*_PYTEST, "twisted", "tornado", "gevent"),
+            (),
             "PIKA_SOURCE",
         ),
         (".",),
@@ -77,15 +85,33 @@ SUITES = (
     Suite(
         "celery",
         Package(
-            "celery", "5.7.0", "t/integration",
-            (*_PYTEST, "celery[redis]==5.7.0", "pytest-celery", "pytest-subtests", "sqlalchemy",
-             "pymemcache", "cryptography", "pydantic", "django"),
+            "celery",
+            "5.7.0",
+            "t/integration",
+            (
+                *_PYTEST,
+                "celery[redis]==5.7.0",
+                "pytest-celery",
+                "pytest-subtests",
+                "sqlalchemy",
+                "pymemcache",
+                "cryptography",
+                "pydantic",
+                "django",
+            ),
             (),
         ),
-        ("test_canvas.py", "test_tasks.py", "test_inspect.py", "test_group_chains.py",
-         "test_worker.py", "test_serialization.py", "test_connection_recovery.py"),
+        (
+            "test_canvas.py",
+            "test_tasks.py",
+            "test_inspect.py",
+            "test_group_chains.py",
+            "test_worker.py",
+            "test_serialization.py",
+            "test_connection_recovery.py",
+        ),
     ),
-)  # fmt: skip
+)
 _OPTIONS = {
     "py-amqp": ("-k", "not ssl and not tls"),
     "aiormq": ("-k", "not amqps and not ssl", "-p", "suite_place"),
@@ -103,12 +129,17 @@ def run(place: Workplace, suite: Suite, server: str) -> None:
     python = str(place.python(package))
     with started(server, kept / "server") as port, _redis(kept) as redis:
         environment = {
-            **os.environ, "RABBITMQ_HOST": "127.0.0.1", "RABBITMQ_5672_TCP": str(port),
+            **os.environ,
+            "RABBITMQ_HOST": "127.0.0.1",
+            "RABBITMQ_5672_TCP": str(port),
             "TEST_BROKER": f"pyamqp://guest:guest@127.0.0.1:{port}//",
-            "TEST_BACKEND": f"redis://127.0.0.1:{redis}/0", "REDIS_HOST": "127.0.0.1",
-            "REDIS_PORT": str(redis), "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1",
+            "TEST_BACKEND": f"redis://127.0.0.1:{redis}/0",
+            "REDIS_HOST": "127.0.0.1",
+            "REDIS_PORT": str(redis),
+            "PYTHONPATH": str(source),
+            "PYTHONDONTWRITEBYTECODE": "1",
             "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}",
-        }  # fmt: skip
+        }
         if package.source_variable:
             source = _moved_to(port, source, kept / "source")
             environment["PYTHONPATH"] = str(source)

@@ -55,12 +55,17 @@ def kafka_fetch(topic: str, partitions: Sequence[int], bytes_max: int = 1 << 20)
         for each in partitions
     ]
     return kafka(
-        ApiKey.FETCH, 4,
+        ApiKey.FETCH,
+        4,
         {
-            "replica_id": -1, "max_wait_ms": 0, "min_bytes": 0, "max_bytes": bytes_max,
-            "isolation_level": 0, "topics": [{"topic": topic, "partitions": wanted}],
+            "replica_id": -1,
+            "max_wait_ms": 0,
+            "min_bytes": 0,
+            "max_bytes": bytes_max,
+            "isolation_level": 0,
+            "topics": [{"topic": topic, "partitions": wanted}],
         },
-    )  # fmt: skip
+    )
 
 
 def kafka_batch(*values: bytes, codec: Codec = Codec.NONE) -> bytes:
@@ -154,9 +159,12 @@ def grpc_calls(count: int, path: str = TELEMETRY, first: int = 1, end: bool = Fa
     """So many calls that begin."""
     encoder = Encoder()
     fields = [
-        (":method", "POST"), (":scheme", "http"), (":path", path),
-        ("content-type", "application/grpc"), ("x-mq-client-id", "flood"),
-    ]  # fmt: skip
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", path),
+        ("content-type", "application/grpc"),
+        ("x-mq-client-id", "flood"),
+    ]
     numbers = range(first, first + 2 * count, 2)
     return b"".join(
         h2(HEADERS, 5 if end else 4, number, bytes(encoder.encode(fields))) for number in numbers

@@ -126,9 +126,12 @@ class WitnessBroker(Witness):
     async def stay(self) -> None:
         """Register again."""
         ext = {
-            "brokerName": "witness", "brokerAddr": "192.0.2.9:10911", "clusterName": "witnesses",
-            "haServerAddr": "192.0.2.9:10912", "brokerId": 0,
-        }  # fmt: skip
+            "brokerName": "witness",
+            "brokerAddr": "192.0.2.9:10911",
+            "clusterName": "witnesses",
+            "haServerAddr": "192.0.2.9:10912",
+            "brokerId": 0,
+        }
         topics = TopicTable(
             data_version=DataVersion(counter=1, timestamp=7),
             topic_config_table={
@@ -257,10 +260,18 @@ class DeafConsumer:
         self._socket.connect(("127.0.0.1", port))
         self._socket.setblocking(False)
         ext = {
-            "consumerGroup": "deaf", "topic": topic, "queueId": "0", "queueOffset": "0",
-            "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
-            "subscription": "*", "subVersion": "0", "expressionType": "TAG",
-        }  # fmt: skip
+            "consumerGroup": "deaf",
+            "topic": topic,
+            "queueId": "0",
+            "queueOffset": "0",
+            "maxMsgNums": "32",
+            "sysFlag": "4",
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": "TAG",
+        }
         self._request = b"".join(encode_request(RequestCode.PULL_MESSAGE, 1, ext))
         self.asked = 0
 

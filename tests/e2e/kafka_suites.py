@@ -90,29 +90,43 @@ class ExternalService:
     def close(self): pass
 """
 KAFKA_PYTHON = Package(
-    "kafka-python", "3.0.12", "test/integration",
+    "kafka-python",
+    "3.0.12",
+    "test/integration",
     ("pytest", "pytest-timeout", "lz4", "zstandard", "python-snappy", "crc32c"),
     ("test_sasl_integration.py", "test_ssl_integration.py"),
     forgotten=(("test/__init__.py", ""), ("test/service.py", _EXTERNAL_SERVICE)),
-)  # fmt: skip
+)
 CONFLUENT = Package(
-    "confluent-kafka", "2.15.0", "tests/integration",
-    ("confluent-kafka[schemaregistry,avro,json,protobuf]==2.15.0", "pytest", "pytest-timeout",
-     "pytest-asyncio", "trivup", "requests-mock", "respx"),
-    ("test_describe_operations.py",), CONFLUENT_SOURCE,
-)  # fmt: skip
+    "confluent-kafka",
+    "2.15.0",
+    "tests/integration",
+    (
+        "confluent-kafka[schemaregistry,avro,json,protobuf]==2.15.0",
+        "pytest",
+        "pytest-timeout",
+        "pytest-asyncio",
+        "trivup",
+        "requests-mock",
+        "respx",
+    ),
+    ("test_describe_operations.py",),
+    CONFLUENT_SOURCE,
+)
 _CONFLUENT_FOLDERS = ("admin", "consumer", "producer")
 SUITES = (
     Suite("kafka-python", KAFKA_PYTHON, (".",)),
     *(
         Suite(
-            f"confluent-kafka, {protocol} groups", CONFLUENT, _CONFLUENT_FOLDERS,
+            f"confluent-kafka, {protocol} groups",
+            CONFLUENT,
+            _CONFLUENT_FOLDERS,
             {"TEST_CONSUMER_GROUP_PROTOCOL": protocol},
         )
         for protocol in ("classic", "consumer")
     ),
     Suite("confluent-kafka, share groups", CONFLUENT, ("share_consumer",)),
-)  # fmt: skip
+)
 # As the fixtures of these suites would set them, were the broker theirs.
 _PEER_SETTINGS = {
     "group.share.record.lock.duration.ms": "1000",
@@ -185,10 +199,14 @@ class Workplace:
         kept.mkdir(parents=True)
         with started(server, kept / "server") as bootstrap:
             environment = {
-                **os.environ, **suite.environment, "BROKERS": bootstrap,
-                "KAFKA_URI": f"kafka://{bootstrap}", "KAFKA_VERSION": "4.3.1",
-                "KAFKA_ROOT": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1",
-            }  # fmt: skip
+                **os.environ,
+                **suite.environment,
+                "BROKERS": bootstrap,
+                "KAFKA_URI": f"kafka://{bootstrap}",
+                "KAFKA_VERSION": "4.3.1",
+                "KAFKA_ROOT": str(self.folder),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            }
             for path in suite.files(source):
                 command = [str(python), "-m", "pytest", str(path.relative_to(source))]
                 run_file(f"{suite.name} on {server}", command, source, environment, kept)
@@ -208,9 +226,14 @@ def run_file(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(
                     [*command, "-o", f"cache_dir={kept / 'cache'}", *again, f"--junitxml={report}"],
-                    cwd=source, env=environment, stdout=log, stderr=log, timeout=FILE_SECONDS,
-                    check=False, start_new_session=True,
-                )  # fmt: skip
+                    cwd=source,
+                    env=environment,
+                    stdout=log,
+                    stderr=log,
+                    timeout=FILE_SECONDS,
+                    check=False,
+                    start_new_session=True,
+                )
         failed = [name for name, how in outcomes(report).items() if how == "failed"]
         print(f"{what}, {stem}, {attempt}: {failed or 'ok'}", flush=True)
         if not failed:

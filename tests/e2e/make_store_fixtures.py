@@ -36,14 +36,25 @@ def make(version: str, home: Path) -> None:
     folder.mkdir(parents=True)
     program = build("store", profile, "onelog.store.Main", home)
     lines = program.run(
-        "write", folder / "store", "--seed", 7, "--count", MESSAGES,
-        "--segment-bytes", CONFIG.segment_bytes,
-        "--queue-file-entries", CONFIG.queue_file_entries,
-        "--index-slots", CONFIG.index_slots,
-        "--index-entries", CONFIG.index_entries,
-        "--light-queues", "true",
-        "--long-topic", str(profile == "rocketmq5").lower(),
-    )  # fmt: skip
+        "write",
+        folder / "store",
+        "--seed",
+        7,
+        "--count",
+        MESSAGES,
+        "--segment-bytes",
+        CONFIG.segment_bytes,
+        "--queue-file-entries",
+        CONFIG.queue_file_entries,
+        "--index-slots",
+        CONFIG.index_slots,
+        "--index-entries",
+        CONFIG.index_entries,
+        "--light-queues",
+        "true",
+        "--long-topic",
+        str(profile == "rocketmq5").lower(),
+    )
     # RocketMQ 5 keeps a database for features that are off here; it holds no messages.
     shutil.rmtree(folder / "store" / "rocksdbstore", ignore_errors=True)
     with open(folder / "expected.jsonl", "w", encoding="utf-8") as expected:

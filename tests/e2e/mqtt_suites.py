@@ -69,9 +69,13 @@ def paho(source: Path, name: str, port: int) -> dict[str, str]:
 
     def run(case: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", _PAHO_CASE, name, str(port), case], text=True, check=False,
-            cwd=source / "interoperability", capture_output=True, timeout=CASE_SECONDS,
-        )  # fmt: skip
+            [sys.executable, "-c", _PAHO_CASE, name, str(port), case],
+            text=True,
+            check=False,
+            cwd=source / "interoperability",
+            capture_output=True,
+            timeout=CASE_SECONDS,
+        )
 
     found = {}
     for case in run("list").stdout.split():

@@ -20,8 +20,20 @@ from tests.e2e import floods
 from tests.e2e.floods import amqp, h2, kafka, stomp
 
 FRAME_BYTES_MAX = 200_000
-NASTY = (b"\0", b"\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\xff", b"\r\n\r\n",
-         b"\xce", b"%00", b"\x80" * 9 + b"\1", b"#" * 100, b"a/" * 150, b"[" * 200)  # fmt: skip
+NASTY = (
+    b"\0",
+    b"\xff",
+    b"\x7f\xff\xff\xff",
+    b"\x80\0\0\0",
+    b"\xff\xff\xff\xff",
+    b"\r\n\r\n",
+    b"\xce",
+    b"%00",
+    b"\x80" * 9 + b"\1",
+    b"#" * 100,
+    b"a/" * 150,
+    b"[" * 200,
+)
 
 
 @dataclass(frozen=True)
@@ -55,23 +67,36 @@ def _kafka() -> list[bytes]:
 def _amqp() -> list[bytes]:
     queue, answer = "there", ("", False, False, False)
     return [
-        amqp("channel.open", channel=2), amqp("channel.flow", True), amqp("channel.flow", False),
-        amqp("channel.close", 200, "", 0, 0, channel=2), amqp("channel.close-ok"),
+        amqp("channel.open", channel=2),
+        amqp("channel.flow", True),
+        amqp("channel.flow", False),
+        amqp("channel.close", 200, "", 0, 0, channel=2),
+        amqp("channel.close-ok"),
         amqp("exchange.declare", "ex", "topic", False, False, True, False, False, {}),
         amqp("exchange.bind", "ex", "amq.topic", "a.#.*", False, {}),
         amqp("exchange.delete", "ex", False, False),
         amqp("queue.declare", queue, False, False, False, True, False, {"x-max-length": 10}),
         amqp("queue.bind", queue, "amq.topic", "a.*.#", False, {}),
         amqp("queue.bind", queue, "amq.headers", "", False, {"x-match": "any", "a": 1}),
-        amqp("queue.purge", queue, False), amqp("queue.delete", queue, False, False, False),
-        amqp("basic.qos", 0, 10, False), amqp("basic.get", queue, False),
-        amqp("basic.consume", queue, "tag", *answer, {}), amqp("basic.cancel", "tag", False),
-        amqp("basic.ack", 1, True), amqp("basic.nack", 1, True, True), amqp("basic.recover", True),
-        amqp("basic.reject", 1, False), amqp("confirm.select", False), amqp("tx.select"),
-        amqp("tx.commit"), amqp("tx.rollback"),
-        floods.amqp_publish("", queue, b"a message"), floods.amqp_publish("ex", "a.b", bytes(300)),
-        b"\x08\0\0\0\0\0\0\xce", amqp("connection.close", 200, "", 0, 0, channel=0),
-    ]  # fmt: skip
+        amqp("queue.purge", queue, False),
+        amqp("queue.delete", queue, False, False, False),
+        amqp("basic.qos", 0, 10, False),
+        amqp("basic.get", queue, False),
+        amqp("basic.consume", queue, "tag", *answer, {}),
+        amqp("basic.cancel", "tag", False),
+        amqp("basic.ack", 1, True),
+        amqp("basic.nack", 1, True, True),
+        amqp("basic.recover", True),
+        amqp("basic.reject", 1, False),
+        amqp("confirm.select", False),
+        amqp("tx.select"),
+        amqp("tx.commit"),
+        amqp("tx.rollback"),
+        floods.amqp_publish("", queue, b"a message"),
+        floods.amqp_publish("ex", "a.b", bytes(300)),
+        b"\x08\0\0\0\0\0\0\xce",
+        amqp("connection.close", 200, "", 0, 0, channel=0),
+    ]
 
 
 def _stomp() -> list[bytes]:
@@ -81,10 +106,15 @@ def _stomp() -> list[bytes]:
         stomp("SEND", b"a message", destination="/exchange/amq.topic/a.b", a="1"),
         stomp("SUBSCRIBE", id="1", destination="/queue/there", ack="client"),
         stomp("SUBSCRIBE", id="2", destination="/topic/a.#", selector="a > 1 AND b LIKE '%x%'"),
-        stomp("UNSUBSCRIBE", id="1"), stomp("ACK", id="1"), stomp("NACK", id="1"),
-        stomp("BEGIN", transaction="t"), stomp("COMMIT", transaction="t"),
-        stomp("ABORT", transaction="t"), stomp("DISCONNECT", receipt="2"), b"\n",
-    ]  # fmt: skip
+        stomp("UNSUBSCRIBE", id="1"),
+        stomp("ACK", id="1"),
+        stomp("NACK", id="1"),
+        stomp("BEGIN", transaction="t"),
+        stomp("COMMIT", transaction="t"),
+        stomp("ABORT", transaction="t"),
+        stomp("DISCONNECT", receipt="2"),
+        b"\n",
+    ]
 
 
 def _mqtt() -> list[bytes]:
@@ -99,8 +129,9 @@ def _mqtt() -> list[bytes]:
             packets.encode_answer(kind, V5, 1, 0)
             for kind in (Packet.PUBACK, Packet.PUBREC, Packet.PUBREL, Packet.PUBCOMP)
         ),
-        b"\xc0\0", packets.encode_ending(Packet.DISCONNECT, V5, 0),
-    ]  # fmt: skip
+        b"\xc0\0",
+        packets.encode_ending(Packet.DISCONNECT, V5, 0),
+    ]
 
 
 def _grpc() -> list[bytes]:
@@ -111,11 +142,14 @@ def _grpc() -> list[bytes]:
         found.append(call + h2(0, 1, 2 * number + 1, data))
     return [
         *found,
-        h2(floods.SETTINGS, 0, 0, struct.pack(">HI", 4, 100)), h2(floods.PING, 0, 0, bytes(8)),
-        h2(floods.WINDOW, 0, 0, b"\0\0\1\0"), h2(floods.RESET, 0, 1, b"\0\0\0\x08"),
+        h2(floods.SETTINGS, 0, 0, struct.pack(">HI", 4, 100)),
+        h2(floods.PING, 0, 0, bytes(8)),
+        h2(floods.WINDOW, 0, 0, b"\0\0\1\0"),
+        h2(floods.RESET, 0, 1, b"\0\0\0\x08"),
         h2(floods.HEADERS, 0, 99, b"\x82\x86") + h2(floods.CONTINUATION, 4, 99, b"\x84"),
-        h2(2, 0, 1, bytes(5)), h2(7, 0, 0, bytes(8)),
-    ]  # fmt: skip
+        h2(2, 0, 1, bytes(5)),
+        h2(7, 0, 0, bytes(8)),
+    ]
 
 
 def _filled(kind: type) -> bytes:
@@ -137,9 +171,18 @@ def _filled(kind: type) -> bytes:
 
 
 def _http() -> list[bytes]:
-    paths = ("/", "/health", "/metrics", "/v1/topics", "/v1/groups", "/api/overview", "/api/queues",
-             "/api/exchanges/%2F", "/v1/topics/there",
-             "/api/message/there?type=queue&readTimeout=50")  # fmt: skip
+    paths = (
+        "/",
+        "/health",
+        "/metrics",
+        "/v1/topics",
+        "/v1/groups",
+        "/api/overview",
+        "/api/queues",
+        "/api/exchanges/%2F",
+        "/v1/topics/there",
+        "/api/message/there?type=queue&readTimeout=50",
+    )
     body = b'{"messages": [{"body": "x", "key": "k"}]}'
     head = b"host: 127.0.0.1\r\n"
     return [

@@ -48,10 +48,14 @@ def question() -> bytes:
     """A name server knows no such topic, and a broker no such request: both say so at once."""
     header = json.dumps(
         {
-            "code": GET_ROUTEINFO_BY_TOPIC, "flag": 0, "language": "JAVA", "opaque": 1,
-            "version": 409, "extFields": {"topic": "no-such-topic"},
+            "code": GET_ROUTEINFO_BY_TOPIC,
+            "flag": 0,
+            "language": "JAVA",
+            "opaque": 1,
+            "version": 409,
+            "extFields": {"topic": "no-such-topic"},
         }
-    ).encode()  # fmt: skip
+    ).encode()
     return struct.pack(">ii", 4 + len(header), len(header)) + header
 
 

@@ -18,19 +18,48 @@ from tests.gateways.stomp.live import Address, Client, connected
 
 HEADERS = {"color": "red", "size": "12", "price": "9.5", "name": "O'Neil_x", "priority": "7"}
 SELECTORS = [
-    "color = 'red'", "color <> 'red'", "color <> 'blue'", "missing = 'x'", "missing <> 'x'",
-    "missing IS NULL", "color IS NULL", "color IS NOT NULL", "NOT color = 'red'",
-    "NOT missing = 'x'", "color = 'red' AND missing IS NULL", "color = 'blue' OR size = '12'",
-    "color IN ('red', 'blue')", "color NOT IN ('red')", "missing NOT IN ('red')",
-    "color LIKE 'r%'", "color LIKE '_ed'", "color NOT LIKE 'r%'", "missing LIKE '%'",
-    "name LIKE 'O''N%'", "name LIKE '%!_x' ESCAPE '!'", "name LIKE '%!_y' ESCAPE '!'",
-    "JMSPriority > 5", "JMSPriority = 4", "JMSPriority BETWEEN 6 AND 8", "JMSPriority + 1 = 8",
-    "JMSPriority * 2 > 15", "TRUE", "FALSE", "(color = 'red')", "color = 'RED'", "Color = 'red'",
-    "convert_string_expressions:size > 10", "convert_string_expressions:price < 9",
-    "convert_string_expressions:size / 4 = 3", "size > 10", "size = 12",
-    "JMSPriority NOT BETWEEN 1 AND 3", "NOT (color = 'x' AND missing = 'y')",
-    "color = 'red' OR missing = 'x'", "missing = 'x' OR missing = 'y'",
-]  # fmt: skip
+    "color = 'red'",
+    "color <> 'red'",
+    "color <> 'blue'",
+    "missing = 'x'",
+    "missing <> 'x'",
+    "missing IS NULL",
+    "color IS NULL",
+    "color IS NOT NULL",
+    "NOT color = 'red'",
+    "NOT missing = 'x'",
+    "color = 'red' AND missing IS NULL",
+    "color = 'blue' OR size = '12'",
+    "color IN ('red', 'blue')",
+    "color NOT IN ('red')",
+    "missing NOT IN ('red')",
+    "color LIKE 'r%'",
+    "color LIKE '_ed'",
+    "color NOT LIKE 'r%'",
+    "missing LIKE '%'",
+    "name LIKE 'O''N%'",
+    "name LIKE '%!_x' ESCAPE '!'",
+    "name LIKE '%!_y' ESCAPE '!'",
+    "JMSPriority > 5",
+    "JMSPriority = 4",
+    "JMSPriority BETWEEN 6 AND 8",
+    "JMSPriority + 1 = 8",
+    "JMSPriority * 2 > 15",
+    "TRUE",
+    "FALSE",
+    "(color = 'red')",
+    "color = 'RED'",
+    "Color = 'red'",
+    "convert_string_expressions:size > 10",
+    "convert_string_expressions:price < 9",
+    "convert_string_expressions:size / 4 = 3",
+    "size > 10",
+    "size = 12",
+    "JMSPriority NOT BETWEEN 1 AND 3",
+    "NOT (color = 'x' AND missing = 'y')",
+    "color = 'red' OR missing = 'x'",
+    "missing = 'x' OR missing = 'y'",
+]
 PATTERNS = ["a", "a.*", "a.>", ">", "*", "*.b", "a.*.c", "*.b.>", "a.b", "a.b.c.>", "b.>"]
 NAMES = ["a", "b", "a.b", "a.c", "b.b", "a.b.c", "a.x.c", "a.b.c.d", "ab"]
 KNOWN = {
@@ -101,9 +130,11 @@ def _queues(client: Client, prefix: str) -> Iterator[tuple[str, object]]:
 
 def _schedules(client: Client, prefix: str) -> Iterator[tuple[str, object]]:
     asked = [
-        {"DELAY": "1000"}, {"DELAY": "500", "PERIOD": "500", "REPEAT": "2"},
-        {"PERIOD": "700", "REPEAT": "1"}, {"PERIOD": "600"},
-    ]  # fmt: skip
+        {"DELAY": "1000"},
+        {"DELAY": "500", "PERIOD": "500", "REPEAT": "2"},
+        {"PERIOD": "700", "REPEAT": "1"},
+        {"PERIOD": "600"},
+    ]
     for number, schedule in enumerate(asked):
         client.subscribe(f"/queue/{prefix}d{number}", f"d{number}")
         headers = {f"AMQ_SCHEDULED_{name}": value for name, value in schedule.items()}

@@ -84,9 +84,14 @@ def run(source: Path, folder: Path, server: str = "") -> dict[str, str]:
             with (folder / f"{path.stem}.log").open("w") as log:
                 subprocess.run(
                     [*command, str(path.relative_to(source))],
-                    cwd=source, env=environment, stdout=log, stderr=log, check=False,
-                    start_new_session=True, stdin=subprocess.DEVNULL,
-                )  # fmt: skip
+                    cwd=source,
+                    env=environment,
+                    stdout=log,
+                    stderr=log,
+                    check=False,
+                    start_new_session=True,
+                    stdin=subprocess.DEVNULL,
+                )
             some = outcomes(report)
             print(f"{path.stem}: {counts(some)}", flush=True)
             found |= some

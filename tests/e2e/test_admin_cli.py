@@ -20,10 +20,18 @@ BODIES = [f"body {number}" for number in range(8)]
 def send(server: Server, topic: str, queue: int, body: bytes, **more: str) -> str:
     """Send a message; its id. `compressed="1"` sets the flag, the rest are properties."""
     fields = {
-        "a": "probe", "b": topic, "c": "TBW102", "d": "4", "e": str(queue),
-        "f": more.pop("compressed", "0"), "g": str(time.time_ns() // 1_000_000), "h": "0",
-        "i": encode_properties(more).decode(), "j": "0", "k": "false",
-    }  # fmt: skip
+        "a": "probe",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue),
+        "f": more.pop("compressed", "0"),
+        "g": str(time.time_ns() // 1_000_000),
+        "h": "0",
+        "i": encode_properties(more).decode(),
+        "j": "0",
+        "k": "false",
+    }
     answer = call(server.broker_address, SEND_MESSAGE_V2, fields, body)
     assert answer.code == 0, answer.remark
     return answer.fields["msgId"]
@@ -71,11 +79,16 @@ def test_messages_are_found_in_every_way(server: Server, console: Console, topic
     console.ask("topic", "create", topic, "--queues", "2")
     ids = [
         send(
-            server, topic, number % 2, body.encode(), KEYS=f"k{number} all", TAGS="t",
+            server,
+            topic,
+            number % 2,
+            body.encode(),
+            KEYS=f"k{number} all",
+            TAGS="t",
             UNIQ_KEY=f"{number:032X}",
         )
         for number, body in enumerate(BODIES)
-    ]  # fmt: skip
+    ]
     packed = send(server, topic, 0, zlib.compress(b"x" * 5000), compressed="1", KEYS="packed")
     # The real broker enters messages into its queues and index a moment later.
     wait_until(lambda: console.end("message", "by-key", topic, "packed").code == 0, "the index")

@@ -36,8 +36,12 @@ def test_the_go_client_closes_channels_that_the_broker_closes(
     program = tmp_path / "program"
     built = subprocess.run(
         ["go", "build", "-o", str(program), "."],
-        cwd=GO_PROGRAM, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        cwd=GO_PROGRAM,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     if "dial tcp" in built.stderr or "403 Forbidden" in built.stderr:
         pytest.skip("the Go client cannot be downloaded here")
     assert built.returncode == 0, built.stderr
@@ -45,8 +49,11 @@ def test_the_go_client_closes_channels_that_the_broker_closes(
     workers = "4" if isinstance(peer, OnelogAmqp) else "1"
     ended = subprocess.run(
         [str(program), peer.url, "go", workers],
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 

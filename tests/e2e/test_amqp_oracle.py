@@ -28,9 +28,16 @@ exchanges = st.sampled_from([*EXCHANGES, "amq.topic", "amq.fanout", "amq.headers
 any_exchange = st.sampled_from([*EXCHANGES, "", "amq.direct", "amq.topic"])
 keys = st.sampled_from(KEYS)
 seldom = st.sampled_from([False] * 7 + [True])
-binding_arguments = st.sampled_from([
-    None, None, None, {"x-match": "any", "h": 1}, {"x-match": "all", "h": 1, "t": "x"}, {"h": None},
-])  # fmt: skip
+binding_arguments = st.sampled_from(
+    [
+        None,
+        None,
+        None,
+        {"x-match": "any", "h": 1},
+        {"x-match": "all", "h": 1, "t": "x"},
+        {"h": None},
+    ]
+)
 queue_arguments = st.one_of(
     st.none(),
     st.none(),
@@ -47,12 +54,20 @@ queue_arguments = st.one_of(
             "x-single-active-consumer": st.booleans(),
         },
     ),
-    st.sampled_from([
-        {"x-max-length": -1}, {"x-max-length": "1"}, {"x-message-ttl": "x"}, {"x-expires": 0},
-        {"x-overflow": "no"}, {"x-max-priority": 256}, {"x-unknown": 7},
-        {"x-dead-letter-exchange": 7}, {"x-queue-type": "none"},
-    ]),
-)  # fmt: skip
+    st.sampled_from(
+        [
+            {"x-max-length": -1},
+            {"x-max-length": "1"},
+            {"x-message-ttl": "x"},
+            {"x-expires": 0},
+            {"x-overflow": "no"},
+            {"x-max-priority": 256},
+            {"x-unknown": 7},
+            {"x-dead-letter-exchange": 7},
+            {"x-queue-type": "none"},
+        ]
+    ),
+)
 
 
 def _step(name: str, **arguments: Any) -> st.SearchStrategy[Step]:
@@ -61,49 +76,87 @@ def _step(name: str, **arguments: Any) -> st.SearchStrategy[Step]:
 
 
 publishing = _step(
-    "publish", exchange=any_exchange, key=keys, mandatory=st.booleans(),
+    "publish",
+    exchange=any_exchange,
+    key=keys,
+    mandatory=st.booleans(),
     body=st.binary(max_size=8),
     headers=st.sampled_from([None, None, {"h": 1}, {"h": 1, "t": "x"}, {"h": 2}, {"CC": ["q1"]}]),
     priority=st.sampled_from([None, None, 0, 2, 9]),
     delivery_mode=st.sampled_from([None, 1, 2]),
     expiration=st.sampled_from([None] * 6 + ["0", "600000", "x"]),
-)  # fmt: skip
+)
 to_default = _step(
     "publish", exchange=st.just(""), key=queues, mandatory=seldom, body=st.binary(max_size=8)
 )
 getting = _step("get", queue=queues, auto_ack=seldom)
 declaring = _step(
-    "declare_queue", queue=queues, durable=st.sampled_from([True, True, False]), passive=seldom,
-    exclusive=seldom, auto_delete=seldom, arguments=queue_arguments,
-)  # fmt: skip
+    "declare_queue",
+    queue=queues,
+    durable=st.sampled_from([True, True, False]),
+    passive=seldom,
+    exclusive=seldom,
+    auto_delete=seldom,
+    arguments=queue_arguments,
+)
 settling = _step(
-    "settle", how=st.sampled_from(["ack", "nack", "nack", "reject"]),
-    at=st.sampled_from([0, 0, 1, 2, 3, 4, -1, -2]), multiple=st.booleans(), requeue=st.booleans(),
-)  # fmt: skip
+    "settle",
+    how=st.sampled_from(["ack", "nack", "nack", "reject"]),
+    at=st.sampled_from([0, 0, 1, 2, 3, 4, -1, -2]),
+    multiple=st.booleans(),
+    requeue=st.booleans(),
+)
 steps = st.one_of(
-    declaring, to_default, to_default, publishing, publishing, getting, getting, getting,
-    settling, settling,
+    declaring,
+    to_default,
+    to_default,
+    publishing,
+    publishing,
+    getting,
+    getting,
+    getting,
+    settling,
+    settling,
     _step("declare_queue", queue=queues, durable=st.just(True), arguments=st.none()),
     _step(
-        "declare_exchange", exchange=exchanges, passive=seldom, auto_delete=seldom,
+        "declare_exchange",
+        exchange=exchanges,
+        passive=seldom,
+        auto_delete=seldom,
         exchange_type=st.sampled_from(["direct", "fanout", "topic", "headers"]),
-        durable=st.booleans(), internal=seldom,
+        durable=st.booleans(),
+        internal=seldom,
         arguments=st.sampled_from([None, None, None, {"alternate-exchange": "e1"}]),
     ),
-    _step("bind", to=st.sampled_from([*QUEUES, *QUEUES, *EXCHANGES]), exchange=any_exchange,
-          key=keys, arguments=binding_arguments),
+    _step(
+        "bind",
+        to=st.sampled_from([*QUEUES, *QUEUES, *EXCHANGES]),
+        exchange=any_exchange,
+        key=keys,
+        arguments=binding_arguments,
+    ),
     _step("bind", to=queues, exchange=exchanges, key=keys),
-    _step("unbind", to=st.sampled_from([*QUEUES, *EXCHANGES]), exchange=any_exchange, key=keys,
-          arguments=binding_arguments),
-    _step("consume", queue=queues, prefetch=st.sampled_from([0, 1, 3]), auto_ack=seldom,
-          exclusive=seldom),
+    _step(
+        "unbind",
+        to=st.sampled_from([*QUEUES, *EXCHANGES]),
+        exchange=any_exchange,
+        key=keys,
+        arguments=binding_arguments,
+    ),
+    _step(
+        "consume",
+        queue=queues,
+        prefetch=st.sampled_from([0, 1, 3]),
+        auto_ack=seldom,
+        exclusive=seldom,
+    ),
     _step("cancel", queue=queues),
     _step("purge", queue=queues),
     _step("delete_queue", queue=queues, if_unused=seldom, if_empty=st.booleans()),
     _step("delete_exchange", exchange=exchanges, if_unused=st.booleans()),
     _step("recover"),
     _step("close"),
-)  # fmt: skip
+)
 BEGINNING: list[Step] = [
     ("declare_queue", {"queue": "q0", "durable": True}),
     ("declare_exchange", {"exchange": "e0", "exchange_type": "topic", "durable": True}),

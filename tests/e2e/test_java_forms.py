@@ -25,9 +25,14 @@ async def read_by_java(folder: Path, client: str, batch: NewMessage) -> list[Fac
         broker.marked.mark("orders")
         broker.store.append([batch])
         facts = await asyncio.to_thread(
-            run_scenario, folder, client, "interop-read", cluster.addresses,
-            topic="orders", messages=COUNT,
-        )  # fmt: skip
+            run_scenario,
+            folder,
+            client,
+            "interop-read",
+            cluster.addresses,
+            topic="orders",
+            messages=COUNT,
+        )
     assert facts[-1]["in_time"]
     return sorted(
         (each for each in facts if each["event"] == "read"), key=lambda each: each["offset"]

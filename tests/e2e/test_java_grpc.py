@@ -62,10 +62,16 @@ def prepare(served: Served, language: str) -> None:
     for kind in TYPES:
         topic = f"{language}-{kind}"
         ext = {
-            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
-            "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": "4",
+            "writeQueueNums": "4",
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
             "attributes": f"+message.type={kind.upper()}",
-        }  # fmt: skip
+        }
         assert call(served.broker_address, UPDATE_AND_CREATE_TOPIC, ext, b"").code == 0
         group = {"groupName": f"{topic}-group", "consumeMessageOrderly": kind == "fifo"}
         body = json.dumps(group).encode()
@@ -99,8 +105,12 @@ async def test_the_go_client_sends_and_receives_every_type(served: Served, tmp_p
     def build_go() -> None:
         built = subprocess.run(
             ["go", "build", "-o", str(program), "."],
-            cwd=GO_PROGRAM, capture_output=True, text=True, timeout=600, check=False,
-        )  # fmt: skip
+            cwd=GO_PROGRAM,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
         if "dial tcp" in built.stderr or "403 Forbidden" in built.stderr:
             pytest.skip("the Go client cannot be downloaded here")
         assert built.returncode == 0, built.stderr
@@ -109,8 +119,11 @@ async def test_the_go_client_sends_and_receives_every_type(served: Served, tmp_p
         prepare(served, "go")
         ended = subprocess.run(
             [str(program), served.endpoints, "go", str(tmp_path)],
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         assert ended.returncode == 0, ended.stderr + ended.stdout
         lines = map(json.loads, ended.stdout.splitlines())
         return {line["name"]: line["got"] for line in lines}
@@ -137,9 +150,13 @@ async def test_members_that_pull_and_members_over_grpc_share_what_a_topic_has(
                 assert leasing.stdout is not None
                 assert json.loads(leasing.stdout.readline())["event"] == "ready"
                 with Scenario(
-                    tmp_path, PEER_VERSION, "interop-read", peer.nameservers,
-                    topic=topic, messages=1_000_000,
-                ) as pulling:  # fmt: skip
+                    tmp_path,
+                    PEER_VERSION,
+                    "interop-read",
+                    peer.nameservers,
+                    topic=topic,
+                    messages=1_000_000,
+                ) as pulling:
                     wait_until(lambda: _members(peer, group) == 2, "both members", 60)
                     time.sleep(5)  # Until each knows of the other, and has the queues it keeps.
                     leasing.stdin.write(b"\n")

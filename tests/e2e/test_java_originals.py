@@ -42,9 +42,12 @@ def cluster(folder: Path) -> Iterator[list[OnelogPeer]]:
         found: list[OnelogPeer] = []
         for number in range(3):
             made = OnelogPeer(
-                folder / str(number), settings=settings, broker_name=f"broker-{number}",
-                nameservers=found[0].nameservers if found else None, may_stall=True,
-            )  # fmt: skip
+                folder / str(number),
+                settings=settings,
+                broker_name=f"broker-{number}",
+                nameservers=found[0].nameservers if found else None,
+                may_stall=True,
+            )
             found.append(stack.enter_context(made))
         yield found
 

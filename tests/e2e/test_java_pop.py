@@ -46,17 +46,21 @@ class Group:
         create_topic(server.broker_address, topic, QUEUES)
         config = {"groupName": self.name, "retryMaxTimes": RETRIES_MAX}
         answer = call(
-            server.broker_address, UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {},
+            server.broker_address,
+            UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            {},
             json.dumps(config).encode(),
-        )  # fmt: skip
+        )
         assert answer.code == 0, answer
 
     def consume_by(self, mode: str, share: int = 0) -> None:
         """Set the mode, as an administrator's tool would."""
         body = {
-            "topic": self.topic, "consumerGroup": self.name, "mode": mode,
+            "topic": self.topic,
+            "consumerGroup": self.name,
+            "mode": mode,
             "popShareQueueNum": share,
-        }  # fmt: skip
+        }
         answer = call(
             self.server.broker_address, SET_MESSAGE_REQUEST_MODE, {}, json.dumps(body).encode()
         )
@@ -66,9 +70,15 @@ class Group:
         """Start members, and wait until they run."""
         for name in names:
             self.members[name] = Scenario(
-                self.home / name, CLIENT, "pop", self.server.nameservers, SHORT_JVM,
-                topic=self.topic, member=name, **arguments,
-            )  # fmt: skip
+                self.home / name,
+                CLIENT,
+                "pop",
+                self.server.nameservers,
+                SHORT_JVM,
+                topic=self.topic,
+                member=name,
+                **arguments,
+            )
         for name in names:
             self.members[name].wait_for("ready", 90)
 
@@ -80,9 +90,15 @@ class Group:
 
     def send(self, messages: int, rate: int = 200) -> None:
         done = run_scenario(
-            self.home, CLIENT, "pop", self.server.nameservers, 120, topic=self.topic,
-            messages=messages, rate=rate,
-        )[-1]  # fmt: skip
+            self.home,
+            CLIENT,
+            "pop",
+            self.server.nameservers,
+            120,
+            topic=self.topic,
+            messages=messages,
+            rate=rate,
+        )[-1]
         assert done["sent"] == messages
 
     def _read(self, member: Scenario) -> None:
@@ -253,9 +269,16 @@ class OrderedReader:
         """The bodies of the messages that came, and the receipt of each."""
         now_ms = time.time_ns() // 1_000_000
         answer = self.ask(
-            POP_MESSAGE, maxMsgNums=count_max, invisibleTime=invisible_ms, pollTime=10_000,
-            bornTime=now_ms, initMode=0, expType="TAG", exp="*", order="true",
-        )  # fmt: skip
+            POP_MESSAGE,
+            maxMsgNums=count_max,
+            invisibleTime=invisible_ms,
+            pollTime=10_000,
+            bornTime=now_ms,
+            initMode=0,
+            expType="TAG",
+            exp="*",
+            order="true",
+        )
         if answer.code != 0:
             return {}
         ext = answer.fields

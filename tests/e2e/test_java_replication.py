@@ -65,8 +65,9 @@ class Sending:
         """Wait until this share of the messages is stored."""
         wait_until(
             lambda: self.stored >= COUNT * share or self._failure is not None,
-            f"{share:.0%} of the messages", PATIENCE_S,
-        )  # fmt: skip
+            f"{share:.0%} of the messages",
+            PATIENCE_S,
+        )
         assert self._failure is None, self._failure
 
 
@@ -117,10 +118,17 @@ def same_log(one: Path, two: Path) -> int:
 def pulled(address: str, queue_id: int, offset: int) -> list[int]:
     """The queue offsets of what a pull gets from a broker."""
     fields = {
-        "consumerGroup": "readers", "topic": TOPIC, "queueId": str(queue_id),
-        "queueOffset": str(offset), "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0",
-        "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
-    }  # fmt: skip
+        "consumerGroup": "readers",
+        "topic": TOPIC,
+        "queueId": str(queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+    }
     answer = call(address, Code.PULL_MESSAGE, fields, timeout_s=10)
     return [int(each.queue_offset) for each in decode_messages(memoryview(answer.body))]
 

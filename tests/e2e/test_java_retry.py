@@ -68,11 +68,15 @@ def test_after_sixteen_retries_a_message_is_a_dead_letter(retries: Any, topic: s
     assert (done["consumed"], done["deliveries"]) == (0, 34)
     assert sorted(done["dead"], key=lambda letter: letter["number"]) == [
         {
-            "number": number, "times": DEFAULT_MAX + 1, "topic": topic, "tags": "paid",
-            "keys": f"key-{number}", "colour": "blue",
+            "number": number,
+            "times": DEFAULT_MAX + 1,
+            "topic": topic,
+            "tags": "paid",
+            "keys": f"key-{number}",
+            "colour": "blue",
         }
         for number in range(2)
-    ]  # fmt: skip
+    ]
 
 
 def test_a_consumer_names_its_own_maximum(retries: Any) -> None:
@@ -93,9 +97,16 @@ def test_dead_letters_are_listed_shown_resent_and_consumed(
 ) -> None:
     group = f"{topic}-group"
     with Scenario(
-        tmp_path, client, "retries", quick_server.nameservers, topic=topic, messages=4,
-        failures=100, max=1, again=1,
-    ) as running:  # fmt: skip
+        tmp_path,
+        client,
+        "retries",
+        quick_server.nameservers,
+        topic=topic,
+        messages=4,
+        failures=100,
+        max=1,
+        again=1,
+    ) as running:
         dead = running.wait_for("dead", 100)
         assert len(dead["dead"]) == 4
         boxes = {box["group"]: box["letters"] for box in ask(quick_server, "dlq", "list")}

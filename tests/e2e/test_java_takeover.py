@@ -28,10 +28,18 @@ LEASE_MS = 25_000
 def pop(broker: str, count: int) -> tuple[Answer, list[int]]:
     """POP_MESSAGE from queue 0; the answer, and the queue offsets of what came."""
     fields = {
-        "consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "maxMsgNums": str(count),
-        "invisibleTime": str(LEASE_MS), "pollTime": "0", "bornTime": "0", "initMode": "0",
-        "expType": "TAG", "exp": "*", "order": "false",
-    }  # fmt: skip
+        "consumerGroup": GROUP,
+        "topic": TOPIC,
+        "queueId": "0",
+        "maxMsgNums": str(count),
+        "invisibleTime": str(LEASE_MS),
+        "pollTime": "0",
+        "bornTime": "0",
+        "initMode": "0",
+        "expType": "TAG",
+        "exp": "*",
+        "order": "false",
+    }
     answer = call(broker, Code.POP_MESSAGE, fields, timeout_s=10)
     return answer, [int(each.queue_offset) for each in decode_messages(memoryview(answer.body))]
 
@@ -44,9 +52,12 @@ def ack(broker: str, popped: Answer, offset: int) -> int:
         f"{popped.fields['reviveQid']} 0 broker-a 0 {offset}"
     )
     fields = {
-        "consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "extraInfo": receipt,
+        "consumerGroup": GROUP,
+        "topic": TOPIC,
+        "queueId": "0",
+        "extraInfo": receipt,
         "offset": str(offset),
-    }  # fmt: skip
+    }
     return call(broker, Code.ACK_MESSAGE, fields, timeout_s=10).code
 
 

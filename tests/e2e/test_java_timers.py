@@ -65,9 +65,16 @@ def test_recalled_messages_do_not_come(
 ) -> None:
     server = recalling_server
     done = run_scenario(
-        tmp_path, "5.5.0", "timing", server.nameservers, 150,
-        topic=topic, messages=MESSAGES, recall_every=5, linger_ms=6_000,
-    )[-1]  # fmt: skip
+        tmp_path,
+        "5.5.0",
+        "timing",
+        server.nameservers,
+        150,
+        topic=topic,
+        messages=MESSAGES,
+        recall_every=5,
+        linger_ms=6_000,
+    )[-1]
     recalled = {each["number"]: each for each in done["sent"] if each["recalled"]}
     assert set(recalled) == set(range(1, MESSAGES, 5))
     for each in recalled.values():

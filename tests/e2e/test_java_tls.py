@@ -111,9 +111,17 @@ def test_a_renewed_certificate_is_shown_to_new_java_clients_and_old_ones_go_on(
     trusting_old = verifying(tmp_path, authority)
     believed = client_context(authority.ca_path)
     with Scenario(
-        tmp_path, VERSION, "paced", locked.nameservers, (*SHORT_JVM, *trusting_old),
-        topic="paced", rate=50, threads=4, warm_up_seconds=1, seconds=15,
-    ) as paced:  # fmt: skip
+        tmp_path,
+        VERSION,
+        "paced",
+        locked.nameservers,
+        (*SHORT_JVM, *trusting_old),
+        topic="paced",
+        rate=50,
+        threads=4,
+        warm_up_seconds=1,
+        seconds=15,
+    ) as paced:
         wait_until(lambda: has_route(locked.nameservers, "paced", believed), "a first message", 60)
         _renew(locked, renewed, believed, how)
         # Settings of the name server do not change while it runs: there, only files can.

@@ -30,12 +30,51 @@ async def test_positions_are_taken_from_the_same(peer: str) -> None:
 
 
 VALUES = (
-    "-131073", "-131072", "-2", "-1", "0", "1", "4", "9", "10", "17", "18", "22", "23", "1048575",
-    "1048576", "2147483647", "2147483648", "9223372036854775807", "9223372036854775808", "0.5",
-    "1.1", "true", "TRUE", "false", "x", "", " 5 ", "+5", "1_000", "compact", "delete",
-    " compact , delete ", "delete,delete", "compact,,delete", "none", "gzip", "GZIP", "zstd",
-    "producer", "uncompressed", "CreateTime", "LogAppendTime", "*", "0:1,1:2",
-)  # fmt: skip
+    "-131073",
+    "-131072",
+    "-2",
+    "-1",
+    "0",
+    "1",
+    "4",
+    "9",
+    "10",
+    "17",
+    "18",
+    "22",
+    "23",
+    "1048575",
+    "1048576",
+    "2147483647",
+    "2147483648",
+    "9223372036854775807",
+    "9223372036854775808",
+    "0.5",
+    "1.1",
+    "true",
+    "TRUE",
+    "false",
+    "x",
+    "",
+    " 5 ",
+    "+5",
+    "1_000",
+    "compact",
+    "delete",
+    " compact , delete ",
+    "delete,delete",
+    "compact,,delete",
+    "none",
+    "gzip",
+    "GZIP",
+    "zstd",
+    "producer",
+    "uncompressed",
+    "CreateTime",
+    "LogAppendTime",
+    "*",
+    "0:1,1:2",
+)
 """What somebody may set a topic's setting to."""
 
 
@@ -55,9 +94,11 @@ async def accepted(client: RawClient) -> list[tuple[str, str, int]]:
     for name in (*TOPIC_CONFIGS, "no.such.setting"):
         for value in VALUES:
             topic: Fields = {
-                "name": "trial", "num_partitions": 1, "replication_factor": 1,
+                "name": "trial",
+                "num_partitions": 1,
+                "replication_factor": 1,
                 "configs": [{"name": name, "value": value}],
-            }  # fmt: skip
+            }
             asked = {"topics": [topic], "validate_only": True}
             told = await client.ask(ApiKey.CREATE_TOPICS, 7, asked)
             found.append((name, value, told["topics"][0]["error_code"]))

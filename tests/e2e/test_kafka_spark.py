@@ -17,10 +17,21 @@ SPARK_VERSION = "4.0.0"
 COUNT = 1_000
 # What `spark-submit` opens for it.
 OPENED = (
-    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio",
-    "java.util", "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref",
-    "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar",
-)  # fmt: skip
+    "java.lang",
+    "java.lang.invoke",
+    "java.lang.reflect",
+    "java.io",
+    "java.net",
+    "java.nio",
+    "java.util",
+    "java.util.concurrent",
+    "java.util.concurrent.atomic",
+    "jdk.internal.ref",
+    "sun.nio.ch",
+    "sun.nio.cs",
+    "sun.security.action",
+    "sun.util.calendar",
+)
 
 
 def test_spark_writes_reads_and_copies_topics_exactly(tmp_path: Path) -> None:
@@ -39,8 +50,11 @@ def test_spark_writes_reads_and_copies_topics_exactly(tmp_path: Path) -> None:
 
     def first(count: int) -> Facts:
         return {
-            "rows": count, "distinct": count, "sum": count * (count - 1) // 2, "whole": True,
-        }  # fmt: skip
+            "rows": count,
+            "distinct": count,
+            "sum": count * (count - 1) // 2,
+            "whole": True,
+        }
 
     assert told == {
         "written": first(COUNT),

@@ -33,9 +33,14 @@ class Tools:
         program = await asyncio.to_thread(build, "kafka", "broker", tool, self.home)
         command = program.command(*where, *arguments, heap_mib=256)
         ended = await asyncio.to_thread(
-            subprocess.run, command, input=typed, capture_output=True, text=True, timeout=120,
+            subprocess.run,
+            command,
+            input=typed,
+            capture_output=True,
+            text=True,
+            timeout=120,
             cwd=self.home,
-        )  # fmt: skip
+        )
         assert ended.returncode == 0, ended.stdout + ended.stderr[-4000:]
         found: str = ended.stdout
         return found
@@ -45,9 +50,18 @@ class Tools:
 
     async def consume(self, topic: str, group: str, count: int, *more: str) -> list[str]:
         found = await self(
-            f"{TOOLS}.consumer.ConsoleConsumer", "--topic", topic, "--group", group,
-            "--from-beginning", "--max-messages", str(count), "--timeout-ms", "60000", *more,
-        )  # fmt: skip
+            f"{TOOLS}.consumer.ConsoleConsumer",
+            "--topic",
+            topic,
+            "--group",
+            group,
+            "--from-beginning",
+            "--max-messages",
+            str(count),
+            "--timeout-ms",
+            "60000",
+            *more,
+        )
         return [line for line in found.splitlines() if line]
 
 
@@ -105,9 +119,16 @@ async def test_groups_consume_are_described_and_moved(tmp_path: Path, protocol: 
         (line,) = [each.split() for each in found.splitlines() if " orders " in each]
         assert line[:6] == ["readers", "orders", "0", "3", "3", "0"]
         await tools(
-            groups, "--group", "readers", "--topic", "orders", "--reset-offsets", "--to-offset",
-            "1", "--execute",
-        )  # fmt: skip
+            groups,
+            "--group",
+            "readers",
+            "--topic",
+            "orders",
+            "--reset-offsets",
+            "--to-offset",
+            "1",
+            "--execute",
+        )
         assert await tools.consume("orders", "readers", 2, *by) == ["two", "three"]
         await tools(groups, "--delete", "--group", "readers")
         assert "readers" not in await tools(groups, "--list")
@@ -122,10 +143,24 @@ async def test_transactions_are_copied_exactly_once_and_listed(tmp_path: Path) -
             build, "kafka", "broker", f"{TOOLS}.TransactionalMessageCopier", tmp_path
         )
         command = copier.command(
-            "--broker-list", tools.at, "--input-topic", "orders", "--output-topic", "copies",
-            "--input-partition", "0", "--transactional-id", "copier", "--consumer-group", "copiers",
-            "--max-messages", "200", "--transaction-size", "20", "--enable-random-aborts",
-        )  # fmt: skip
+            "--broker-list",
+            tools.at,
+            "--input-topic",
+            "orders",
+            "--output-topic",
+            "copies",
+            "--input-partition",
+            "0",
+            "--transactional-id",
+            "copier",
+            "--consumer-group",
+            "copiers",
+            "--max-messages",
+            "200",
+            "--transaction-size",
+            "20",
+            "--enable-random-aborts",
+        )
         ended = await asyncio.to_thread(
             subprocess.run, command, capture_output=True, text=True, timeout=120
         )
@@ -147,10 +182,24 @@ async def test_a_copy_is_exact_though_the_broker_is_killed_in_the_middle(tmp_pat
             build, "kafka", "broker", f"{TOOLS}.TransactionalMessageCopier", tmp_path
         )
         command = copier.command(
-            "--broker-list", broker.at, "--input-topic", "orders", "--output-topic", "copies",
-            "--input-partition", "0", "--transactional-id", "copier", "--consumer-group", "copiers",
-            "--max-messages", "2000", "--transaction-size", "20", "--enable-random-aborts",
-        )  # fmt: skip
+            "--broker-list",
+            broker.at,
+            "--input-topic",
+            "orders",
+            "--output-topic",
+            "copies",
+            "--input-partition",
+            "0",
+            "--transactional-id",
+            "copier",
+            "--consumer-group",
+            "copiers",
+            "--max-messages",
+            "2000",
+            "--transaction-size",
+            "20",
+            "--enable-random-aborts",
+        )
         child = await asyncio.create_subprocess_exec(
             *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
@@ -180,10 +229,19 @@ async def test_the_performance_tool_sends_what_it_says(tmp_path: Path) -> None:
     async with kafka(tmp_path) as server:
         tools = Tools(server, tmp_path)
         found = await tools(
-            f"{TOOLS}.ProducerPerformance", "--topic", "orders", "--num-records", "20000",
-            "--record-size", "100", "--throughput", "-1", "--producer-props",
-            f"bootstrap.servers={tools.at}", "acks=all",
-        )  # fmt: skip
+            f"{TOOLS}.ProducerPerformance",
+            "--topic",
+            "orders",
+            "--num-records",
+            "20000",
+            "--record-size",
+            "100",
+            "--throughput",
+            "-1",
+            "--producer-props",
+            f"bootstrap.servers={tools.at}",
+            "acks=all",
+        )
         assert "20000 records sent" in found
         assert server.broker.store.max_offset("orders", 0) == 20_000
 
@@ -196,14 +254,22 @@ async def test_verifiable_clients_and_the_performance_of_consumers(tmp_path: Pat
         )
         assert sent.count("producer_send_success") == 100
         read = await tools(
-            f"{TOOLS}.VerifiableConsumer", "--topic", "orders", "--group-id", "readers",
-            "--max-messages", "100",
-        )  # fmt: skip
-        assert sum(
-            each["count"]
-            for each in map(json.loads, read.splitlines())
-            if each["name"] == "records_consumed"
-        ) == 100  # fmt: skip
+            f"{TOOLS}.VerifiableConsumer",
+            "--topic",
+            "orders",
+            "--group-id",
+            "readers",
+            "--max-messages",
+            "100",
+        )
+        assert (
+            sum(
+                each["count"]
+                for each in map(json.loads, read.splitlines())
+                if each["name"] == "records_consumed"
+            )
+            == 100
+        )
         found = await tools(
             f"{TOOLS}.ConsumerPerformance", "--topic", "orders", "--num-records", "100"
         )
@@ -239,9 +305,16 @@ async def test_share_groups_consume_are_described_moved_and_deleted(tmp_path: Pa
 
         async def share(count: int) -> list[str]:
             found = await tools(
-                f"{TOOLS}.consumer.ConsoleShareConsumer", "--topic", "orders", "--group",
-                "sharers", "--max-messages", str(count), "--timeout-ms", "60000",
-            )  # fmt: skip
+                f"{TOOLS}.consumer.ConsoleShareConsumer",
+                "--topic",
+                "orders",
+                "--group",
+                "sharers",
+                "--max-messages",
+                str(count),
+                "--timeout-ms",
+                "60000",
+            )
             return [line for line in found.splitlines() if line]
 
         assert await share(3) == ["one", "two", "three"]
@@ -278,21 +351,33 @@ async def test_positions_and_groups_are_read_by_kafkas_own_formatters(tmp_path: 
 
         async def internal(formatter: str) -> list[dict[str, Any]]:
             found = await tools(
-                f"{TOOLS}.consumer.ConsoleConsumer", "--topic", "__consumer_offsets",
-                "--from-beginning", "--timeout-ms", "5000", "--formatter",
+                f"{TOOLS}.consumer.ConsoleConsumer",
+                "--topic",
+                "__consumer_offsets",
+                "--from-beginning",
+                "--timeout-ms",
+                "5000",
+                "--formatter",
                 f"{TOOLS}.consumer.{formatter}",
-            )  # fmt: skip
+            )
             return all_json(found)
 
-        told = [each for each in await internal("OffsetsMessageFormatter")
-                if each["key"]["data"]["group"] == "readers"]  # fmt: skip
+        told = [
+            each
+            for each in await internal("OffsetsMessageFormatter")
+            if each["key"]["data"]["group"] == "readers"
+        ]
         (position,) = told
         assert position["key"] == {
-            "type": 1, "data": {"group": "readers", "topic": "orders", "partition": 0},
-        }  # fmt: skip
+            "type": 1,
+            "data": {"group": "readers", "topic": "orders", "partition": 0},
+        }
         assert position["value"]["data"]["offset"] == 3
-        groups = [each for each in await internal("GroupMetadataMessageFormatter")
-                  if each["key"]["data"]["group"] == "readers"]  # fmt: skip
+        groups = [
+            each
+            for each in await internal("GroupMetadataMessageFormatter")
+            if each["key"]["data"]["group"] == "readers"
+        ]
         (group,) = groups
         assert group["value"]["data"]["protocolType"] == "consumer"
         assert group["value"]["data"]["members"] == []
@@ -343,9 +428,17 @@ async def test_settings_of_brokers_and_of_clients_metrics_are_changed(tmp_path: 
         await tools(settings, "--alter", *broker, "--delete-config", "num.partitions")
         assert server.config.kafka.topic_partitions == 1
         await tools(
-            metrics, "--alter", "--name", "sub", "--metrics", "org.apache.kafka.producer.",
-            "--interval", "30000", "--match", "client_id=a.*",
-        )  # fmt: skip
+            metrics,
+            "--alter",
+            "--name",
+            "sub",
+            "--metrics",
+            "org.apache.kafka.producer.",
+            "--interval",
+            "30000",
+            "--match",
+            "client_id=a.*",
+        )
         assert "sub" in await tools(metrics, "--list")
         told = await tools(metrics, "--describe", "--name", "sub")
         assert "interval.ms=30000" in told

@@ -322,8 +322,12 @@ OTHERS = (
 @pytest.mark.parametrize("command", OTHERS)
 def test_the_command_works(admin: Admin, command: str) -> None:
     server = admin.server
-    meant = {"ADDRESS": server.broker_address, "NAME": server.broker_name,
-             "CLUSTER": server.cluster, "HOME": str(admin.home)}  # fmt: skip
+    meant = {
+        "ADDRESS": server.broker_address,
+        "NAME": server.broker_name,
+        "CLUSTER": server.cluster,
+        "HOME": str(admin.home),
+    }
     output = admin(*(meant.get(word, word) for word in command.split()))
     assert "[error]" not in output.lower()
     assert "not supported" not in output

@@ -153,8 +153,9 @@ def run(watch: Watch, start_member: StartMember, send: Send) -> None:
             kill.pop("a")()
             wait_until(
                 lambda: all(watch.owners()[queue_id] == "b" for queue_id in orphans),
-                "an heir of the queues of the member that was killed", 60,
-            )  # fmt: skip
+                "an heir of the queues of the member that was killed",
+                60,
+            )
             _wait_for_more(watch)
             positions = watch.recorded_positions()
             killed = Crash(len(watch.seen()), positions)
@@ -251,9 +252,15 @@ def java_producer(server: OnelogPeer, home: Path, version: str, first: int) -> I
     """`Send`, by the scenario "ordered"."""
     enough = home / f"enough-{first}"
     with Scenario(
-        home, version, "ordered", server.nameservers, topic=TOPIC, keys=KEYS, first=first,
+        home,
+        version,
+        "ordered",
+        server.nameservers,
+        topic=TOPIC,
+        keys=KEYS,
+        first=first,
         enough=enough,
-    ) as sending:  # fmt: skip
+    ) as sending:
         sending.wait_for("ready", 60)
 
         def finish() -> int:
@@ -273,9 +280,14 @@ def test_order_of_java_clients_survives_a_crashed_consumer_and_a_killed_broker(
 
     def start_member(name: str) -> Callable[[], object]:
         member = Scenario(
-            tmp_path / name, version, "ordered", server.nameservers, topic=TOPIC, member=name,
+            tmp_path / name,
+            version,
+            "ordered",
+            server.nameservers,
+            topic=TOPIC,
+            member=name,
             log=watch.log,
-        )  # fmt: skip
+        )
         member.wait_for("ready", 90)
         return member.kill
 

@@ -81,9 +81,15 @@ def test_what_java_sends_python_reads(
     between: Server, version: str, form: Form, topic: str, tmp_path: Path
 ) -> None:
     facts = run_scenario(
-        tmp_path, version, "interop-send", between.nameservers, topic=topic,
-        compression=form.upper(), messages=10, large_bytes=LARGE_BYTES,
-    )  # fmt: skip
+        tmp_path,
+        version,
+        "interop-send",
+        between.nameservers,
+        topic=topic,
+        compression=form.upper(),
+        messages=10,
+        large_bytes=LARGE_BYTES,
+    )
     sent = [each for each in facts if each["event"] == "sent"]
     (batch,) = [each for each in facts if each["event"] == "batch"]
     with Reader(between, topic) as reader:
@@ -293,9 +299,14 @@ def test_python_answers_the_requests_of_java(
             consumer.subscribe(topic, listener=answer)
             consumer.start()
             done = run_scenario(
-                tmp_path, client, "interop-ask", between.nameservers, topic=topic, threads=4,
+                tmp_path,
+                client,
+                "interop-ask",
+                between.nameservers,
+                topic=topic,
+                threads=4,
                 requests=20,
-            )[-1]  # fmt: skip
+            )[-1]
     names = [f"t{thread}-{number}" for thread in range(4) for number in range(20)]
     assert done["replies"] == {name: f"re: {name}/told/{COLOUR}" for name in names}
     assert failed == []

@@ -52,9 +52,11 @@ async def stored(server: Server, topic: str, count: int, seconds: float = 60) ->
 async def test_a_new_topic_is_sent_to_by_many_at_a_time(server: Server, topic: str) -> None:
     async with AsyncProducer(f"{topic}-g", nameserver=server.nameservers) as producer:
         receipts = await asyncio.gather(
-            *(producer.send(Message(topic, b"%d" % n, tags=f"t{n}", keys=[f"k{n}"], flag=n))
-              for n in range(200))
-        )  # fmt: skip
+            *(
+                producer.send(Message(topic, b"%d" % n, tags=f"t{n}", keys=[f"k{n}"], flag=n))
+                for n in range(200)
+            )
+        )
     assert {receipt.status for receipt in receipts} == {SendStatus.OK}
     found = {record.unique_key: record for record in await stored(server, topic, 200)}
     for number, receipt in enumerate(receipts):

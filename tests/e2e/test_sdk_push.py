@@ -241,9 +241,16 @@ async def test_rocketmqs_own_tool_sees_and_moves_the_consumer(
         progress = await tool("consumerProgress", "-g", group)
         assert "Consume Diff Total: 0" in progress, progress
         direct = await tool(
-            "queryMsgById", "-t", topic, "-i", heard.messages[0].offset_id, "-g", group,
-            "-d", consumer.client_id,
-        )  # fmt: skip
+            "queryMsgById",
+            "-t",
+            topic,
+            "-i",
+            heard.messages[0].offset_id,
+            "-g",
+            group,
+            "-d",
+            consumer.client_id,
+        )
         assert "CR_SUCCESS" in direct, direct
         await until(lambda: len(heard.messages) == 21)
         await tool("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")

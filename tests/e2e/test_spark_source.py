@@ -44,9 +44,18 @@ async def fill(peer: RocketmqPeer) -> None:
     for number in range(400):
         properties = encode_properties({"TAGS": "ab"[number % 4 // 2], "KEYS": f"k{number}"})
         ext = {
-            "a": "group", "b": "orders", "c": "TBW102", "d": "4", "e": str(number % 2), "f": "0",
-            "g": "1", "h": "0", "i": properties.decode(), "j": "0", "k": "false",
-        }  # fmt: skip
+            "a": "group",
+            "b": "orders",
+            "c": "TBW102",
+            "d": "4",
+            "e": str(number % 2),
+            "f": "0",
+            "g": "1",
+            "h": "0",
+            "i": properties.decode(),
+            "j": "0",
+            "k": "false",
+        }
         answer = await connected.ask(
             RequestCode.SEND_MESSAGE_V2, ext, b"%d" % number, timeout_ms=SEND_MS
         )
@@ -77,9 +86,12 @@ def test_a_batch_reads_everything_or_what_it_is_told(orders: RocketmqPeer) -> No
 
 def test_a_stream_goes_in_steps_and_commits(orders: RocketmqPeer) -> None:
     told = options(
-        orders, startingOffsets="earliest", maxBytesPerTrigger="20000",
-        group="spark", commitOffsets="true",
-    )  # fmt: skip
+        orders,
+        startingOffsets="earliest",
+        maxBytesPerTrigger="20000",
+        group="spark",
+        commitOffsets="true",
+    )
     stream = OnelogStreamReader(told, TABLE)
     start, steps, seen = stream.initialOffset(), 0, 0
     while (end := stream.latestOffset(start, stream.getDefaultReadLimit())) != start:

@@ -25,12 +25,17 @@ pytestmark = [pytest.mark.e2e_java, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYOUT = (
-    "--segment-bytes", CONFIG.segment_bytes,
-    "--queue-file-entries", CONFIG.queue_file_entries,
-    "--index-slots", CONFIG.index_slots,
-    "--index-entries", CONFIG.index_entries,
-    "--light-queues", "true",
-)  # fmt: skip
+    "--segment-bytes",
+    CONFIG.segment_bytes,
+    "--queue-file-entries",
+    CONFIG.queue_file_entries,
+    "--index-slots",
+    CONFIG.index_slots,
+    "--index-entries",
+    CONFIG.index_entries,
+    "--light-queues",
+    "true",
+)
 
 
 class RocketMq:

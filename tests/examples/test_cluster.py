@@ -38,8 +38,12 @@ def test_a_cluster_is_started_restarted_grown_and_stopped_by_scripts(tmp_path: P
     def run(script: str, *arguments: str) -> str:
         done = subprocess.run(
             [FOLDER / script, *arguments],
-            env=environment, capture_output=True, text=True, timeout=240, check=False,
-        )  # fmt: skip
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -47,8 +51,13 @@ def test_a_cluster_is_started_restarted_grown_and_stopped_by_scripts(tmp_path: P
         at = f"127.0.0.1:{first[2]}"
         done = subprocess.run(
             [onelog, *words, "-n", at],
-            env=environment, input=text, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+            env=environment,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 

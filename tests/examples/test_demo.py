@@ -18,10 +18,23 @@ def test_the_shop_begins_when_spark_counts_and_nothing_else_is_on_the_screen(
     tmp_path: Path,
 ) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "onelog", "demo", "--rate", "500", "--seconds", "10", "--folder",
-         str(tmp_path / "demo")],
-        capture_output=True, text=True, timeout=1_400, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "onelog",
+            "demo",
+            "--rate",
+            "500",
+            "--seconds",
+            "10",
+            "--folder",
+            str(tmp_path / "demo"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=1_400,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stderr == ""
     assert "All three agree" in ended.stdout

@@ -242,9 +242,12 @@ def test_the_unit_has_a_folder_and_a_user_of_its_own() -> None:
 async def test_the_probe_asks_a_running_broker(tmp_path: Path, mode: str) -> None:
     async def exit_code(path: str, port: int) -> int:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, PROBE, path, env={"ONELOG_HTTP_PORT": str(port)},
+            sys.executable,
+            PROBE,
+            path,
+            env={"ONELOG_HTTP_PORT": str(port)},
             stderr=subprocess.PIPE,
-        )  # fmt: skip
+        )
         _, err = await process.communicate()
         assert err == b""
         return process.returncode or 0

@@ -22,8 +22,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder],
-        cwd=ROOT, check=True, capture_output=True, timeout=200,
-    )  # fmt: skip
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=200,
+    )
     (found,) = folder.glob("*.whl")
     return found
 
@@ -83,9 +86,14 @@ def test_installed_in_an_empty_environment_it_serves(
 
     def run(*words: str | Path, text: str = "") -> str:
         done = subprocess.run(
-            words, cwd=tmp_path, input=text, text=True, capture_output=True,
-            timeout=250, check=False,
-        )  # fmt: skip
+            words,
+            cwd=tmp_path,
+            input=text,
+            text=True,
+            capture_output=True,
+            timeout=250,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

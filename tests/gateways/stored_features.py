@@ -82,14 +82,22 @@ async def plain_messages(_: BrokerServer, words: Client, facts: Facts) -> None:
     for queue_id, offset in ((0, 2), (1, 3)):
         answer = await words.ask(
             RequestCode.UPDATE_CONSUMER_OFFSET,
-            consumerGroup="pullers", topic="plain", queueId=queue_id, commitOffset=offset,
-        )  # fmt: skip
+            consumerGroup="pullers",
+            topic="plain",
+            queueId=queue_id,
+            commitOffset=offset,
+        )
         assert answer.code == 0, answer
     for group, times in (("retriers", 16), ("undertakers", 0)):
         answer = await words.ask(
-            RequestCode.CONSUMER_SEND_MSG_BACK, offset=int(facts["ids"][5][-16:], 16), group=group,
-            originMsgId=facts["ids"][5], originTopic="plain", delayLevel=3, maxReconsumeTimes=times,
-        )  # fmt: skip
+            RequestCode.CONSUMER_SEND_MSG_BACK,
+            offset=int(facts["ids"][5][-16:], 16),
+            group=group,
+            originMsgId=facts["ids"][5],
+            originTopic="plain",
+            delayLevel=3,
+            maxReconsumeTimes=times,
+        )
         assert answer.code == 0, answer
 
 
@@ -217,10 +225,12 @@ async def kafka_messages(server: BrokerServer, _: Client, facts: Facts) -> None:
 
 def _declare_everything(channel: Any) -> None:
     for name, kind, more in (
-        ("by-key", "topic", {}), ("to-all", "fanout", {}), ("by-header", "headers", {}),
+        ("by-key", "topic", {}),
+        ("to-all", "fanout", {}),
+        ("by-header", "headers", {}),
         ("plain-key", "direct", {"alternate-exchange": "to-all"}),
         ("late", "x-delayed-message", {"x-delayed-type": "direct"}),
-    ):  # fmt: skip
+    ):
         channel.exchange_declare(name, kind, durable=True, arguments=more)
     dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     for name, arguments in {
@@ -374,9 +384,17 @@ async def administration(server: BrokerServer, words: Client, facts: Facts) -> N
 
 Chapter = Callable[[BrokerServer, Client, Facts], Awaitable[None]]
 CHAPTERS: tuple[Chapter, ...] = (
-    plain_messages, popped_messages, timed_messages, half_messages, staged_messages, kafka_messages,
-    amqp_messages, stomp_messages, mqtt_messages, administration,
-)  # fmt: skip
+    plain_messages,
+    popped_messages,
+    timed_messages,
+    half_messages,
+    staged_messages,
+    kafka_messages,
+    amqp_messages,
+    stomp_messages,
+    mqtt_messages,
+    administration,
+)
 
 
 async def write_everything(server: BrokerServer) -> Facts:
@@ -387,9 +405,15 @@ async def write_everything(server: BrokerServer) -> Facts:
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"%s"}' % GROUP.encode()
         )
         fields = {
-            "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1,
-            "perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
-        }  # fmt: skip
+            "topic": TOPIC,
+            "defaultTopic": "TBW102",
+            "readQueueNums": 1,
+            "writeQueueNums": 1,
+            "perm": 6,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "order": "false",
+        }
         await words.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **fields)
         for chapter in CHAPTERS:
             await chapter(server, words, facts)

@@ -96,10 +96,16 @@ async def broker(folder: Path, **changed: Value) -> AsyncIterator[Live]:
         assert isinstance(line, DirectLine)
         live = Live(server, direct, line, Client(peer, []))
         await live.client.ask(
-            RequestCode.UPDATE_AND_CREATE_TOPIC, topic="topic", defaultTopic="TBW102",
-            readQueueNums=2, writeQueueNums=2, perm=6, topicFilterType="SINGLE_TAG",
-            topicSysFlag=0, order="false",
-        )  # fmt: skip
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            topic="topic",
+            defaultTopic="TBW102",
+            readQueueNums=2,
+            writeQueueNums=2,
+            perm=6,
+            topicFilterType="SINGLE_TAG",
+            topicSysFlag=0,
+            order="false",
+        )
         await live.send_by_frame(b"first", queue=1)
         server.broker.groups.require("group")
         yield live

@@ -39,29 +39,82 @@ from tests.gateways.remoting import live
 
 STRANGER = Principal("mallory", "test", "198.51.100.7:1")
 OPEN_TO_GATEWAYS = {
-    "admin", "config", "access", "hooks", "coordinator", "in_place", "sharing", "branches",
-    "placements", "schemas", "users", "logins", "routing", "workqueues", "sessions", "packet_ids",
+    "admin",
+    "config",
+    "access",
+    "hooks",
+    "coordinator",
+    "in_place",
+    "sharing",
+    "branches",
+    "placements",
+    "schemas",
+    "users",
+    "logins",
+    "routing",
+    "workqueues",
+    "sessions",
+    "packet_ids",
     "retained",
-    "outflows", "schedules", "audit", "kafka_settings",
-}  # fmt: skip
+    "outflows",
+    "schedules",
+    "audit",
+    "kafka_settings",
+}
 """What gateways may use of a broker beside its methods and properties."""
 FOR_ITS_OWNER = {
-    "open", "close", "reconfigure", "prepare_retention", "when_durable", "apply", "parts",
-    "committing", "expire", "join_cluster", "forget_groups_after", "recount", "use", "write_end",
-    "flush", "follow", "confirmed", "fence", "refuse_writes", "master_is", "stop",
+    "open",
+    "close",
+    "reconfigure",
+    "prepare_retention",
+    "when_durable",
+    "apply",
+    "parts",
+    "committing",
+    "expire",
+    "join_cluster",
+    "forget_groups_after",
+    "recount",
+    "use",
+    "write_end",
+    "flush",
+    "follow",
+    "confirmed",
+    "fence",
+    "refuse_writes",
+    "master_is",
+    "stop",
     "opening",
-}  # fmt: skip
+}
 DOORS: dict[str, type] = {
-    "broker": Broker, "admin": Admin, "coordinator": Coordinator, "in_place": TransactionalIds,
-    "sharing": Sharing, "branches": Branches,
-}  # fmt: skip
+    "broker": Broker,
+    "admin": Admin,
+    "coordinator": Coordinator,
+    "in_place": TransactionalIds,
+    "sharing": Sharing,
+    "branches": Branches,
+}
 """The broker, and the parts of it that gateways call by themselves."""
 TELLING_NOTHING = {
-    "account", "channel_closed", "check_sizes", "followed", "is_warm", "unwatch",
-    "when_leases_safe", "when_safe", "is_system_topic", "require_replicas", "writes_refused",
-    "in_line", "messages_in", "prepare", "require_current",
-    "serve_view", "take_batches_of", "tell_arrival",
-}  # fmt: skip
+    "account",
+    "channel_closed",
+    "check_sizes",
+    "followed",
+    "is_warm",
+    "unwatch",
+    "when_leases_safe",
+    "when_safe",
+    "is_system_topic",
+    "require_replicas",
+    "writes_refused",
+    "in_line",
+    "messages_in",
+    "prepare",
+    "require_current",
+    "serve_view",
+    "take_batches_of",
+    "tell_arrival",
+}
 """Verbs that follow from others which were asked for, or tell nothing about anything stored."""
 GATEWAYS = Path(onelog.gateways.__file__).parent
 
@@ -186,9 +239,16 @@ def closed_broker(tmp_path: Path) -> Any:
     store = MessageStore.open(tmp_path, SMALL_STORE, clock)
     store.append([NewMessage("orders", 0, b"x")])
     broker = Broker(
-        BrokerConfig(), store, clock=clock, schedule=timer.schedule, call_soon=lambda _: None,
-        post=lambda _: None, random=Random(7), naming=NAMING, access=Closed(),
-    )  # fmt: skip
+        BrokerConfig(),
+        store,
+        clock=clock,
+        schedule=timer.schedule,
+        call_soon=lambda _: None,
+        post=lambda _: None,
+        random=Random(7),
+        naming=NAMING,
+        access=Closed(),
+    )
     broker.open(ROCKETMQ)
     broker.topics.put(TopicConfig("orders", 1, 1))
     broker.groups.put(GroupConfig("readers"))

@@ -383,9 +383,11 @@ async def test_mqtts_sessions_and_retained_messages(opened: Opened) -> None:
 async def test_users_their_permissions_and_what_administrators_set(opened: Opened) -> None:
     def work() -> None:
         for account, status in {
-            ROOT: 200, ("ann", "ann's"): 200, ("bob", "bob's"): 401,
+            ROOT: 200,
+            ("ann", "ann's"): 200,
+            ("bob", "bob's"): 401,
             ("root", "guess"): 401,
-        }.items():  # fmt: skip
+        }.items():
             with api(opened.server, *account) as rest:
                 assert rest.get("/v1/topics").status_code == status, account
         with api(opened.server) as rest:

@@ -23,8 +23,11 @@ async def test_rocketmq_reads_what_the_toy_puts_and_the_toy_what_rocketmq_sends(
         assert decode_properties(found[2].properties)["__body"] == "null"
         got = [(await toy.say("GET readers orders 0")).split() for _ in range(4)]
         assert [words[4:] for words in got] == [
-            ["k1", "from-rocketmq"], ["k2", "from-toy"], ["-", "-"], [],
-        ]  # fmt: skip
+            ["k1", "from-rocketmq"],
+            ["k2", "from-toy"],
+            ["-", "-"],
+            [],
+        ]
         assert got[3] == ["NONE"]
         toy.writer.close()
 

@@ -84,9 +84,10 @@ async def test_every_protocol_continues_its_senders_trace(tmp_path: Path) -> Non
             sent = await web.post("/v1/topics/orders/produce", content=b"x", headers=traced)
             assert sent.status_code == 200
             sent = await web.post(
-                "/v1/topics/orders/messages", json={"body": "x"},
+                "/v1/topics/orders/messages",
+                json={"body": "x"},
                 headers={"traceparent": parent("rest")},
-            )  # fmt: skip
+            )
             assert sent.status_code == 201
         # On a busy machine the broker may be gone before the collector has read what it sent.
         await until(lambda: len(spans) >= len(PROTOCOLS))
@@ -99,9 +100,14 @@ async def test_every_protocol_continues_its_senders_trace(tmp_path: Path) -> Non
             assert "onelog" in str(resource)
         systems = {number: attributes(span)["messaging.system"] for number, span in found.items()}
         assert systems == {
-            1: "rocketmq", 2: "kafka", 3: "rabbitmq", 4: "rabbitmq", 5: "mqtt", 6: "rocketmq",
+            1: "rocketmq",
+            2: "kafka",
+            3: "rabbitmq",
+            4: "rabbitmq",
+            5: "mqtt",
+            6: "rocketmq",
             7: "rocketmq",
-        }  # fmt: skip
+        }
         assert found[1].name == "store orders"
         assert attributes(found[7])["messaging.message.id"] == sent.json()["id"]
 

@@ -17,21 +17,32 @@ _REGISTRATION = {
         "dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 1_700_000_000_000},
         "topicConfigTable": {
             name: {
-                "topicName": name, "readQueueNums": 4, "writeQueueNums": 4, "perm": 6,
-                "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
+                "topicName": name,
+                "readQueueNums": 4,
+                "writeQueueNums": 4,
+                "perm": 6,
+                "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": 0,
+                "order": False,
             }
             for name in ("samples", "crumbs")
         },
     },
     "filterServerList": [],
-}  # fmt: skip
+}
 _QUEUES = {
-    "brokerDatas": [], "filterServerTable": {},
+    "brokerDatas": [],
+    "filterServerTable": {},
     "queueDatas": [
-        {"brokerName": "tasty", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6,
-         "topicSysFlag": 0}
+        {
+            "brokerName": "tasty",
+            "readQueueNums": 4,
+            "writeQueueNums": 4,
+            "perm": 6,
+            "topicSysFlag": 0,
+        }
     ],
-}  # fmt: skip
+}
 
 _SAMPLES: list[tuple[Code, dict[str, str], object]] = [
     (Code.PUT_KV_CONFIG, {**_KEY, "value": "tasty:4"}, b""),

@@ -46,11 +46,14 @@ def test_what_begins_otherwise_has_none(plain: bytes) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        b"PROXY TCP4 x y 1 2\r\n", b"PROXY TCP4 10.0.0.1\r\n", b"PROXY " + b"x" * 200,
-        b"PROXY TCP4 1.1.1.1 1.1.1.1 99999 1\r\n", SIGNATURE + b"\x11\x11\x00\x0c",
+        b"PROXY TCP4 x y 1 2\r\n",
+        b"PROXY TCP4 10.0.0.1\r\n",
+        b"PROXY " + b"x" * 200,
+        b"PROXY TCP4 1.1.1.1 1.1.1.1 99999 1\r\n",
+        SIGNATURE + b"\x11\x11\x00\x0c",
         SIGNATURE + b"\x21\x11\xff\xff",
     ],
-)  # fmt: skip
+)
 def test_a_prefix_that_makes_no_sense_is_refused(bad: bytes) -> None:
     with pytest.raises(WireError):
         parse(bad)

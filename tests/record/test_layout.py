@@ -51,23 +51,50 @@ def record(message: NewMessage, at: int = 0, queue_offset: int = 0, crc: bool = 
 def test_the_layout_is_rocketmqs_v1_between_ipv4_hosts() -> None:
     properties = encode_properties({"TAGS": "a"})
     message = NewMessage(
-        "orders", 3, b"hello", properties, 7, 0, 11, encode_host("1.2.3.4", 5),
-        encode_host("6.7.8.9", 10), 12, 13,
-    )  # fmt: skip
+        "orders",
+        3,
+        b"hello",
+        properties,
+        7,
+        0,
+        11,
+        encode_host("1.2.3.4", 5),
+        encode_host("6.7.8.9", 10),
+        12,
+        13,
+    )
     raw = record(message, at=4096, queue_offset=42)
     fields = {
-        "total": raw[0:4], "magic": raw[4:8], "crc": raw[8:12], "queue": raw[12:16],
-        "flag": raw[16:20], "queue offset": raw[20:28], "log offset": raw[28:36],
-        "sys": raw[36:40], "born": raw[40:48], "stored": raw[56:64], "times": raw[72:76],
-        "prepared": raw[76:84], "body length": raw[84:88],
-    }  # fmt: skip
+        "total": raw[0:4],
+        "magic": raw[4:8],
+        "crc": raw[8:12],
+        "queue": raw[12:16],
+        "flag": raw[16:20],
+        "queue offset": raw[20:28],
+        "log offset": raw[28:36],
+        "sys": raw[36:40],
+        "born": raw[40:48],
+        "stored": raw[56:64],
+        "times": raw[72:76],
+        "prepared": raw[76:84],
+        "body length": raw[84:88],
+    }
     numbers = {name: int.from_bytes(value, "big") for name, value in fields.items()}
     assert numbers == {
-        "total": 91 + 5 + 6 + len(properties), "magic": MAGIC_V1,
-        "crc": zlib.crc32(b"hello") & 0x7FFFFFFF, "queue": 3, "flag": 7, "queue offset": 42,
-        "log offset": 4096, "sys": 0, "born": 11, "stored": 1_700_000_000_123, "times": 12,
-        "prepared": 13, "body length": 5,
-    }  # fmt: skip
+        "total": 91 + 5 + 6 + len(properties),
+        "magic": MAGIC_V1,
+        "crc": zlib.crc32(b"hello") & 0x7FFFFFFF,
+        "queue": 3,
+        "flag": 7,
+        "queue offset": 42,
+        "log offset": 4096,
+        "sys": 0,
+        "born": 11,
+        "stored": 1_700_000_000_123,
+        "times": 12,
+        "prepared": 13,
+        "body length": 5,
+    }
     assert raw[48:56] == bytes([1, 2, 3, 4, 0, 0, 0, 5])
     assert raw[64:72] == bytes([6, 7, 8, 9, 0, 0, 0, 10])
     assert raw[88:93] == b"hello"

@@ -17,8 +17,11 @@ def test_what_the_store_added_is_left_out() -> None:
     sent = NewMessage("t", 3, b"body", b"TAGS\x01a\x02", 9, born_ms=12, extra_queues=("%LMQ%x",))
     message = decode_message(memoryview(stored(sent)))
     assert set(decode_properties(message.properties)) == {
-        "TAGS", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "__CRC32#",
-    }  # fmt: skip
+        "TAGS",
+        "INNER_MULTI_DISPATCH",
+        "INNER_MULTI_QUEUE_OFFSET",
+        "__CRC32#",
+    }
     again = written_again(message, "other", 1, message.properties, reconsume_times=2)
     assert again == NewMessage(
         "other", 1, b"body", b"TAGS\x01a\x02", 9, born_ms=12, reconsume_times=2

@@ -106,14 +106,24 @@ class FakeNode(ElectionNode):
         )
         registry.run = self.call
         me = Self(
-            self.number, f"{self.number}@{time.now_ms}", f"host:{self.number}",
-            f"ha:{self.number}", self.world.replicas, LEASE_MS, self.world.ack, self.world.unclean,
-        )  # fmt: skip
+            self.number,
+            f"{self.number}@{time.now_ms}",
+            f"host:{self.number}",
+            f"ha:{self.number}",
+            self.world.replicas,
+            LEASE_MS,
+            self.world.ack,
+            self.world.unclean,
+        )
         self.election = Election(
-            me, self, registry, self.monotonic_ms, lambda: 0,
+            me,
+            self,
+            registry,
+            self.monotonic_ms,
+            lambda: 0,
             lambda delay, call: time.after(delay / self.rate, lambda: self.call(call)),
             identity=identity,
-        )  # fmt: skip
+        )
         self.election.start()
 
     def monotonic_ms(self) -> float:

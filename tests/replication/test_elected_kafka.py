@@ -114,10 +114,8 @@ async def test_clients_that_know_a_follower_only_find_the_master_and_the_next_on
         told = await client.ask(ApiKey.METADATA, 9, {"topics": [{"name": "orders"}]})
         (partition,) = told["topics"][0]["partitions"]
         assert partition["leader_epoch"] > epochs[0]
-        wanted = {
-            "partition": 0, "leader_epoch": epochs[0],
-            "current_leader_epoch": partition["leader_epoch"],
-        }  # fmt: skip
+        wanted = {"partition": 0, "leader_epoch": epochs[0]}
+        wanted["current_leader_epoch"] = partition["leader_epoch"]
         asked = {"topics": [{"topic": "orders", "partitions": [wanted]}], "replica_id": -1}
         answer = await client.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, asked)
         (found,) = answer["topics"][0]["partitions"]

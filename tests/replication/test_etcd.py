@@ -207,9 +207,13 @@ async def test_three_nodes_elect_each_other_and_go_on_when_etcd_comes_back(
         me = Self(number, f"start of {number}", f"host:{number}", f"ha:{number}", 3, 2_000)
         node = QuietNode()
         election = Election(
-            me, node, client, lambda: loop.time() * 1000, lambda: 0,
+            me,
+            node,
+            client,
+            lambda: loop.time() * 1000,
+            lambda: 0,
             lambda delay, call: void(loop.call_later(delay / 1000, call)),
-        )  # fmt: skip
+        )
         election.start()
         nodes.append(node)
         elections.append(election)

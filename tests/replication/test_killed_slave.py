@@ -42,9 +42,11 @@ def test_a_slave_that_is_killed_has_the_same_log_in_the_end(tmp_path: Path, flus
     with OnelogPeer(tmp_path / "master", settings=settings, may_stall=True) as master:
         create_topic(master.broker_address, TOPIC, 4)
         slave = OnelogPeer(
-            tmp_path / "slave", nameservers=master.nameservers, may_stall=True,
+            tmp_path / "slave",
+            nameservers=master.nameservers,
+            may_stall=True,
             settings={**settings, "ONELOG_BROKER_BROKER_ID": "1"},
-        )  # fmt: skip
+        )
         try:
             slave.launch()
             for _ in range(ROUNDS):

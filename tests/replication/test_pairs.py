@@ -71,8 +71,9 @@ async def test_a_slave_finds_its_master_by_the_name_server_and_serves_its_messag
     tmp_path: Path,
 ) -> None:
     settings: dict[str, Value] = {
-        "nameserver.port": 0, "nameserver.kv_path": str(tmp_path / "kv.json"),
-    }  # fmt: skip
+        "nameserver.port": 0,
+        "nameserver.kv_path": str(tmp_path / "kv.json"),
+    }
     async with running_nameserver(load(overrides=settings)) as names:
         port = free_port()
         async with (

@@ -64,11 +64,17 @@ class World:
         self.slow = False
         self.trouble: OnelogError | None = None
         self.replica = Replica(
-            node_id, self.store, Epochs(folder), config, self, clock=self.clock,
-            schedule=self.schedule, post=lambda call: call(),
+            node_id,
+            self.store,
+            Epochs(folder),
+            config,
+            self,
+            clock=self.clock,
+            schedule=self.schedule,
+            post=lambda call: call(),
             offload=_at_once,
             propose_in_sync=self.proposed.append,
-        )  # fmt: skip
+        )
         self.replica.start()
 
     def schedule(self, delay_ms: int, call: Callable[[], None]) -> None:
@@ -506,9 +512,7 @@ def test_what_cannot_be_kept_aside_is_not_cut(
     two.replica.become(master_of(2, 1), in_sync(0, 1, revision=2))
     one.replica.become(follower_of(1, 2), in_sync(0, 1, revision=2))
     usage = shutil.disk_usage
-    monkeypatch.setattr(
-        shutil, "disk_usage", lambda path: usage(path)._replace(free=10)
-    )  # fmt: skip
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(path)._replace(free=10))
     connect(two, one)
     assert one.store.log_end == end
     assert "has not the room to keep" in caplog.text

@@ -96,20 +96,32 @@ class Node:
 
     def lead(self, config: ReplicationConfig, in_sync: frozenset[int] = frozenset()) -> Leader:
         return Leader(
-            self.store, self.epochs, self.clock,
-            lambda _, call: self.soon.append(call), self.soon.append,
+            self.store,
+            self.epochs,
+            self.clock,
+            lambda _, call: self.soon.append(call),
+            self.soon.append,
             _at_once,
-            config, self.node_id,
-            on_confirmed=self._on_confirmed, propose_in_sync=self.proposals.append,
-            recorded=in_sync, revision=1,
-        )  # fmt: skip
+            config,
+            self.node_id,
+            on_confirmed=self._on_confirmed,
+            propose_in_sync=self.proposals.append,
+            recorded=in_sync,
+            revision=1,
+        )
 
     def follow(self, *, epochs: bool) -> Follower:
         return Follower(
-            self.store, self.epochs, self.clock,
-            lambda _, call: self.soon.append(call), self.soon.append, self.node_id,
-            on_confirmed=lambda touched: None, cut=self._cut, with_epochs=epochs,
-        )  # fmt: skip
+            self.store,
+            self.epochs,
+            self.clock,
+            lambda _, call: self.soon.append(call),
+            self.soon.append,
+            self.node_id,
+            on_confirmed=lambda touched: None,
+            cut=self._cut,
+            with_epochs=epochs,
+        )
 
     def run_soon(self) -> None:
         while self.soon:

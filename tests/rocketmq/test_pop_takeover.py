@@ -23,9 +23,18 @@ LEASE_MS = 60_000
 POPPED_MS = BEGIN_MS - 10_000
 DUE_MS = POPPED_MS + LEASE_MS
 CHECKPOINT: dict[str, Any] = {
-    "bm": 0, "bn": "broker-a", "c": GROUP, "d": [0, 1, 2], "it": LEASE_MS, "n": 3,
-    "pt": POPPED_MS, "q": 0, "ro": 0, "so": 2, "t": TOPIC,
-}  # fmt: skip
+    "bm": 0,
+    "bn": "broker-a",
+    "c": GROUP,
+    "d": [0, 1, 2],
+    "it": LEASE_MS,
+    "n": 3,
+    "pt": POPPED_MS,
+    "q": 0,
+    "ro": 0,
+    "so": 2,
+    "t": TOPIC,
+}
 ACK: dict[str, Any] = {"c": GROUP, "pt": POPPED_MS, "q": 0, "so": 2, "t": TOPIC}
 
 

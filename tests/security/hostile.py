@@ -31,9 +31,20 @@ def batch(
     raw = records if isinstance(records, bytes) else b"".join(records)
     packed = gzip.compress(raw, 6) if codec == Codec.GZIP else raw
     head = HEAD.pack(
-        0, HEAD.size - 12 + len(packed), 0, 2, 0, codec, count - 1, base_ms, base_ms, -1, -1, -1,
+        0,
+        HEAD.size - 12 + len(packed),
+        0,
+        2,
+        0,
+        codec,
+        count - 1,
+        base_ms,
+        base_ms,
+        -1,
+        -1,
+        -1,
         count,
-    )  # fmt: skip
+    )
     return kafka.with_crc(head + packed)
 
 
@@ -53,37 +64,52 @@ GOOD = [record(0, b"first"), record(1, b"second"), record(2, b"third")]
 
 BAD: dict[str, tuple[bytes, Sequence[bytes]]] = {
     "times-beyond-all-bounds": (
-        batch([record(0, b"first", time_delta=(1 << 62)), record(1, b"second")], 2,
-              base_ms=(1 << 62) + 5),
+        batch(
+            [record(0, b"first", time_delta=(1 << 62)), record(1, b"second")],
+            2,
+            base_ms=(1 << 62) + 5,
+        ),
         [b"first", b"second"],
     ),
     "times-before-all": (
-        batch([record(0, b"first", time_delta=-(1 << 62)), record(1, b"second")], 2,
-              base_ms=-(1 << 62)),
+        batch(
+            [record(0, b"first", time_delta=-(1 << 62)), record(1, b"second")],
+            2,
+            base_ms=-(1 << 62),
+        ),
         [b"first", b"second"],
     ),
-    "a-length-inside": (batch([GOOD[0], b"\x0e" + b"\0\0\2\1\xfe\x01v", GOOD[2]], 3),
-                        [b"first", b"third"]),
+    "a-length-inside": (
+        batch([GOOD[0], b"\x0e" + b"\0\0\2\1\xfe\x01v", GOOD[2]], 3),
+        [b"first", b"third"],
+    ),
     "a-length-of-all": (batch([GOOD[0], record(1, b"second", size=500), GOOD[2]], 3), [b"first"]),
-    "a-negative-length": (batch([GOOD[0], record(1, b"x", size=0)[:0] + b"\x05", GOOD[2]], 3),
-                          [b"first"]),
+    "a-negative-length": (
+        batch([GOOD[0], record(1, b"x", size=0)[:0] + b"\x05", GOOD[2]], 3),
+        [b"first"],
+    ),
     "header-names-that-are-no-text": (
-        batch([record(0, b"first", tail=b"\2\4\xff\xfe\2x"), GOOD[1]], 2), [b"first", b"second"],
+        batch([record(0, b"first", tail=b"\2\4\xff\xfe\2x"), GOOD[1]], 2),
+        [b"first", b"second"],
     ),
     "header-values-that-are-no-text": (
-        batch([record(0, b"first", tail=b"\2\2n\4\xff\xfe"), GOOD[1]], 2), [b"first", b"second"],
+        batch([record(0, b"first", tail=b"\2\2n\4\xff\xfe"), GOOD[1]], 2),
+        [b"first", b"second"],
     ),
     "a-header-without-a-name": (batch([record(0, b"x", tail=b"\2\1\2x"), GOOD[1]], 2), [b"second"]),
-    "headers-that-are-not-there": (batch([record(0, b"x", tail=b"\xc8\1"), GOOD[1]], 2),
-                                   [b"second"]),
+    "headers-that-are-not-there": (
+        batch([record(0, b"x", tail=b"\xc8\1"), GOOD[1]], 2),
+        [b"second"],
+    ),
     "a-varint-of-eleven-bytes": (
-        batch([GOOD[0], b"\x20\0" + b"\xff" * 10 + b"\1\0\0\0\0", GOOD[2]], 3), [b"first", b"third"]
+        batch([GOOD[0], b"\x20\0" + b"\xff" * 10 + b"\1\0\0\0\0", GOOD[2]], 3),
+        [b"first", b"third"],
     ),
     "more-than-there-are": (batch(GOOD, 9), [b"first", b"second", b"third"]),
     "fewer-than-there-are": (batch(GOOD, 2), [b"first", b"second"]),
     "numbers-out-of-order": (batch([record(2, b"x"), record(0, b"y"), record(1, b"z")], 3), [b"x"]),
     "numbers-beyond-the-last": (batch([record(0, b"first"), record(1 << 40, b"x")], 2), [b"first"]),
-}  # fmt: skip
+}
 """Batches that are wrong inside, and what is left of them for other protocols' readers."""
 
 LOST: dict[str, bytes] = {

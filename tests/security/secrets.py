@@ -92,13 +92,16 @@ def state(server: BrokerServer) -> dict[str, object]:
             for each in broker.routing.exchanges(SELF, vhost.name)
             if each.name != "own" and "own" not in each.name
         ],
-        "queues": [(each.name, each.ready) for each in broker.workqueues.queues(SELF)
-                   if SECRET in each.name],
+        "queues": [
+            (each.name, each.ready)
+            for each in broker.workqueues.queues(SELF)
+            if SECRET in each.name
+        ],
         "messages": broker.max_offset(SELF, SECRET, 0),
         "begin": broker.min_offset(SELF, SECRET, 0),
         "position": broker.query_offset(SELF, SECRET, SECRET, 0),
         "absent": broker.find_topic(SELF, ABSENT) or broker.find_group(SELF, ABSENT),
-    }  # fmt: skip
+    }
 
 
 def hidden(text: bytes, name: str) -> bytes:

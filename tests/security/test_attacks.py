@@ -71,9 +71,10 @@ async def test_no_setting_of_a_name_server_writes_a_file(tmp_path: Path) -> None
         peer = await Peer.connect(*server.address)
         for properties in (
             f"configStorePath={path}\nproductEnvName=a\\n* * * * * root touch {path}\\n",
-            f"kvConfigPath={path}\n", f"configBlackList=\nconfigStorePath={path}\n",
+            f"kvConfigPath={path}\n",
+            f"configBlackList=\nconfigStorePath={path}\n",
             f"rocketmqHome={path}\n",
-        ):  # fmt: skip
+        ):
             answer = await peer.ask(
                 RequestCode.UPDATE_NAMESRV_CONFIG, {}, properties.encode(), 20_000
             )
@@ -85,11 +86,17 @@ async def test_no_setting_of_a_name_server_writes_a_file(tmp_path: Path) -> None
 # -- paths and headers -----------------------------------------------------------------------------
 
 TRAVERSALS = [
-    "/console/../../../../etc/passwd", "/console/..%2f..%2f..%2fetc%2fpasswd",
-    "/console/%2e%2e/%2e%2e/etc/passwd", "/console/..%5c..%5cetc%5cpasswd", "//etc/passwd",
-    "/console//etc/passwd", "/console/%00", "/console/....//....//etc/passwd",
-    "/v1/topics/..%2f..%2f..%2fetc%2fpasswd", "/api/queues/%2f/..%2f..%2fetc%2fpasswd",
-]  # fmt: skip
+    "/console/../../../../etc/passwd",
+    "/console/..%2f..%2f..%2fetc%2fpasswd",
+    "/console/%2e%2e/%2e%2e/etc/passwd",
+    "/console/..%5c..%5cetc%5cpasswd",
+    "//etc/passwd",
+    "/console//etc/passwd",
+    "/console/%00",
+    "/console/....//....//etc/passwd",
+    "/v1/topics/..%2f..%2f..%2fetc%2fpasswd",
+    "/api/queues/%2f/..%2f..%2fetc%2fpasswd",
+]
 
 
 async def _raw_http(server: BrokerServer, target: str, more: str = "") -> bytes:
@@ -130,18 +137,24 @@ async def test_nothing_that_is_asked_becomes_a_header(tmp_path: Path) -> None:
     async with broker(tmp_path, **PORTS) as server:
         people(server)
         for target in (
-            f"/v1/topics/{evil}", f"/{evil}", f"/v1/topics?after={evil}", f"/login?{evil}",
-            f"/api/queues/%2f/{evil}", f"/console/{evil}",
-        ):  # fmt: skip
+            f"/v1/topics/{evil}",
+            f"/{evil}",
+            f"/v1/topics?after={evil}",
+            f"/login?{evil}",
+            f"/api/queues/%2f/{evil}",
+            f"/console/{evil}",
+        ):
             answer = await _raw_http(server, target)
             head = answer.partition(b"\r\n\r\n")[0].lower()
             assert b"set-cookie" not in head, target
         # One request is one request, whatever it says of its length.
         for more in (
-            "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "Content-Length: 1\r\n"
-            "Content-Length: 2\r\n", "Content-Length: -1\r\n", "X: a\r\n\tb\r\n",
+            "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+            "Content-Length: 1\r\nContent-Length: 2\r\n",
+            "Content-Length: -1\r\n",
+            "X: a\r\n\tb\r\n",
             "Transfer-Encoding: xchunked\r\n",
-        ):  # fmt: skip
+        ):
             answer = await _raw_http(server, "/v1/session", more + "\r\nGET /v1/users HTTP/1.1")
             assert answer.count(b"HTTP/1.1 ") <= 1, more
         address = ("127.0.0.1", server.config.stomp.port)
@@ -185,10 +198,15 @@ async def test_a_token_that_nobody_signed_is_worth_nothing(
     ):
         people(server)
         for header in (
-            {"alg": "none", "typ": "JWT"}, {"alg": "None", "kid": "k"}, {"alg": "NONE", "kid": "k"},
-            {"alg": "HS256", "kid": "k"}, {"alg": "RS256", "kid": "k"}, {"kid": "k"},
-            {"alg": "RS256", "kid": "../../etc/passwd"}, {"alg": "none", "jwk": public},
-        ):  # fmt: skip
+            {"alg": "none", "typ": "JWT"},
+            {"alg": "None", "kid": "k"},
+            {"alg": "NONE", "kid": "k"},
+            {"alg": "HS256", "kid": "k"},
+            {"alg": "RS256", "kid": "k"},
+            {"kid": "k"},
+            {"alg": "RS256", "kid": "../../etc/passwd"},
+            {"alg": "none", "jwk": public},
+        ):
             for signed in ("", "AAAA"):
                 given = {"authorization": f"Bearer {_token(header, claims, signed)}"}
                 answer = await web.get("/v1/session", headers=given)
@@ -265,11 +283,13 @@ async def test_who_logs_in_slowly_holds_nobody_up(tmp_path: Path) -> None:
         slow = []
         for port, first in (
             (server.config.http.port, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Ba"),
-            (server.config.kafka.port, b"\0\0\0\x40\0"), (server.config.amqp.port, b"AMQ"),
+            (server.config.kafka.port, b"\0\0\0\x40\0"),
+            (server.config.amqp.port, b"AMQ"),
             (server.config.stomp.port, b"CONNECT\nlogin:ann\npass"),
-            (server.config.mqtt.port, b"\x10\x40\0\4MQ"), (server.config.grpc.port, b"PRI * HT"),
+            (server.config.mqtt.port, b"\x10\x40\0\4MQ"),
+            (server.config.grpc.port, b"PRI * HT"),
             (server.config.broker.port, b"\0\0\x01"),
-        ):  # fmt: skip
+        ):
             for _ in range(20):
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
                 writer.write(first)

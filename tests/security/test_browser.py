@@ -24,9 +24,21 @@ from tests.gateways.remoting.live import client as remoting
 HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>"
 SAFE = HOSTILE.replace("/", "-")
 PLACES = (
-    "overview", "topics", "groups", "queues", "exchanges", "connections", "delays", "dead-letters",
-    "cluster", "settings", "messages?topic=shop", "topics/shop", "users", "trace",
-)  # fmt: skip
+    "overview",
+    "topics",
+    "groups",
+    "queues",
+    "exchanges",
+    "connections",
+    "delays",
+    "dead-letters",
+    "cluster",
+    "settings",
+    "messages?topic=shop",
+    "topics/shop",
+    "users",
+    "trace",
+)
 ATTACKER = """<!doctype html><title>evil</title><body><script>
 const at = "@BROKER@";
 const tried = [];

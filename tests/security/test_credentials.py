@@ -72,10 +72,11 @@ def _certificate(
     path.write_bytes(
         made.public_bytes(serialization.Encoding.PEM)
         + key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         )
-    )  # fmt: skip
+    )
     return made, key
 
 
@@ -117,13 +118,18 @@ def kafka(server: BrokerServer, way: Way) -> Iterator[Callable[[], str]]:
     given: dict[str, Any] = {
         "bootstrap.servers": f"localhost:{server.config.kafka.port}",
         "security.protocol": ("SASL_" if way.login else "") + ("SSL" if way.tls else "PLAINTEXT"),
-        "logger": None, "log_level": 0, "reconnect.backoff.max.ms": 100,
-    }  # fmt: skip
+        "logger": None,
+        "log_level": 0,
+        "reconnect.backoff.max.ms": 100,
+    }
     errors: list[Any] = []
     given["error_cb"] = errors.append
     if way.login:
-        given |= {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": way.login[0],
-                  "sasl.password": way.login[1]}  # fmt: skip
+        given |= {
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": way.login[0],
+            "sasl.password": way.login[1],
+        }
     if way.tls:
         given["ssl.ca.location"] = str(way.authority)
         if way.certificate:
@@ -149,10 +155,14 @@ def kafka(server: BrokerServer, way: Way) -> Iterator[Callable[[], str]]:
 @contextlib.contextmanager
 def amqp(server: BrokerServer, way: Way) -> Iterator[Callable[[], str]]:
     parameters = pika.ConnectionParameters(
-        "localhost", server.config.amqp.port, "/", pika.PlainCredentials(*(way.login or ("", ""))),
+        "localhost",
+        server.config.amqp.port,
+        "/",
+        pika.PlainCredentials(*(way.login or ("", ""))),
         ssl_options=None if way.context is None else pika.SSLOptions(way.context, "localhost"),
-        socket_timeout=SECONDS, blocked_connection_timeout=SECONDS,
-    )  # fmt: skip
+        socket_timeout=SECONDS,
+        blocked_connection_timeout=SECONDS,
+    )
     connections: list[pika.BlockingConnection] = []
 
     def use() -> str:
@@ -282,9 +292,10 @@ def grpc_5(server: BrokerServer, way: Way) -> Iterator[Callable[[], str]]:
     path = "/apache.rocketmq.v2.MessagingService/QueryRoute"
     request, answer = messages.methods()[path]
     call = channel.unary_unary(
-        path, request_serializer=lambda each: each.SerializeToString(),
+        path,
+        request_serializer=lambda each: each.SerializeToString(),
         response_deserializer=answer.FromString,
-    )  # fmt: skip
+    )
     wanted = request()
     wanted.topic.name = "orders"
 
@@ -323,9 +334,12 @@ async def test_right_wrong_missing_and_revoked(
 ) -> None:
     certificate = str(files.server)
     async with broker(
-        tmp_path, **PORTS, tls__cert_path=certificate, tls__key_path=certificate,
+        tmp_path,
+        **PORTS,
+        tls__cert_path=certificate,
+        tls__key_path=certificate,
         tls__client_ca_path=str(files.authority),
-    ) as server:  # fmt: skip
+    ) as server:
         guarded(server)
 
         def once(login: Login) -> str:
@@ -354,9 +368,12 @@ async def test_a_certificate_is_as_good_as_a_password(
 ) -> None:
     certificate = str(files.server)
     async with broker(
-        tmp_path, **PORTS, tls__cert_path=certificate, tls__key_path=certificate,
+        tmp_path,
+        **PORTS,
+        tls__cert_path=certificate,
+        tls__key_path=certificate,
         tls__client_ca_path=str(files.authority),
-    ) as server:  # fmt: skip
+    ) as server:
         guarded(server)
 
         def once() -> str:

@@ -32,9 +32,12 @@ async def half(server: BrokerServer, topic: str) -> dict[str, str]:
     )
     where = await found
     return {
-        "producerGroup": GROUP, "tranStateTableOffset": str(where.queue_offset),
-        "commitLogOffset": str(where.log_offset), "msgId": "U", "transactionId": "U",
-    }  # fmt: skip
+        "producerGroup": GROUP,
+        "tranStateTableOffset": str(where.queue_offset),
+        "commitLogOffset": str(where.log_offset),
+        "msgId": "U",
+        "transactionId": "U",
+    }
 
 
 async def test_nobody_ends_a_transaction_of_a_topic_that_is_not_his(tmp_path: Path) -> None:

@@ -193,10 +193,18 @@ def _dying(channel: BlockingChannel, **more: Any) -> tuple[str, str]:
 @pytest.mark.parametrize(
     "deaths",
     [
-        "text", 7, [], [1, "x", None], [[[]]], [{}], [{"queue": []}], [{"queue": {"a": 1}}],
-        [{"queue": "q", "reason": [1], "count": "many"}], [{"count": (1 << 63) - 1}] * 3,
+        "text",
+        7,
+        [],
+        [1, "x", None],
+        [[[]]],
+        [{}],
+        [{"queue": []}],
+        [{"queue": {"a": 1}}],
+        [{"queue": "q", "reason": [1], "count": "many"}],
+        [{"count": (1 << 63) - 1}] * 3,
     ],
-)  # fmt: skip
+)
 def test_forged_deaths_of_any_form_stop_no_queue(channel: BlockingChannel, deaths: Any) -> None:
     queue, dead = _dying(channel)
     properties = pika.BasicProperties(headers={"x-death": deaths})
@@ -217,8 +225,10 @@ def test_a_forged_count_of_deaths_ends_at_the_largest_number(channel: BlockingCh
 def test_forged_rejections_make_no_circle_that_goes_on_by_itself(channel: BlockingChannel) -> None:
     queue = "round"
     arguments = {
-        "x-message-ttl": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue,
-    }  # fmt: skip
+        "x-message-ttl": 0,
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": queue,
+    }
     channel.queue_declare(queue, exclusive=True, arguments=arguments)
     deaths = [{"queue": queue, "reason": "rejected", "count": 1}] * 50
     channel.basic_publish("", queue, b"x", pika.BasicProperties(headers={"x-death": deaths}))
@@ -415,10 +425,12 @@ async def test_everything_in_one_vhost_is_nothing_in_another(tmp_path: Path, oth
         client.auth = BOB
         assert (await client.put("/api/queues/a/mine", json={})).status_code == 201
         for method, path in (
-            ("PUT", f"/api/queues/{other}/mine"), ("DELETE", f"/api/queues/{other}/q"),
-            ("POST", f"/api/queues/{other}/q/get"), ("PUT", "/api/queues/%2F/mine"),
+            ("PUT", f"/api/queues/{other}/mine"),
+            ("DELETE", f"/api/queues/{other}/q"),
+            ("POST", f"/api/queues/{other}/q/get"),
+            ("PUT", "/api/queues/%2F/mine"),
             ("POST", f"/api/exchanges/{other}/amq.default/publish"),
-        ):  # fmt: skip
+        ):
             body = {"routing_key": "q", "payload": "x", "properties": {}, "count": 1}
             told = await client.request(method, path, json=None if method == "DELETE" else body)
             assert told.status_code in (403, 404), (method, path, told.text)
@@ -462,11 +474,14 @@ async def test_a_name_that_is_no_text_ends_its_connection_and_no_other(tmp_path:
 @pytest.mark.parametrize(
     "body",
     [
-        {"password": "x" * 100_000, "tags": ""}, {"password": 7, "tags": ""},
-        {"password": "x", "tags": [["administrator"]]}, {"password": "x", "tags": 7},
-        {"password": "x", "tags": None}, {"password_hash": "x" * 44, "tags": "administrator"},
+        {"password": "x" * 100_000, "tags": ""},
+        {"password": 7, "tags": ""},
+        {"password": "x", "tags": [["administrator"]]},
+        {"password": "x", "tags": 7},
+        {"password": "x", "tags": None},
+        {"password_hash": "x" * 44, "tags": "administrator"},
     ],
-)  # fmt: skip
+)
 async def test_users_that_make_no_sense_are_refused(tmp_path: Path, body: dict[str, Any]) -> None:
     async with http(tmp_path, amqp__port=-1) as (_, client):
         await _has_users(client)
@@ -475,9 +490,17 @@ async def test_users_that_make_no_sense_are_refused(tmp_path: Path, body: dict[s
 
 
 @pytest.mark.parametrize(
-    "path", ["/api/users/ann/", "/api/users/ann%2F", "/api/users//ann", "/api//users/ann",
-             "/API/users/ann", "/api/users/ann/.", "/api/users/ann;x"]
-)  # fmt: skip
+    "path",
+    [
+        "/api/users/ann/",
+        "/api/users/ann%2F",
+        "/api/users//ann",
+        "/api//users/ann",
+        "/API/users/ann",
+        "/api/users/ann/.",
+        "/api/users/ann;x",
+    ],
+)
 async def test_no_spelling_of_a_path_gets_round_the_question_who_may(
     tmp_path: Path, path: str
 ) -> None:
@@ -494,10 +517,14 @@ async def test_no_spelling_of_a_path_gets_round_the_question_who_may(
 @pytest.mark.parametrize(
     "mark",
     [
-        {"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"},
-        {"referer": "http://evil.example/"}, {"cookie": "a=b"}, {"sec-fetch-mode": "no-cors"},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"referer": "http://evil.example/"},
+        {"cookie": "a=b"},
+        {"sec-fetch-mode": "no-cors"},
     ],
-)  # fmt: skip
+)
 async def test_a_form_of_another_page_declares_nothing(
     tmp_path: Path, kind: str, mark: dict[str, str]
 ) -> None:

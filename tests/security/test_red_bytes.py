@@ -157,9 +157,23 @@ def test_what_is_converted_of_a_batch_is_a_record_again(name: str) -> None:
     """As Spark, the console and clients of RocketMQ take it apart."""
     data = BAD[name][0] if name in BAD else LOST[name]
     message = Message(
-        "t", 0, QueueOffset(0), LogOffset(0), memoryview(data), b"", 0, Form.KAFKA.sys_flag, 1,
-        bytes(8), 1, bytes(8), 0, 0, 0, len(data),
-    )  # fmt: skip
+        "t",
+        0,
+        QueueOffset(0),
+        LogOffset(0),
+        memoryview(data),
+        b"",
+        0,
+        Form.KAFKA.sys_flag,
+        1,
+        bytes(8),
+        1,
+        bytes(8),
+        0,
+        0,
+        0,
+        len(data),
+    )
     found: list[Message] = []
     with contextlib.nullcontext() if name in BAD else pytest.raises(WireError):
         found = in_rocketmq_form(message)
@@ -319,10 +333,16 @@ async def test_requests_behind_a_batch_that_is_counted_keep_their_order(tmp_path
         await client.make_topic("orders", max_message_bytes="2000000")
         for data in (packed, batch_of(b"one"), packed, batch_of(b"two")):
             partition = {"index": 0, "records": data}
-            client.tell(ApiKey.PRODUCE, 9, {
-                "transactional_id": None, "acks": -1, "timeout_ms": 1_000,
-                "topic_data": [{"name": "orders", "partition_data": [partition]}],
-            })  # fmt: skip
+            client.tell(
+                ApiKey.PRODUCE,
+                9,
+                {
+                    "transactional_id": None,
+                    "acks": -1,
+                    "timeout_ms": 1_000,
+                    "topic_data": [{"name": "orders", "partition_data": [partition]}],
+                },
+            )
         offsets = []
         for _ in range(4):
             answer = await client.hear(ApiKey.PRODUCE, 9)
@@ -401,9 +421,12 @@ def test_an_inner_batch_of_a_million_is_read_some_at_a_time(world: World) -> Non
     flags = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP | SysFlag.COMPRESSED)
     body = encode_batch([(0, b"", b"")]) * MILLION
     message = NewMessage(
-        "orders", 0, compress(body, Compression.ZSTD), sys_flag=flags | Compression.ZSTD << 8,
+        "orders",
+        0,
+        compress(body, Compression.ZSTD),
+        sys_flag=flags | Compression.ZSTD << 8,
         inner_count=MILLION,
-    )  # fmt: skip
+    )
     world.store.append([message])
     limits = Limits(32, 1 << 20, 1 << 20, 1, True, True)
     ((result,),) = world.fetch([Cursor(None, "orders", 0, 0)], limits, 0)

@@ -187,10 +187,13 @@ async def test_stomp_reads_no_topic_as_a_queue(tmp_path: Path) -> None:
         ("PUT", "/api/queues/%2f/payroll", {"durable": True}),
         ("POST", "/v1/queues", {"name": "payroll", "durable": True}),
         ("GET", "/api/message/payroll?readTimeout=100", None),
-        ("POST", "/api/queues/%2f/payroll/get",
-         {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}),
+        (
+            "POST",
+            "/api/queues/%2f/payroll/get",
+            {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"},
+        ),
     ],
-)  # fmt: skip
+)
 async def test_http_reads_no_topic_as_a_queue(
     tmp_path: Path, method: str, path: str, body: object
 ) -> None:
@@ -401,9 +404,12 @@ async def test_no_proof_but_that_of_the_key_opens_the_followers_port(tmp_path: P
         right = ours.proof(now_ms)
         wrong = (
             Keys(tmp_path / "other").proof(now_ms),
-            ours.proof(now_ms - 600_000), ours.proof(now_ms + 600_000),
-            bytes(56), right[:-1] + bytes([right[-1] ^ 1]), right[:16] + bytes(8) + right[24:],
-        )  # fmt: skip
+            ours.proof(now_ms - 600_000),
+            ours.proof(now_ms + 600_000),
+            bytes(56),
+            right[:-1] + bytes([right[-1] ^ 1]),
+            right[:16] + bytes(8) + right[24:],
+        )
         for proof in wrong:
             assert await heard(server, node.PROVES + proof + ALL) == b""
         assert await heard(server, node.PROVES + ALL * 7 + ALL) == b""
@@ -420,8 +426,10 @@ async def test_a_slave_with_the_key_follows_a_master_with_users(tmp_path: Path) 
         people(server)
         place = f"127.0.0.1:{server.config.broker.port + 1}"
         settings: dict[str, Value] = {
-            "broker__broker_id": 1, "replication__replicas": 2, "replication__master": place,
-        }  # fmt: skip
+            "broker__broker_id": 1,
+            "replication__replicas": 2,
+            "replication__master": place,
+        }
         async with broker(tmp_path / "slave", **settings, security__key_path=str(key)) as slave:
             await eventually(
                 lambda: slave.store.confirmed == server.store.log_end, "the slave has it all"
@@ -442,7 +450,7 @@ ELSEWHERE: list[dict[str, str]] = [
     BROWSER,
     {**BROWSER, "referer": "https://evil.example/page"},
     {**BROWSER, "referer": "https://evil.example/127.0.0.1"},
-]  # fmt: skip
+]
 
 
 @asynccontextmanager
@@ -536,9 +544,12 @@ async def test_programs_and_pages_of_the_broker_still_take_messages(tmp_path: Pa
     async with web(tmp_path) as (_, client):
         host = client.base_url.netloc.decode()
         for headers in (
-            {}, {**BROWSER, "sec-fetch-site": "none"}, {**BROWSER, "sec-fetch-site": "same-origin"},
-            {**BROWSER, "referer": f"http://{host}/"}, {"origin": f"http://{host}"},
-        ):  # fmt: skip
+            {},
+            {**BROWSER, "sec-fetch-site": "none"},
+            {**BROWSER, "sec-fetch-site": "same-origin"},
+            {**BROWSER, "referer": f"http://{host}/"},
+            {"origin": f"http://{host}"},
+        ):
             await client.post("/api/message/jobs", content=b"job")
             answer = await client.get("/api/message/jobs?readTimeout=1000", headers=headers)
             assert answer.content == b"job", headers

@@ -78,16 +78,29 @@ async def test_a_forged_position_cannot_be_produced_in_a_transaction(tmp_path: P
 async def test_rocketmqs_clients_cannot_make_or_write_it(tmp_path: Path) -> None:
     async with kafka(tmp_path) as server, remoting_client(server) as peer:
         making = {
-            "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
-            "perm": "6", "topicFilterType": "SINGLE_TAG", "order": "false",
-        }  # fmt: skip
+            "topic": TOPIC,
+            "defaultTopic": "TBW102",
+            "readQueueNums": "4",
+            "writeQueueNums": "4",
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "order": "false",
+        }
         answer = await peer.peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, making)
         assert answer.code != ResponseCode.SUCCESS
         sending = {
-            "producerGroup": "p", "topic": TOPIC, "defaultTopic": "TBW102",
-            "defaultTopicQueueNums": "4", "queueId": "0", "sysFlag": "0", "bornTimestamp": "1",
-            "flag": "0", "properties": "", "reconsumeTimes": "0", "unitMode": "false",
-        }  # fmt: skip
+            "producerGroup": "p",
+            "topic": TOPIC,
+            "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": "4",
+            "queueId": "0",
+            "sysFlag": "0",
+            "bornTimestamp": "1",
+            "flag": "0",
+            "properties": "",
+            "reconsumeTimes": "0",
+            "unitMode": "false",
+        }
         answer = await peer.peer.ask(RequestCode.SEND_MESSAGE, sending, b"x")
         assert answer.code != ResponseCode.SUCCESS
         assert server.broker.topics.get(TOPIC) is None
@@ -146,8 +159,9 @@ async def test_positions_are_not_read_without_permission(
         await log_in(client, login)
         assert await fetched(client) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert await fetched(client, 16) in (
-            ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID,
-        )  # fmt: skip
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            ErrorCode.UNKNOWN_TOPIC_ID,
+        )
         wanted = {"partition_index": 0, "timestamp": -1}
         told = await client.ask(
             ApiKey.LIST_OFFSETS, 7, {"topics": [{"name": TOPIC, "partitions": [wanted]}]}
@@ -192,8 +206,9 @@ async def test_no_place_breaks_the_view(tmp_path: Path, offset: int, partition: 
     async with kafka(tmp_path) as server, raw(server) as client:
         told = await client.fetch(TOPIC, offset, partition)
         assert told["error_code"] in (
-            ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        )  # fmt: skip
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        )
         assert (await client.fetch(TOPIC, 0))["error_code"] == 0
 
 
@@ -326,11 +341,20 @@ async def test_settings_are_not_changed_from_afar(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "security.anonymous", "security.remote_admin", "broker.store_path", "store.retention_ms",
-        "kafka.port", "ssl.keystore.location", "sasl.jaas.config", "authorizer.class.name",
-        "listeners", "super.users", "metric.reporters", "config.providers",
+        "security.anonymous",
+        "security.remote_admin",
+        "broker.store_path",
+        "store.retention_ms",
+        "kafka.port",
+        "ssl.keystore.location",
+        "sasl.jaas.config",
+        "authorizer.class.name",
+        "listeners",
+        "super.users",
+        "metric.reporters",
+        "config.providers",
     ],
-)  # fmt: skip
+)
 async def test_no_other_setting_is_reached_by_kafkas_names(tmp_path: Path, name: str) -> None:
     async with kafka(tmp_path) as server, raw(server) as client:
         assert await change(client, BROKER, "0", (name, "true")) == ErrorCode.INVALID_REQUEST
@@ -378,10 +402,14 @@ async def test_a_name_ten_thousand_times_in_one_request_costs_little(tmp_path: P
 
 def joining(member: str, **changed: Any) -> Fields:
     return {
-        "group_id": "readers", "session_timeout_ms": 10_000, "rebalance_timeout_ms": 700,
-        "member_id": member, "protocol_type": "consumer",
-        "protocols": [{"name": "range", "metadata": b""}], **changed,
-    }  # fmt: skip
+        "group_id": "readers",
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 700,
+        "member_id": member,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+        **changed,
+    }
 
 
 async def test_members_that_keep_coming_do_not_keep_a_new_group_waiting(tmp_path: Path) -> None:
@@ -419,14 +447,17 @@ async def test_who_was_replaced_does_not_move_the_group(tmp_path: Path) -> None:
         assert new["member_id"] != old["member_id"]
         partition = {"partition_index": 0, "committed_offset": 7, "committed_metadata": ""}
         for instance, code in (
-            ("till", ErrorCode.FENCED_INSTANCE_ID), (None, ErrorCode.UNKNOWN_MEMBER_ID),
+            ("till", ErrorCode.FENCED_INSTANCE_ID),
+            (None, ErrorCode.UNKNOWN_MEMBER_ID),
             ("other", ErrorCode.UNKNOWN_MEMBER_ID),
-        ):  # fmt: skip
+        ):
             fields = {
-                "group_id": "readers", "generation_id_or_member_epoch": old["generation_id"],
-                "member_id": old["member_id"], "group_instance_id": instance,
+                "group_id": "readers",
+                "generation_id_or_member_epoch": old["generation_id"],
+                "member_id": old["member_id"],
+                "group_instance_id": instance,
                 "topics": [{"name": "orders", "partitions": [partition]}],
-            }  # fmt: skip
+            }
             told = await zombie.ask(ApiKey.OFFSET_COMMIT, 8, fields)
             assert told["topics"][0]["partitions"][0]["error_code"] == code
         assert server.broker.offsets.get("readers", "orders", 0) is None

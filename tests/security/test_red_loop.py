@@ -92,19 +92,26 @@ def test_pipelined_questions_for_all_versions_hold_nobody(besieged: Besieged) ->
 
 def test_pipelined_questions_for_all_topics_hold_nobody(besieged: Besieged) -> None:
     press(
-        besieged.ports["broker"], b"",
+        besieged.ports["broker"],
+        b"",
         b"".join(
             remoting(
                 RequestCode.UPDATE_AND_CREATE_TOPIC,
                 {
-                    "topic": f"topic-{each}", "defaultTopic": "TBW102", "readQueueNums": "8",
-                    "writeQueueNums": "8", "perm": "6", "topicFilterType": "SINGLE_TAG",
+                    "topic": f"topic-{each}",
+                    "defaultTopic": "TBW102",
+                    "readQueueNums": "8",
+                    "writeQueueNums": "8",
+                    "perm": "6",
+                    "topicFilterType": "SINGLE_TAG",
                 },
             )
             for each in range(100)
         ),
-        connections=1, repeat=False, seconds=0.5,
-    )  # fmt: skip
+        connections=1,
+        repeat=False,
+        seconds=0.5,
+    )
     besieged.press("kafka", b"", kafka(ApiKey.METADATA, 1, {"topics": None}))
 
 
@@ -122,9 +129,11 @@ def test_a_question_for_very_many_topics_holds_nobody(besieged: Besieged) -> Non
 def test_a_request_to_produce_to_very_many_partitions_holds_nobody(besieged: Besieged) -> None:
     partitions = [{"index": each % 8, "records": b"no batch"} for each in range(20_000)]
     fields = {
-        "transactional_id": None, "acks": 1, "timeout_ms": 1_000,
+        "transactional_id": None,
+        "acks": 1,
+        "timeout_ms": 1_000,
         "topic_data": [{"name": "topic-0", "partition_data": partitions}],
-    }  # fmt: skip
+    }
     besieged.press("kafka", b"", kafka(ApiKey.PRODUCE, 3, fields), connections=2, repeat=False)
 
 
@@ -140,9 +149,11 @@ def test_commits_of_very_many_partitions_hold_nobody(besieged: Besieged) -> None
         for each in range(20_000)
     ]
     fields = {
-        "group_id": "commits", "generation_id_or_member_epoch": -1, "member_id": "",
+        "group_id": "commits",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
         "topics": [{"name": "topic-0", "partitions": partitions}],
-    }  # fmt: skip
+    }
     data = kafka(ApiKey.OFFSET_COMMIT, 2, fields)
     besieged.press("kafka", b"", data, connections=2, repeat=False)
 
@@ -154,13 +165,14 @@ def test_commits_of_very_many_partitions_hold_nobody(besieged: Besieged) -> None
         ("kafka", b"", kafka(ApiKey.METADATA, 1, {"topics": None}) * 20_000),
         ("broker", b"", remoting(RequestCode.GET_ALL_TOPIC_CONFIG) * 2_000),
         (
-            "amqp", floods.AMQP_HELLO,
+            "amqp",
+            floods.AMQP_HELLO,
             amqp("queue.declare", "", False, False, True, True, False, {}) * 5_000,
         ),
         ("stomp", floods.STOMP_HELLO, stomp("BEGIN", transaction="t", receipt="1") * 5_000),
     ],
     ids=["kafka-fetch", "kafka-metadata", "remoting", "amqp", "stomp"],
-)  # fmt: skip
+)
 def test_for_who_has_hung_up_nothing_more_is_done(
     besieged: Besieged, section: str, hello: bytes, data: bytes
 ) -> None:
@@ -297,9 +309,12 @@ def test_thousands_of_durable_sessions_hold_nobody(besieged: Besieged) -> None:
 
     besieged.seen()
     press(
-        besieged.ports["mqtt"], hello, lambda each: _subscribe(each, 5),
-        connections=300, repeat=False,
-    )  # fmt: skip
+        besieged.ports["mqtt"],
+        hello,
+        lambda each: _subscribe(each, 5),
+        connections=300,
+        repeat=False,
+    )
     besieged.check()
 
 
@@ -332,10 +347,9 @@ def test_frames_that_cost_the_peer_nothing_hold_nobody(besieged: Besieged, data:
 
 def test_calls_that_are_taken_back_at_once_hold_nobody(besieged: Besieged) -> None:
     data = b"".join(
-        floods.grpc_calls(1, first=number)
-        + h2(floods.RESET, 0, number, struct.pack(">I", 8))
+        floods.grpc_calls(1, first=number) + h2(floods.RESET, 0, number, struct.pack(">I", 8))
         for number in range(1, 8_000, 2)
-    )  # fmt: skip
+    )
     besieged.press("grpc", floods.GRPC_HELLO, data, repeat=False)
 
 

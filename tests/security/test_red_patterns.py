@@ -75,10 +75,14 @@ def test_a_pattern_that_repeats_itself_too_often_is_refused(regex: str) -> None:
 async def test_kafka_s_clients_are_told_what_is_wrong_with_a_pattern(tmp_path: Path) -> None:
     async with kafka(tmp_path) as server, raw(server) as client:
         fields = {
-            "group_id": "g", "member_id": "m", "member_epoch": 0, "rebalance_timeout_ms": 1_000,
-            "subscribed_topic_names": None, "subscribed_topic_regex": r"(a)\1",
+            "group_id": "g",
+            "member_id": "m",
+            "member_epoch": 0,
+            "rebalance_timeout_ms": 1_000,
+            "subscribed_topic_names": None,
+            "subscribed_topic_regex": r"(a)\1",
             "topic_partitions": [],
-        }  # fmt: skip
+        }
         answer = await client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, fields)
         assert answer["error_code"] == 128  # INVALID_REGULAR_EXPRESSION
         assert "references to groups are not served" in answer["error_message"]
@@ -102,8 +106,11 @@ def test_a_policy_of_an_older_version_counts_for_nothing_and_stops_nothing(
     yard: Yard, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept = {
-        "pattern": "(?!x).*", "definition": {"max-length": 1}, "priority": 0, "apply_to": "all",
-    }  # fmt: skip
+        "pattern": "(?!x).*",
+        "definition": {"max-length": 1},
+        "priority": 0,
+        "apply_to": "all",
+    }
     tables = yard.works._tables
     tables._take([("policies", "policy@/@old", kept)])  # As a start does.
     assert yard.works.policies.of_queue("policy", yard.queue("q")) is None
@@ -135,10 +142,18 @@ def test_many_places_for_any_letter_are_too_many_conditions() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["0" * 15_999, "(" * 15_000, "NOT " * 3_900 + "a", "a IN (" + "'a'," * 3_900 + "'b')",
-     "-" * 7_900 + "1", "a = 1" + " = 1" * 3_000, "''" * 7_999, "/*" * 7_999],
+    [
+        "0" * 15_999,
+        "(" * 15_000,
+        "NOT " * 3_900 + "a",
+        "a IN (" + "'a'," * 3_900 + "'b')",
+        "-" * 7_900 + "1",
+        "a = 1" + " = 1" * 3_000,
+        "''" * 7_999,
+        "/*" * 7_999,
+    ],
     ids=["zeros", "open", "not", "in", "minus", "equal", "quotes", "comments"],
-)  # fmt: skip
+)
 def test_a_filter_is_compiled_or_refused_at_once(text: str) -> None:
     def attempt() -> None:
         for compiled in (compile_sql, compile_selector):

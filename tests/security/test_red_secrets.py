@@ -117,9 +117,11 @@ async def test_sending_back_makes_no_message_of_a_record_of_a_table(tmp_path: Pa
 async def test_no_client_is_told_to_consume_a_record_of_a_table(tmp_path: Path) -> None:
     async with context(tmp_path) as server, client(server) as peer:
         ext = {
-            "consumerGroup": "thieves", "clientId": "c", "brokerName": "b",
+            "consumerGroup": "thieves",
+            "clientId": "c",
+            "brokerName": "b",
             "msgId": message_id(server, table_records(server)[-1]),
-        }  # fmt: skip
+        }
         answer = await ask(peer, READER, RequestCode.CONSUME_MESSAGE_DIRECTLY, ext, b"")
         assert answer.code != ResponseCode.SUCCESS
         assert READER[1].encode() not in bytes(answer.body)
@@ -145,12 +147,25 @@ async def test_an_internal_topic_is_not_pulled(tmp_path: Path, topic: str) -> No
     async with context(tmp_path) as server, client(server) as peer:
         for code in (RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE):
             ext = {
-                "consumerGroup": "thieves", "topic": topic, "queueId": "0", "queueOffset": "0",
-                "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "subVersion": "0",
-                "suspendTimeoutMillis": "0", "subscription": "*", "expressionType": "TAG",
-                "invisibleTime": "60000", "pollTime": "0", "bornTime": "0", "initMode": "0",
-                "exp": "*", "expType": "TAG", "order": "false",
-            }  # fmt: skip
+                "consumerGroup": "thieves",
+                "topic": topic,
+                "queueId": "0",
+                "queueOffset": "0",
+                "maxMsgNums": "32",
+                "sysFlag": "4",
+                "commitOffset": "0",
+                "subVersion": "0",
+                "suspendTimeoutMillis": "0",
+                "subscription": "*",
+                "expressionType": "TAG",
+                "invisibleTime": "60000",
+                "pollTime": "0",
+                "bornTime": "0",
+                "initMode": "0",
+                "exp": "*",
+                "expType": "TAG",
+                "order": "false",
+            }
             answer = await ask(peer, READER, code, ext, b"")
             assert answer.code in (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST)
 
@@ -161,9 +176,12 @@ async def test_no_way_into_the_core_reads_an_internal_topic(tmp_path: Path, topi
         core, found = server.broker, asyncio.get_running_loop().create_future()
         with pytest.raises(OnelogError):
             core.fetch(
-                WHO, [Cursor(None, topic, 0, 0)], Limits(1, 1_000, 1_000), 0,
+                WHO,
+                [Cursor(None, topic, 0, 0)],
+                Limits(1, 1_000, 1_000),
+                0,
                 lambda *answer: found.set_result(answer[1]),
-            )  # fmt: skip
+            )
         for ask_for in (
             lambda: core.find_by_key(WHO, topic, "k", 0, 1 << 50, 10),
             lambda: core.subscription(WHO, "thieves", topic),

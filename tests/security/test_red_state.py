@@ -60,7 +60,8 @@ LIES: dict[str, Lie] = {
         **placed(9, lambda at: at - 3)(mine, others),
     },
     "sizes that make up for each other": lambda mine, others: {
-        4: (mine[4][0], mine[4][1] + 9, 0), 5: (mine[5][0] + 9, mine[5][1] - 9, 0),
+        4: (mine[4][0], mine[4][1] + 9, 0),
+        5: (mine[5][0] + 9, mine[5][1] - 9, 0),
     },
     "every second entry": lambda mine, others: {
         at: (mine[at][0] + 1, mine[at][1] + 1, 0) for at in range(0, COUNT, 2)
@@ -68,13 +69,15 @@ LIES: dict[str, Lie] = {
     "noise for all of them": lambda mine, others: {
         at: (0x0101010101010101 * (at + 1), 0x01020304, at) for at in range(COUNT)
     },
-}  # fmt: skip
+}
 
 
 SOME = (
-    "a size that is one too small", "a negative size", "noise for all of them",
+    "a size that is one too small",
+    "a negative size",
+    "noise for all of them",
     "a size that takes the other topic's record in",
-)  # fmt: skip
+)
 
 
 @pytest.fixture

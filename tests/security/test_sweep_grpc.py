@@ -38,8 +38,14 @@ def about(kind: Any, name: str, group: str, depth: int = 0) -> Any:
         if field.message_type is not None:
             if field.message_type.GetOptions().map_entry or depth > 6:
                 continue
-            inner = about(type(getattr(made, field.name).add()) if is_list
-                          else type(getattr(made, field.name)), name, group, depth + 1)  # fmt: skip
+            inner = about(
+                type(getattr(made, field.name).add())
+                if is_list
+                else type(getattr(made, field.name)),
+                name,
+                group,
+                depth + 1,
+            )
             if is_list:
                 del getattr(made, field.name)[:]
                 getattr(made, field.name).append(inner)
@@ -69,9 +75,10 @@ async def called(
     answer = messages.methods()[path][1]
     make: Callable[..., Any] = channel.stream_stream
     call = make(
-        path, request_serializer=lambda each: each.SerializeToString(),
+        path,
+        request_serializer=lambda each: each.SerializeToString(),
         response_deserializer=answer.FromString,
-    )(iter([request]), metadata=metadata(login), timeout=20)  # fmt: skip
+    )(iter([request]), metadata=metadata(login), timeout=20)
     found = []
     try:
         async for each in call:

@@ -17,10 +17,22 @@ from tests.gateways.http.live import SECONDS, url
 from tests.security.secrets import ABSENT, NOBODY, OWNER, SECRET, TRACE, context, hidden, state
 
 GIVEN: dict[str, Any] = {
-    "type": "topic", "durable": True, "password": "p", "tags": "", "configure": ".*", "read": ".*",
-    "write": ".*", "routing_key": "k", "payload": "x", "payload_encoding": "string", "count": 1,
-    "properties": {}, "ackmode": "ack_requeue_true", "encoding": "auto", "arguments": {},
-}  # fmt: skip
+    "type": "topic",
+    "durable": True,
+    "password": "p",
+    "tags": "",
+    "configure": ".*",
+    "read": ".*",
+    "write": ".*",
+    "routing_key": "k",
+    "payload": "x",
+    "payload_encoding": "string",
+    "count": 1,
+    "properties": {},
+    "ackmode": "ack_requeue_true",
+    "encoding": "auto",
+    "arguments": {},
+}
 """A body that every request of RabbitMQ's API understands."""
 _RECEIPTS = {"receipts": ["0-0-1"]}
 BODIES: dict[str, Any] = {
@@ -35,8 +47,23 @@ BODIES: dict[str, Any] = {
     "/api/definitions/{vhost}": {"vhosts": [{"name": "x"}]},
 }
 """Bodies of requests that the one for all is not enough for."""
-NAMED = ("name", "topic", "group", "queue", "exchange", "source", "destination", "user", "vhost",
-         "key", "id", "consumer", "client", "to", "from")  # fmt: skip
+NAMED = (
+    "name",
+    "topic",
+    "group",
+    "queue",
+    "exchange",
+    "source",
+    "destination",
+    "user",
+    "vhost",
+    "key",
+    "id",
+    "consumer",
+    "client",
+    "to",
+    "from",
+)
 STATIC = re.compile(r"/console/|/v1/openapi.json|/$")
 EXAMPLES = {(each.path, each.method): each.example for each in OPERATIONS}
 VARYING = re.compile(

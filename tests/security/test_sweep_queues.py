@@ -45,10 +45,23 @@ SAID: dict[str, Callable[[BlockingChannel, str], Any]] = {
     "tx.commit": lambda c, name: _committed(c, name),
 }
 NAMELESS = {
-    "channel.open", "channel.flow", "channel.flow-ok", "channel.close", "access.request",
-    "basic.qos", "basic.cancel", "basic.cancel-ok", "basic.nack", "basic.reject", "basic.recover",
-    "basic.recover-async", "confirm.select", "tx.select", "tx.rollback", "basic.publish",
-}  # fmt: skip
+    "channel.open",
+    "channel.flow",
+    "channel.flow-ok",
+    "channel.close",
+    "access.request",
+    "basic.qos",
+    "basic.cancel",
+    "basic.cancel-ok",
+    "basic.nack",
+    "basic.reject",
+    "basic.recover",
+    "basic.recover-async",
+    "confirm.select",
+    "tx.select",
+    "tx.rollback",
+    "basic.publish",
+}
 """Methods that name no thing, but at most what the same channel has got."""
 
 

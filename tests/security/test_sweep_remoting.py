@@ -38,30 +38,71 @@ def about(name: str, own: str, offset: int) -> dict[str, str]:
     """Fields of every request there is, all of them about one thing."""
     ext = dict.fromkeys(NUMBERS, "0") | dict.fromkeys(NAMES, name)
     ext |= {
-        "a": own, "producerGroup": own, "consumerGroup": own, "group": own, "i": "", "k": "false",
-        "offset": str(offset), "commitLogOffset": str(offset), "defaultTopic": "TBW102",
-        "c": "TBW102", "maxNum": "9", "maxMsgNums": "9", "endTimestamp": str(1 << 50),
-        "expressionType": "TAG", "exp": "*", "expType": "TAG", "subscription": "*",
-        "statsName": "TOPIC_PUT_NUMS", "topicFilterType": "SINGLE_TAG", "order": "false",
-        "perm": "6", "readQueueNums": "1", "writeQueueNums": "1", "sysFlag": "4",
-        "invisibleTime": "60000", "extraInfo": f"0 0 60000 0 0 {name} broker 0 0",
-        "resource": f"Topic:{name}", "subject": f"User:{name}", "brokerName": "broker-a",
-    }  # fmt: skip
+        "a": own,
+        "producerGroup": own,
+        "consumerGroup": own,
+        "group": own,
+        "i": "",
+        "k": "false",
+        "offset": str(offset),
+        "commitLogOffset": str(offset),
+        "defaultTopic": "TBW102",
+        "c": "TBW102",
+        "maxNum": "9",
+        "maxMsgNums": "9",
+        "endTimestamp": str(1 << 50),
+        "expressionType": "TAG",
+        "exp": "*",
+        "expType": "TAG",
+        "subscription": "*",
+        "statsName": "TOPIC_PUT_NUMS",
+        "topicFilterType": "SINGLE_TAG",
+        "order": "false",
+        "perm": "6",
+        "readQueueNums": "1",
+        "writeQueueNums": "1",
+        "sysFlag": "4",
+        "invisibleTime": "60000",
+        "extraInfo": f"0 0 60000 0 0 {name} broker 0 0",
+        "resource": f"Topic:{name}",
+        "subject": f"User:{name}",
+        "brokerName": "broker-a",
+    }
     return ext
 
 
 def body_about(name: str, own: str) -> bytes:
     """A body with what any request may have in one."""
     queue = {"topic": name, "brokerName": "broker-a", "queueId": 0}
-    return json.dumps({
-        "clientID": "c", "consumerGroup": own, "clientId": "c", "mqSet": [queue], "topic": name,
-        "group": own, "groupName": own, "messageModel": "CLUSTERING", "allocateStrategy": "AVG",
-        "strategyName": "AVG", "subscriptionData": {"topic": name, "subString": "*"},
-        "topicConfigList": [{"topicName": name}], "topicName": name, "username": name,
-        "consumerDataSet": [], "producerDataSet": [], "subject": f"User:{name}", "policies": [],
-        "groupConfigTable": {}, "messageRequestMode": "PULL", "acks": [], "topicList": [name],
-        "groupConfigList": [{"groupName": name}], "password": "p", "userType": "Normal",
-    }).encode()  # fmt: skip
+    return json.dumps(
+        {
+            "clientID": "c",
+            "consumerGroup": own,
+            "clientId": "c",
+            "mqSet": [queue],
+            "topic": name,
+            "group": own,
+            "groupName": own,
+            "messageModel": "CLUSTERING",
+            "allocateStrategy": "AVG",
+            "strategyName": "AVG",
+            "subscriptionData": {"topic": name, "subString": "*"},
+            "topicConfigList": [{"topicName": name}],
+            "topicName": name,
+            "username": name,
+            "consumerDataSet": [],
+            "producerDataSet": [],
+            "subject": f"User:{name}",
+            "policies": [],
+            "groupConfigTable": {},
+            "messageRequestMode": "PULL",
+            "acks": [],
+            "topicList": [name],
+            "groupConfigList": [{"groupName": name}],
+            "password": "p",
+            "userType": "Normal",
+        }
+    ).encode()
 
 
 async def ask(

@@ -119,10 +119,12 @@ def check_table(protocol: str, found: dict[str, str]) -> None:
 _PART = struct.pack(">iiiii1sh", 27 - 4, 0, 0, 0, 1, b"x", 0)[:21] + struct.pack(">h", 0)
 _BATCH = struct.pack(">i", len(_PART)) + _PART[4:]
 _CONSUMER = {
-    "groupName": SECRET, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+    "groupName": SECRET,
+    "consumeType": "CONSUME_PASSIVELY",
+    "messageModel": "CLUSTERING",
     "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
     "subscriptionDataSet": [{"topic": SECRET, "subString": "*"}],
-}  # fmt: skip
+}
 _ACKS = {
     "c": SECRET,
     "t": SECRET,
@@ -135,8 +137,12 @@ _ACKS = {
     "b": "AQ==",
 }
 REMOTING: dict[int, tuple[dict[str, str], bytes]] = {
-    RequestCode.HEART_BEAT: ({}, json.dumps(
-        {"clientID": "c", "consumerDataSet": [_CONSUMER], "producerDataSet": []}).encode()),
+    RequestCode.HEART_BEAT: (
+        {},
+        json.dumps(
+            {"clientID": "c", "consumerDataSet": [_CONSUMER], "producerDataSet": []}
+        ).encode(),
+    ),
     RequestCode.SEND_BATCH_MESSAGE: ({}, _BATCH),
     RequestCode.STAGE_MESSAGES: ({}, _BATCH),
     RequestCode.COMMIT_STAGED: ({}, b"[0]"),
@@ -145,7 +151,7 @@ REMOTING: dict[int, tuple[dict[str, str], bytes]] = {
     RequestCode.SEND_REPLY_MESSAGE_V2: ({"i": "REPLY_TO_CLIENT\x01c\x02"}, b"x"),
     RequestCode.RECALL_MESSAGE: ({"recallHandle": "x"}, b""),
     RequestCode.BATCH_ACK_MESSAGE: ({}, json.dumps({"brokerName": "b", "acks": [_ACKS]}).encode()),
-}  # fmt: skip
+}
 """Requests that need more than the one for all has."""
 
 
@@ -358,10 +364,14 @@ def _by_stomp(server: BrokerServer, asked: list[str]) -> dict[str, str]:
 async def test_websockets_ask_what_the_table_says(tmp_path: Path) -> None:
     found: dict[str, str] = {}
     async with context(tmp_path) as server:
-        paths = {each.path for each in make_app(server.context).routes
-                 if isinstance(each, WebSocketRoute)}  # fmt: skip
-        assert paths == {each.partition(":")[0] for each in " ".join(
-            TABLES["websocket"].values()).split()}  # fmt: skip
+        paths = {
+            each.path
+            for each in make_app(server.context).routes
+            if isinstance(each, WebSocketRoute)
+        }
+        assert paths == {
+            each.partition(":")[0] for each in " ".join(TABLES["websocket"].values()).split()
+        }
         with noted(server, NOBODY[0]) as asked:
             for by in (_by_mqtt, _by_stomp):
                 found |= await asyncio.to_thread(by, server, asked)
@@ -467,8 +477,11 @@ async def ask_http(server: BrokerServer, principal: Login, asked: list[str]) -> 
 # -- all of them ---------------------------------------------------------------------------------
 
 WALKS: dict[str, Callable[[BrokerServer, Login, list[str]], Awaitable[dict[str, str]]]] = {
-    "remoting": ask_remoting, "grpc": ask_grpc, "kafka": ask_kafka, "http": ask_http,
-}  # fmt: skip
+    "remoting": ask_remoting,
+    "grpc": ask_grpc,
+    "kafka": ask_kafka,
+    "http": ask_http,
+}
 
 
 @pytest.mark.parametrize("protocol", WALKS)

@@ -63,7 +63,8 @@ if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
         # The order of sets of texts is the same in each run only so.
         os.execve(
-            sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
+            sys.executable,
+            [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
             {**os.environ, "PYTHONHASHSEED": "0"},
-        )  # fmt: skip
+        )
     sys.exit(main())

@@ -121,8 +121,13 @@ def forget_doubt_at_a_clean_stop() -> Iterator[None]:
 BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     bug.__name__: bug
     for bug in (
-        acknowledge_before_confirm, forget_the_fence, no_truncation, keep_an_expired_lease,
-        apply_before_record, act_while_the_log_is_read, take_any_disk_for_the_former_one,
+        acknowledge_before_confirm,
+        forget_the_fence,
+        no_truncation,
+        keep_an_expired_lease,
+        apply_before_record,
+        act_while_the_log_is_read,
+        take_any_disk_for_the_former_one,
         forget_doubt_at_a_clean_stop,
     )
-}  # fmt: skip
+}

@@ -66,10 +66,19 @@ class Clients:
 
     def __post_init__(self) -> None:
         self._works: list[tuple[Callable[[Node, Broker], None], int]] = [
-            (self._send, 30), (self._send_many, 6), (self._send_timed, 8), (self._begin, 6),
-            (self._end, 6), (self._fetch, 14), (self._lease, 12), (self._acknowledge, 14),
-            (self._commit, 5), (self._ask_position, 3), (self._make_topic, 2), (self._pay, 12),
-        ]  # fmt: skip
+            (self._send, 30),
+            (self._send_many, 6),
+            (self._send_timed, 8),
+            (self._begin, 6),
+            (self._end, 6),
+            (self._fetch, 14),
+            (self._lease, 12),
+            (self._acknowledge, 14),
+            (self._commit, 5),
+            (self._ask_position, 3),
+            (self._make_topic, 2),
+            (self._pay, 12),
+        ]
         self.is_quiet = False
 
     def begin(self) -> None:
@@ -216,9 +225,12 @@ class Clients:
         self.kernel.note(node.name, "end", what)
         end = broker.commit_half if commits else broker.roll_back_half
         end(
-            SELF, PRODUCERS, int(place.queue_offset), int(place.log_offset),
+            SELF,
+            PRODUCERS,
+            int(place.queue_offset),
+            int(place.log_offset),
             self._told(node, what, lambda _: ended.add(body)),
-        )  # fmt: skip
+        )
 
     def _pay(self, node: Node, broker: Broker) -> None:
         """Somebody takes a transactional id over, begins a transaction, or ends one."""
@@ -249,9 +261,12 @@ class Clients:
             else:
                 told = self._told(node, f"the end of {name}", lambda _: None)
                 in_place.end(
-                    SELF, name, *mine, random.random() < 0.7,
+                    SELF,
+                    name,
+                    *mine,
+                    random.random() < 0.7,
                     lambda producer, error: told(None, producer, error),
-                )  # fmt: skip
+                )
         except OnelogError:
             self._payers.pop(name, None)  # It may be another's, or was open for too long.
             raise

@@ -124,9 +124,13 @@ class Cluster:
         self.network = network = Network(kernel)
         self._etcd = etcd = Etcd(kernel, network)
         replication = ReplicationConfig(
-            ack=self.plan.ack, replicas=self.plan.nodes, etcd="etcd:2379", lease_ms=1_000,
-            lag_ms=500, timeout_ms=1_500,
-        )  # fmt: skip
+            ack=self.plan.ack,
+            replicas=self.plan.nodes,
+            etcd="etcd:2379",
+            lease_ms=1_000,
+            lag_ms=500,
+            timeout_ms=1_500,
+        )
         world = World(kernel, self._disks, network, etcd, replication, self.members)
         for number in range(self.plan.nodes):
             self.members.append(Member(world, number, self.folder / f"n{number}", config))

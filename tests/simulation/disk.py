@@ -195,9 +195,13 @@ class Disks:
 
         with (
             mock.patch.multiple(
-                os, fsync=flush, fdatasync=flush, pwrite=write, pwritev=writev,
+                os,
+                fsync=flush,
+                fdatasync=flush,
+                pwrite=write,
+                pwritev=writev,
                 posix_fallocate=allocate,
             ),
             mock.patch.object(message_store, "sync_filesystem", flush_all),
-        ):  # fmt: skip
+        ):
             yield

@@ -47,9 +47,12 @@ class Etcd:
         """A node's way to it, for one life of the node."""
         there, back = (machine.number, NUMBER), (NUMBER, machine.number)
         registry = FakeRegistry(
-            self.keys, self.time, lambda: self._delay_ms(there), lambda: self._delay_ms(back),
+            self.keys,
+            self.time,
+            lambda: self._delay_ms(there),
+            lambda: self._delay_ms(back),
             TIMEOUT_MS,
-        )  # fmt: skip
+        )
         life = machine.life
 
         def run(call: Callable[[], None]) -> None:

@@ -70,25 +70,44 @@ class Member(Node):
         self.store = store = open_store(machine, self.config, self.wall, gated=True)
         self._address, self._line, self._dials = "", None, 0
         identity = Identity(
-            self.number, store.folder, clean=store.recovery.clean,
-            sync=self.config.flush == "sync", boot=f"{self.name}-{self._boots}",
-        )  # fmt: skip
+            self.number,
+            store.folder,
+            clean=store.recovery.clean,
+            sync=self.config.flush == "sync",
+            boot=f"{self.name}-{self._boots}",
+        )
         self.replica = Replica(
-            self.number, store, Epochs(store.folder), world.replication, self,
-            clock=self.oscillator, schedule=self.schedule, post=self.post,
+            self.number,
+            store,
+            Epochs(store.folder),
+            world.replication,
+            self,
+            clock=self.oscillator,
+            schedule=self.schedule,
+            post=self.post,
             offload=self._offload_then,
             is_proven=lambda: self.election is not None and self.election.is_proven(),
             propose_in_sync=lambda ids: self._election().propose_in_sync(ids),
             identity=identity,
-        )  # fmt: skip
+        )
         me = Self(
-            self.number, self.life_name, f"{self.name}:1", self.name,
-            world.replication.replicas, world.replication.lease_ms, world.replication.ack,
-        )  # fmt: skip
+            self.number,
+            self.life_name,
+            f"{self.name}:1",
+            self.name,
+            world.replication.replicas,
+            world.replication.lease_ms,
+            world.replication.ack,
+        )
         self.election = Election(
-            me, self.replica, world.etcd.registry(self), lambda: float(self.oscillator.now_ms()),
-            self.wall.now_ms, self.schedule, identity=identity,
-        )  # fmt: skip
+            me,
+            self.replica,
+            world.etcd.registry(self),
+            lambda: float(self.oscillator.now_ms()),
+            self.wall.now_ms,
+            self.schedule,
+            identity=identity,
+        )
         self.replica.start()
         self.election.start()
 
@@ -229,11 +248,20 @@ class Member(Node):
             problem = error
         assert self.store is not None
         broker = Broker(
-            BROKER, self.store, clock=self.wall, schedule=self.schedule, call_soon=self.call_soon,
-            post=self.post, offload=self.offload, random=Random(self.kernel.random.random()),
-            naming=NAMING, memory_bytes=1 << 30, seconds=lambda: self.kernel.now_us / 1e6,
-            replication=self.world.replication, replicas=leader,
-        )  # fmt: skip
+            BROKER,
+            self.store,
+            clock=self.wall,
+            schedule=self.schedule,
+            call_soon=self.call_soon,
+            post=self.post,
+            offload=self.offload,
+            random=Random(self.kernel.random.random()),
+            naming=NAMING,
+            memory_bytes=1 << 30,
+            seconds=lambda: self.kernel.now_us / 1e6,
+            replication=self.world.replication,
+            replicas=leader,
+        )
         self._opening = broker
         self.pop = Pop(broker, Random(7), LOOPBACK)
         steps = broker.opening(ROCKETMQ, follower=not role.is_master, master=role.address)

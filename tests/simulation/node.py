@@ -20,9 +20,12 @@ TICK_US = (20, 500)
 WORKER_US = (100, 20_000)
 WAIT_US = 20_000
 BROKER = BrokerConfig(
-    offsets_flush_ms=1_000, transaction_check_interval_ms=5_000, transaction_timeout_ms=2_000,
-    flush_timeout_ms=2_000, client_scan_ms=10_000,
-)  # fmt: skip
+    offsets_flush_ms=1_000,
+    transaction_check_interval_ms=5_000,
+    transaction_timeout_ms=2_000,
+    flush_timeout_ms=2_000,
+    client_scan_ms=10_000,
+)
 Call = Callable[[], None]
 
 
@@ -156,10 +159,18 @@ class Node:
         machine = Machine(self.kernel, self.disk, self.oscillator, self.after)
         self.store = store = open_store(machine, self.config, self.wall)
         self.broker = broker = Broker(
-            BROKER, store, clock=self.wall, schedule=self.schedule, call_soon=self.call_soon,
-            post=self.post, offload=self.offload, random=Random(self.kernel.random.random()),
-            naming=NAMING, memory_bytes=1 << 30, seconds=lambda: self.kernel.now_us / 1e6,
-        )  # fmt: skip
+            BROKER,
+            store,
+            clock=self.wall,
+            schedule=self.schedule,
+            call_soon=self.call_soon,
+            post=self.post,
+            offload=self.offload,
+            random=Random(self.kernel.random.random()),
+            naming=NAMING,
+            memory_bytes=1 << 30,
+            seconds=lambda: self.kernel.now_us / 1e6,
+        )
         self.pop = Pop(broker, Random(7), LOOPBACK)
         broker.open(ROCKETMQ)
 

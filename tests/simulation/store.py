@@ -18,10 +18,16 @@ USUAL_US = (200, 3_000)
 SLOW_US = (50_000, 900_000)
 
 SETTINGS = StoreConfig(
-    segment_bytes=64 << 10, queue_file_entries=200, index_slots=50, index_entries=200,
-    body_bytes_max=8 << 10, flush_interval_ms=100, flush_pages_min=1, flush_thorough_ms=1_000,
+    segment_bytes=64 << 10,
+    queue_file_entries=200,
+    index_slots=50,
+    index_entries=200,
+    body_bytes_max=8 << 10,
+    flush_interval_ms=100,
+    flush_pages_min=1,
+    flush_thorough_ms=1_000,
     checkpoint_interval_ms=2_000,
-)  # fmt: skip
+)
 
 
 @dataclass(eq=False)

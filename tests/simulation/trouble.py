@@ -76,18 +76,29 @@ class Trouble:
             place.start(node)
             return
         kinds: dict[Callable[[Node], None], int] = {
-            self._kill: 3, self._kill_writing: 2, self._restart: 1, self._stand_still: 3,
-            self._refuse_writes: 2, self._refuse_flushes: 1, self._slow_disk: 2,
+            self._kill: 3,
+            self._kill_writing: 2,
+            self._restart: 1,
+            self._stand_still: 3,
+            self._refuse_writes: 2,
+            self._refuse_flushes: 1,
+            self._slow_disk: 2,
             self._set_clock: 1,
-        }  # fmt: skip
+        }
         if place.may_lose_power:
             kinds[self._lose_power] = 3
         if place.network is not None:
             kinds |= {
-                self._break_connection: 3, self._cut_off: 3, self._cut_off_one_way: 3,
-                self._cut_off_from_etcd: 3, self._split: 2, self._slow_network: 1,
-                self._no_etcd: 1, self._hand_over: 1, self._copy_disk: 2,
-            }  # fmt: skip
+                self._break_connection: 3,
+                self._cut_off: 3,
+                self._cut_off_one_way: 3,
+                self._cut_off_from_etcd: 3,
+                self._split: 2,
+                self._slow_network: 1,
+                self._no_etcd: 1,
+                self._hand_over: 1,
+                self._copy_disk: 2,
+            }
             kinds |= self._losses(node)
         (make,) = random.choices(list(kinds), list(kinds.values()))
         self.made[make.__name__.strip("_")] += 1

@@ -52,9 +52,11 @@ def run(job: Job) -> dict[str, object]:
     )
     writing.trigger(availableNow=True).start().awaitTermination()
     synced = lake.sync(
-        [job.source], Path(job.folder) / "lake", spark=spark,
+        [job.source],
+        Path(job.folder) / "lake",
+        spark=spark,
         options={"nameserver": job.nameserver, "maxOffsetsPerTrigger": "4000"},
-    )  # fmt: skip
+    )
     spark.stop()
     return {"count": count, "checksum": checksum, "synced": synced.rows}
 

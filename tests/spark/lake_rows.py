@@ -46,7 +46,9 @@ def written(
     folder: Path, form: Form, *batches: pa.RecordBatch, file_bytes: int = 1 << 20
 ) -> list[WrittenFile]:
     writer = FileWriter(
-        folder, hide=form == "parquet", file_bytes=file_bytes,
+        folder,
+        hide=form == "parquet",
+        file_bytes=file_bytes,
         types=lambda name: lake_tables.types_of(folder / name, form),
-    )  # fmt: skip
+    )
     return [file for batch in batches for file in writer.add(batch)] + list(writer.rest())

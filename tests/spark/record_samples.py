@@ -68,11 +68,18 @@ NO_FLAGS_MEANT = ~int(
 def plain_messages(draw: st.DrawFn) -> NewMessage:
     """One message in a record, as nearly all are; no flag is set that gives a body a form."""
     return NewMessage(
-        draw(TOPICS), draw(st.integers(0, 65535)), draw(st.binary(max_size=120)), draw(PROPERTIES),
-        flag=draw(INT32), sys_flag=draw(INT32) & NO_FLAGS_MEANT, born_ms=draw(TIMES),
-        born_host=draw(HOSTS), store_host=draw(HOSTS), reconsume_times=draw(st.integers(0, 9)),
+        draw(TOPICS),
+        draw(st.integers(0, 65535)),
+        draw(st.binary(max_size=120)),
+        draw(PROPERTIES),
+        flag=draw(INT32),
+        sys_flag=draw(INT32) & NO_FLAGS_MEANT,
+        born_ms=draw(TIMES),
+        born_host=draw(HOSTS),
+        store_host=draw(HOSTS),
+        reconsume_times=draw(st.integers(0, 9)),
         prepared_offset=draw(INT64),
-    )  # fmt: skip
+    )
 
 
 @st.composite

@@ -13,18 +13,26 @@ from google.protobuf import (
 _Field = descriptor_pb2.FieldDescriptorProto
 
 _SCALARS = {
-    "id": _Field.TYPE_INT64, "ratio": _Field.TYPE_DOUBLE, "small": _Field.TYPE_SINT32,
-    "wide": _Field.TYPE_UINT32, "huge": _Field.TYPE_UINT64, "ok": _Field.TYPE_BOOL,
-    "name": _Field.TYPE_STRING, "raw": _Field.TYPE_BYTES, "single": _Field.TYPE_FLOAT,
-}  # fmt: skip
+    "id": _Field.TYPE_INT64,
+    "ratio": _Field.TYPE_DOUBLE,
+    "small": _Field.TYPE_SINT32,
+    "wide": _Field.TYPE_UINT32,
+    "huge": _Field.TYPE_UINT64,
+    "ok": _Field.TYPE_BOOL,
+    "name": _Field.TYPE_STRING,
+    "raw": _Field.TYPE_BYTES,
+    "single": _Field.TYPE_FLOAT,
+}
 
 
 def descriptor_set() -> bytes:
     """shop.Order, with a field of each kind, and its imports."""
     file = descriptor_pb2.FileDescriptorProto(
-        name="shop.proto", package="shop", syntax="proto3",
+        name="shop.proto",
+        package="shop",
+        syntax="proto3",
         dependency=["google/protobuf/timestamp.proto", "google/protobuf/wrappers.proto"],
-    )  # fmt: skip
+    )
     state = file.enum_type.add(name="State")
     state.value.add(name="NEW", number=0)
     state.value.add(name="PAID", number=1)

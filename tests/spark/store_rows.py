@@ -23,9 +23,17 @@ from tests.store.samples import SAMPLE, sample_messages
 Row = dict[str, object]
 
 COLUMNS = (
-    "topic", "queue", "offset", "key", "tags", "body", "properties", "store_time", "message_id",
+    "topic",
+    "queue",
+    "offset",
+    "key",
+    "tags",
+    "body",
+    "properties",
+    "store_time",
+    "message_id",
     "log_offset",
-)  # fmt: skip
+)
 
 
 def write_rich_store(folder: Path, count: int = 150, config: StoreConfig = SAMPLE) -> None:
@@ -49,9 +57,13 @@ def _batch(number: int) -> NewMessage:
         for index in range(2 + number % 5)
     ]
     return NewMessage(
-        "Orders", number % 4, encode_batch(parts), sys_flag=int(SysFlag.NEED_UNWRAP),
-        inner_count=len(parts), extra_queues=("fan-out",) if number % 2 else (),
-    )  # fmt: skip
+        "Orders",
+        number % 4,
+        encode_batch(parts),
+        sys_flag=int(SysFlag.NEED_UNWRAP),
+        inner_count=len(parts),
+        extra_queues=("fan-out",) if number % 2 else (),
+    )
 
 
 def all_ranges(folder: Path, topics: Iterable[str] | None = None) -> list[QueueRange]:
@@ -122,9 +134,13 @@ def rows_from_files(
     """The rows of ranges, as tasks read them."""
     decoder = decoder or row_decoder()
     splits = store_files.plan(
-        folder, list(ranges), by=by, splits_min=splits_min, fail_on_data_loss=fail_on_data_loss,
+        folder,
+        list(ranges),
+        by=by,
+        splits_min=splits_min,
+        fail_on_data_loss=fail_on_data_loss,
         aborted=aborted,
-    )  # fmt: skip
+    )
     return in_order(
         row for split in splits for row in rows_of(list(store_files.read(split, decoder, filters)))
     )

@@ -54,10 +54,11 @@ def mq() -> Iterator[EmbeddedBroker]:
         for codec in ("none", "gzip"):
             producer = Producer(
                 {
-                    "bootstrap.servers": made.bootstrap_servers, "linger.ms": 20,
+                    "bootstrap.servers": made.bootstrap_servers,
+                    "linger.ms": 20,
                     "compression.type": codec,
                 }
-            )  # fmt: skip
+            )
             for each in SENT:
                 producer.produce("sent", each.body, each.key, 0, headers=[*each.headers])
             assert producer.flush(SECONDS) == 0
@@ -206,8 +207,11 @@ def test_too_large_a_row_is_refused_before_anything_is_sent(
     mq.create_topic("limits", 1)
     given = {"nameserver": mq.nameserver, "topic": "limits", "delivery": "at-least-once"}
     writer = OnelogWriter(write_options({**given, "maxBodyBytes": "1000"}), spark_schema(["body"]))
-    frame = spark.range(3000).selectExpr("case when id < 2999 then repeat('x', 900) "
-                                         "else repeat('x', 1001) end body").coalesce(1)  # fmt: skip
+    frame = (
+        spark.range(3000)
+        .selectExpr("case when id < 2999 then repeat('x', 900) else repeat('x', 1001) end body")
+        .coalesce(1)
+    )
     with pytest.raises(MessageError, match="limit is 1000"):
         writer.write(iter(frame.toArrow().to_batches(max_chunksize=500)))
     assert table(spark, {"nameserver": mq.nameserver}, "limits").count() == 0

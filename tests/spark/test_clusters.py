@@ -99,19 +99,30 @@ def test_a_plain_session_finds_the_source_in_an_environment_that_is_not_activate
         "print(spark.read.format('onelog').options(**options).load().count())\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False,
-        timeout=JOB_SECONDS, env={"PATH": "/usr/bin:/bin", "JAVA_HOME": str(java_home())},
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=JOB_SECONDS,
+        env={"PATH": "/usr/bin:/bin", "JAVA_HOME": str(java_home())},
+    )
     assert ended.stdout.split()[-1:] == ["10"], ended.stderr[-6000:]
 
 
 def test_a_spark_connect_server_reads_and_writes_topics(fired: Cluster, tmp_path: Path) -> None:
     port, _ = free_ports()
     server = (
-        "spark-submit", "--master", "local[2]", "--class", CONNECT, "--conf",
-        f"spark.connect.grpc.binding.port={port}", "--conf", "spark.ui.enabled=false",
+        "spark-submit",
+        "--master",
+        "local[2]",
+        "--class",
+        CONNECT,
+        "--conf",
+        f"spark.connect.grpc.binding.port={port}",
+        "--conf",
+        "spark.ui.enabled=false",
         "spark-internal",
-    )  # fmt: skip
+    )
     with program(tmp_path, "connect", *server) as log:
         wait(f"127.0.0.1:{port}", log)
         remote = f"sc://127.0.0.1:{port}"
@@ -124,17 +135,28 @@ def test_a_standalone_cluster_of_two_workers_reads_and_writes_topics(
     port, web = free_ports()
     master = f"spark://127.0.0.1:{port}"
     with program(
-        tmp_path, "master", "spark-class", f"{DEPLOY}.master.Master", "--host", "127.0.0.1",
-        "--port", str(port), "--webui-port", str(web),
-    ) as log:  # fmt: skip
+        tmp_path,
+        "master",
+        "spark-class",
+        f"{DEPLOY}.master.Master",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--webui-port",
+        str(web),
+    ) as log:
         wait(f"127.0.0.1:{port}", log)
         with worker(tmp_path, 0, master), worker(tmp_path, 1, master):
             conf = {
-                "spark.executor.memory": "600m", "spark.executor.cores": "1",
-                "spark.cores.max": "2", "spark.driver.host": "127.0.0.1",
-                "spark.ui.enabled": "false", "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+                "spark.executor.memory": "600m",
+                "spark.executor.cores": "1",
+                "spark.cores.max": "2",
+                "spark.driver.host": "127.0.0.1",
+                "spark.ui.enabled": "false",
+                "spark.scheduler.minRegisteredResourcesRatio": "1.0",
                 "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
-            }  # fmt: skip
+            }
             work(
                 fired,
                 Job(fired.nameservers, "in", "out", str(tmp_path), master=master, conf=conf),
@@ -148,10 +170,22 @@ def test_a_standalone_cluster_of_two_workers_reads_and_writes_topics(
 def worker(folder: Path, number: int, master: str) -> Iterator[None]:
     """A worker with one core, which the master knows."""
     with program(
-        folder, f"worker-{number}", "spark-class", f"{DEPLOY}.worker.Worker", "--host",
-        "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g", "--work-dir",
-        str(folder / f"worker-{number}"), master,
-    ) as log:  # fmt: skip
+        folder,
+        f"worker-{number}",
+        "spark-class",
+        f"{DEPLOY}.worker.Worker",
+        "--host",
+        "127.0.0.1",
+        "--webui-port",
+        "0",
+        "--cores",
+        "1",
+        "--memory",
+        "1g",
+        "--work-dir",
+        str(folder / f"worker-{number}"),
+        master,
+    ) as log:
         wait_until(
             lambda: "Successfully registered with master" in log.read_text(),
             f"worker {number}",

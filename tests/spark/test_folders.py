@@ -21,10 +21,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ELSEWHERE = [
-    "s3://bucket/lake", "s3a://bucket", "hdfs://host:9000/x", "gs://bucket/x", "dbfs:/mnt/x",
-    "abfss://c@a.dfs.core.windows.net/x", "S3://bucket/x", "https://host/x", "file://host/x",
+    "s3://bucket/lake",
+    "s3a://bucket",
+    "hdfs://host:9000/x",
+    "gs://bucket/x",
+    "dbfs:/mnt/x",
+    "abfss://c@a.dfs.core.windows.net/x",
+    "S3://bucket/x",
+    "https://host/x",
+    "file://host/x",
     "memory:///x",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("given", ELSEWHERE)
@@ -40,11 +47,16 @@ def test_a_scheme_is_refused_by_name_also_behind_pathlib(given: str) -> None:
 @pytest.mark.parametrize(
     ("given", "path"),
     [
-        ("lake", "lake"), ("/lake", "/lake"), ("./s3:/x", "s3:/x"), ("a/s3://x", "a/s3:/x"),
-        ("file:///lake/a%20b", "/lake/a b"), ("file:/lake", "/lake"), ("C:/lake", "C:/lake"),
+        ("lake", "lake"),
+        ("/lake", "/lake"),
+        ("./s3:/x", "s3:/x"),
+        ("a/s3://x", "a/s3:/x"),
+        ("file:///lake/a%20b", "/lake/a b"),
+        ("file:/lake", "/lake"),
+        ("C:/lake", "C:/lake"),
         ("file://localhost/lake", "/lake"),
     ],
-)  # fmt: skip
+)
 def test_folders_of_this_machine_are_paths(given: str, path: str) -> None:
     assert local_folder("lake", given) == Path(path)
     if "localhost" not in given and not given.startswith("./"):

@@ -86,8 +86,10 @@ def test_the_packaged_java_starts_with_what_spark_says_to_it(
     assert java_home(NOWHERE) == home
     started = subprocess.run(
         [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-Da=b c", "-version"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "21." in started.stderr
 
 

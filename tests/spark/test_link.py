@@ -45,9 +45,14 @@ def test_options_say_who_and_how(tmp_path: Path) -> None:
     cert, key = write_self_signed(tmp_path)
     (tmp_path / "secret").write_text(f"{SECRET}\n")
     found = link(
-        accessKey="ops", secretKeyFile=str(tmp_path / "secret"), securityToken=TOKEN,
-        tlsCa=str(cert), tlsHostname="false", tlsCert=str(cert), tlsKey=str(key),
-    )  # fmt: skip
+        accessKey="ops",
+        secretKeyFile=str(tmp_path / "secret"),
+        securityToken=TOKEN,
+        tlsCa=str(cert),
+        tlsHostname="false",
+        tlsCert=str(cert),
+        tlsKey=str(key),
+    )
     assert found.credentials == WHO
     assert found.tls == Encryption(str(cert), False, str(cert), str(key))
     context = found.client_options()["tls"]
@@ -64,9 +69,12 @@ def test_the_environment_says_it_where_no_option_does(
 ) -> None:
     cert, _ = write_self_signed(tmp_path)
     for name, value in {
-        "accessKey": "ops", "secretKey": SECRET, "securityToken": TOKEN, "tlsCa": str(cert),
+        "accessKey": "ops",
+        "secretKey": SECRET,
+        "securityToken": TOKEN,
+        "tlsCa": str(cert),
         "tlsHostname": "no",
-    }.items():  # fmt: skip
+    }.items():
         monkeypatch.setenv(ENVIRONMENT[name], value)
     assert link().credentials == WHO
     assert link().tls == Encryption(str(cert), check_hostname=False)
@@ -149,9 +157,12 @@ def secure(
     cluster.fill("in", 5, 1)
     asked.clear()
     options = {
-        "nameserver": cluster.nameserver, "accessKey": "ops", "secretKey": SECRET,
-        "securityToken": TOKEN, "tlsCa": str(cert),
-    }  # fmt: skip
+        "nameserver": cluster.nameserver,
+        "accessKey": "ops",
+        "secretKey": SECRET,
+        "securityToken": TOKEN,
+        "tlsCa": str(cert),
+    }
     return cluster, options
 
 

@@ -75,9 +75,16 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
 def send_by_java(folder: Path, cluster: Cluster) -> Sums:
     """The second half of the numbers."""
     done = run_scenario(
-        folder, JAVA_CLIENT, "bulk", cluster.nameservers, SEND_SECONDS,
-        topic=TOPIC, first=HALF, messages=HALF, batch=BATCH_MESSAGES,
-    )[-1]  # fmt: skip
+        folder,
+        JAVA_CLIENT,
+        "bulk",
+        cluster.nameservers,
+        SEND_SECONDS,
+        topic=TOPIC,
+        first=HALF,
+        messages=HALF,
+        batch=BATCH_MESSAGES,
+    )[-1]
     return Sums(done["messages"], done["body_bytes"], done["hash"])
 
 

@@ -14,8 +14,10 @@ def test_a_new_pipeline_is_complete_and_knows_its_place(tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     written = {path.relative_to(folder).as_posix() for path in pipelines.init(folder)}
     assert written == {
-        "spark-pipeline.yml", "transformations/orders.py", "transformations/sales.sql",
-    }  # fmt: skip
+        "spark-pipeline.yml",
+        "transformations/orders.py",
+        "transformations/sales.sql",
+    }
     spec = (folder / pipelines.SPEC).read_text()
     assert "name: shop" in spec
     assert f"storage: {(folder / 'storage').as_uri()}" in spec

@@ -182,9 +182,12 @@ def read_rocketmq(bench: Bench) -> dict[str, Told]:
 
 def read_kafka(bench: Bench) -> dict[str, Told]:
     consumer = kafka.KafkaConsumer(
-        *map(topic, PROTOCOLS), bootstrap_servers=bench.mq.bootstrap_servers,
-        auto_offset_reset="earliest", group_id=None, consumer_timeout_ms=SECONDS * 1000,
-    )  # fmt: skip
+        *map(topic, PROTOCOLS),
+        bootstrap_servers=bench.mq.bootstrap_servers,
+        auto_offset_reset="earliest",
+        group_id=None,
+        consumer_timeout_ms=SECONDS * 1000,
+    )
     found = {}
     for each in consumer:
         key = None if each.key is None else each.key.decode()

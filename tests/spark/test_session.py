@@ -16,9 +16,12 @@ from onelog.spark import session
 def in_another_process(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True, text=True, check=False, timeout=240,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
         env={**os.environ, **environment},
-    )  # fmt: skip
+    )
 
 
 def test_nobody_pays_for_spark_who_does_not_use_it() -> None:
@@ -46,20 +49,31 @@ def test_who_imports_onelog_has_spark_run_the_same_python_unless_another_is_chos
 ) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", "import onelog.errors, os; print(os.environ.get('PYSPARK_PYTHON'))"],
-        capture_output=True, text=True, check=True, timeout=240, env=environment,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=240,
+        env=environment,
+    )
     assert ran.stdout.strip() == str(chosen)
 
 
 def test_where_there_is_no_spark_nothing_is_said_to_it() -> None:
     ran = subprocess.run(
-        [sys.executable, "-c",
-         "import sys; sys.modules['pyspark'] = None\n"
-         "import importlib.util as util; find = util.find_spec\n"
-         "util.find_spec = lambda name: None if name == 'pyspark' else find(name)\n"
-         "import onelog, os; print(os.environ.get('PYSPARK_PYTHON'))"],
-        capture_output=True, text=True, check=True, timeout=240, env={"PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "import sys; sys.modules['pyspark'] = None\n"
+            "import importlib.util as util; find = util.find_spec\n"
+            "util.find_spec = lambda name: None if name == 'pyspark' else find(name)\n"
+            "import onelog, os; print(os.environ.get('PYSPARK_PYTHON'))",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=240,
+        env={"PATH": "/usr/bin:/bin"},
+    )
     assert ran.stdout.strip() == "None"
 
 

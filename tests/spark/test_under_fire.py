@@ -32,9 +32,13 @@ WORKERS_SHOT, WORKERS_SHOT_SOAK = 1, 3
 Victim = Literal["driver", "worker", "broker"]
 Target = Literal["topic", "table"]
 CASES: tuple[tuple[Victim, Target], ...] = (
-    ("driver", "topic"), ("worker", "table"), ("broker", "topic"),
-    ("driver", "table"), ("worker", "topic"), ("broker", "table"),
-)  # fmt: skip
+    ("driver", "topic"),
+    ("worker", "table"),
+    ("broker", "topic"),
+    ("driver", "table"),
+    ("worker", "topic"),
+    ("broker", "table"),
+)
 
 pytestmark = pytest.mark.timeout(900)
 

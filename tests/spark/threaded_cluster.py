@@ -52,9 +52,11 @@ class ThreadedCluster:
         tls = {key: value for key, value in given.items() if key.startswith("tls.")}
         loaded = load(
             overrides={
-                "nameserver.port": 0, "nameserver.kv_path": str(self.folder / "kv.json"), **tls
+                "nameserver.port": 0,
+                "nameserver.kv_path": str(self.folder / "kv.json"),
+                **tls,
             }
-        )  # fmt: skip
+        )
         self._nameserver = self.run(self._start(running_nameserver(loaded)))
         for number in range(self.brokers_count):
             self._brokers.append(None)

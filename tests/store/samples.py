@@ -65,9 +65,12 @@ def overwrite(path: Path, at: int, content: bytes) -> None:
 def _write_until_told() -> None:
     clock = ManualClock()
     config = StoreConfig(
-        segment_bytes=16 * 1024, queue_file_entries=20, index_slots=64, index_entries=200,
+        segment_bytes=16 * 1024,
+        queue_file_entries=20,
+        index_slots=64,
+        index_entries=200,
         retention_ms=3_000,
-    )  # fmt: skip
+    )
     with MessageStore.open(Path(sys.argv[1]), config, clock) as store:
         for message in sample_messages(100):
             store.append([message])

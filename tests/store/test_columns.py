@@ -77,10 +77,18 @@ def test_the_columns_say_what_the_records_say(written: bytes, tmp_path: Path) ->
         for queue, *row in rows_of(stretch.entries)
     ]
     expected = [
-        (t.topic, t.queue_id, t.queue_offset + n, m.log_offset, m.size,
-         CODES.of(m.topic, m.properties, m.store_ms))
-        for m in messages for t in targets(m) for n in range(t.entries)
-    ]  # fmt: skip
+        (
+            t.topic,
+            t.queue_id,
+            t.queue_offset + n,
+            m.log_offset,
+            m.size,
+            CODES.of(m.topic, m.properties, m.store_ms),
+        )
+        for m in messages
+        for t in targets(m)
+        for n in range(t.entries)
+    ]
     assert sorted(places) == sorted(expected)
 
     hashes = [
@@ -98,10 +106,15 @@ def test_the_columns_say_what_the_records_say(written: bytes, tmp_path: Path) ->
 
 def test_many_records_that_are_nearly_alike_give_what_each_of_them_says(tmp_path: Path) -> None:
     texts = [
-        {"UNIQ_KEY": "7F00%06d", "TAGS": "Tag%d"}, {"TAGS": "abcd", "UNIQ_KEY": "7F%08d"},
-        {"TAGS": "", "UNIQ_KEY": "7F00%06d"}, {"KEYS": "k%06d other"}, {"TAGS": "äö%04d"}, {},
-        {"MYTAGS": "no%04d"}, {"UNIQ_KEY": "7F00%06d", "XTAGS": "u", "TAGS": "v"},
-    ]  # fmt: skip
+        {"UNIQ_KEY": "7F00%06d", "TAGS": "Tag%d"},
+        {"TAGS": "abcd", "UNIQ_KEY": "7F%08d"},
+        {"TAGS": "", "UNIQ_KEY": "7F00%06d"},
+        {"KEYS": "k%06d other"},
+        {"TAGS": "äö%04d"},
+        {},
+        {"MYTAGS": "no%04d"},
+        {"UNIQ_KEY": "7F00%06d", "XTAGS": "u", "TAGS": "v"},
+    ]
     messages = []
     for number in range(380):
         # First mixed, then many of each kind, which are looked at together.
@@ -109,11 +122,14 @@ def test_many_records_that_are_nearly_alike_give_what_each_of_them_says(tmp_path
         properties = {name: text % number if "%" in text else text for name, text in chosen.items()}
         messages.append(
             NewMessage(
-                f"t{number % 3 if number < 60 else 0}", 0, b"%d" % number,
-                encode_properties(properties), sys_flag=12 if number % 97 == 0 else 0,
+                f"t{number % 3 if number < 60 else 0}",
+                0,
+                b"%d" % number,
+                encode_properties(properties),
+                sys_flag=12 if number % 97 == 0 else 0,
                 extra_queues=("more",) if number % 101 == 5 else (),
             )
-        )  # fmt: skip
+        )
     with MessageStore.open(tmp_path / "store", StoreConfig(segment_bytes=BYTES)) as store:
         store.append(messages)
         written = bytes(store.read_raw(0, BYTES)).ljust(BYTES, b"\0")

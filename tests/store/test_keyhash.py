@@ -67,9 +67,10 @@ def test_messages_that_only_look_alike() -> None:
 @given(
     st.lists(
         st.text("ab\x01\x02 ", max_size=6).map(lambda text: f"UNIQ_KEY\x01{text}\x02".encode()),
-        min_size=1, max_size=2 * COUNT,
+        min_size=1,
+        max_size=2 * COUNT,
     )
-)  # fmt: skip
+)
 def test_any_messages(rows: list[bytes]) -> None:
     topics = ["orders"] * len(rows)
     assert at_once(topics, rows) == one_by_one(topics, rows)

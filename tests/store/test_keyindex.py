@@ -91,8 +91,9 @@ def test_a_clock_that_is_set_back_among_messages_that_are_indexed_together(tmp_p
     hashes = np.full(len(times), key_hash("t#k"), np.int64)
     index.enter(hashes, np.arange(len(times), dtype=np.int64) * 100, times)
     assert [(file.first_ms, file.last_ms) for file in index.files] == [
-        (90_000, 95_000), (4_000, 99_000),
-    ]  # fmt: skip
+        (90_000, 95_000),
+        (4_000, 99_000),
+    ]
     assert list(index.find("t", "k", 0, 9_000)) == [300, 200]
 
 

@@ -19,10 +19,29 @@ hostile = st.text("./~\\2fe é", min_size=1, max_size=120).filter(
     lambda name: len(name.encode()) <= 255
 )
 NAMES = [
-    "orders", "%RETRY%g+t", ".", "..", "...", "a/b", "../../etc", "a\\b", "~", "a~2fb", "a b",
-    "user@host", "Ünïcode 题", "/", "a/", ".hidden", "x" * 255, "題" * 85, "/" * 255, "." * 255,
-    "a" * 252 + "/..", "~" * 255,
-]  # fmt: skip
+    "orders",
+    "%RETRY%g+t",
+    ".",
+    "..",
+    "...",
+    "a/b",
+    "../../etc",
+    "a\\b",
+    "~",
+    "a~2fb",
+    "a b",
+    "user@host",
+    "Ünïcode 题",
+    "/",
+    "a/",
+    ".hidden",
+    "x" * 255,
+    "題" * 85,
+    "/" * 255,
+    "." * 255,
+    "a" * 252 + "/..",
+    "~" * 255,
+]
 
 
 @given(st.from_regex(r"[%|a-zA-Z0-9_-]{1,255}", fullmatch=True))

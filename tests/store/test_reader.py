@@ -125,11 +125,21 @@ def test_offsets_are_found_by_time(open_store: OpenStore, clock: ManualClock) ->
         clock.advance(100)
     by_time = store.offset_by_time
     assert [by_time("t", 0, begin + ms) for ms in (-1, 0, 1, 100, 250, 400, 401)] == [
-        0, 0, 2, 2, 6, 8, 10,
-    ]  # fmt: skip
+        0,
+        0,
+        2,
+        2,
+        6,
+        8,
+        10,
+    ]
     assert [by_time("t", 0, begin + ms, upper=True) for ms in (-1, 0, 1, 100, 999)] == [
-        0, 1, 1, 3, 9,
-    ]  # fmt: skip
+        0,
+        1,
+        1,
+        3,
+        9,
+    ]
     assert by_time("none", 0, begin) == 0
     assert store.store_time("t", 0, 4) == begin + 200
     assert store.store_time("t", 0, 10) is None

@@ -71,8 +71,12 @@ def _frames() -> dict[str, Read]:
         list(reader.spans())
 
     return {
-        "remoting": remoting, "kafka": kafka_requests, "amqp": amqp, "stomp": stomp, "mqtt": mqtt,
-    }  # fmt: skip
+        "remoting": remoting,
+        "kafka": kafka_requests,
+        "amqp": amqp,
+        "stomp": stomp,
+        "mqtt": mqtt,
+    }
 
 
 def _streams() -> dict[str, Read]:
@@ -157,10 +161,15 @@ def _parts() -> dict[str, Read]:
         RegisterBrokerBody.decode(data[1:])
 
     return {
-        "mqtt-packets": mqtt_packets, "amqp-methods": amqp_methods, "amqp-tables": amqp_tables,
-        "amqp-properties": amqp_properties, "header-blocks": header_blocks,
-        "registrations": registrations, "traces": decode_trace, "proxy-prefixes": parse,
-    }  # fmt: skip
+        "mqtt-packets": mqtt_packets,
+        "amqp-methods": amqp_methods,
+        "amqp-tables": amqp_tables,
+        "amqp-properties": amqp_properties,
+        "header-blocks": header_blocks,
+        "registrations": registrations,
+        "traces": decode_trace,
+        "proxy-prefixes": parse,
+    }
 
 
 def _records() -> dict[str, Read]:
@@ -181,10 +190,13 @@ def _records() -> dict[str, Read]:
         rocketmq.to_neutral(data[:half], data[half:], 0)
 
     return {
-        "messages": messages, "inner-batches": inner_batch.split_batch,
-        "kafka-batches": kafka_batches, "amqp-records": amqp_records,
-        "mqtt-records": mqtt.to_neutral, "rocketmq-records": rocketmq_records,
-    }  # fmt: skip
+        "messages": messages,
+        "inner-batches": inner_batch.split_batch,
+        "kafka-batches": kafka_batches,
+        "amqp-records": amqp_records,
+        "mqtt-records": mqtt.to_neutral,
+        "rocketmq-records": rocketmq_records,
+    }
 
 
 def tried(read: Read) -> Read:
@@ -212,9 +224,13 @@ def main() -> None:
     with atheris.instrument_imports(include=["onelog.wire", "onelog.record", "onelog.net"]):
         read = codecs()[name]
     options = [
-        f"-max_total_time={seconds}", f"-max_len={INPUT_BYTES_MAX}", f"-rss_limit_mb={RSS_MIB_MAX}",
-        "-timeout=20", "-print_final_stats=1", "-artifact_prefix=./",
-    ]  # fmt: skip
+        f"-max_total_time={seconds}",
+        f"-max_len={INPUT_BYTES_MAX}",
+        f"-rss_limit_mb={RSS_MIB_MAX}",
+        "-timeout=20",
+        "-print_final_stats=1",
+        "-artifact_prefix=./",
+    ]
     atheris.Setup([sys.argv[0], *options, *corpus], tried(read))
     atheris.Fuzz()
 

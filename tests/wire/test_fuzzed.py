@@ -15,8 +15,16 @@ from tests.wire.fuzzed import codecs, tried
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "3600"))
 START_SECONDS_MAX = 120
-ODD = (b"", b"\0", b"\xff" * 64, bytes(range(256)), b"\0\0\0\x10" + bytes(16), b"{" * 5_000,
-       b"F" * 10_000, b"\x80" * 300)  # fmt: skip
+ODD = (
+    b"",
+    b"\0",
+    b"\xff" * 64,
+    bytes(range(256)),
+    b"\0\0\0\x10" + bytes(16),
+    b"{" * 5_000,
+    b"F" * 10_000,
+    b"\x80" * 300,
+)
 NAMES = sorted(codecs())
 
 

@@ -141,8 +141,11 @@ async def join(
         if count != state.replicas:
             state = await members.set_replicas(count)
         document = {
-            "broker": name, "node": node, "replicas": count, "in_sync": list(state.in_sync),
-        }  # fmt: skip
+            "broker": name,
+            "node": node,
+            "replicas": count,
+            "in_sync": list(state.in_sync),
+        }
         session.show(document, f"{name}: node {node} is in sync; the set has {count} nodes")
 
 
@@ -268,9 +271,9 @@ async def _hand_over(
         took = monotonic() - began
         document = {"broker": name, "master": state.master, "epoch": state.epoch, "seconds": took}
         session.show(
-            document, f"{name}: node {state.master} is the master of epoch {state.epoch}, "
-            f"after {took:.2f} s",
-        )  # fmt: skip
+            document,
+            f"{name}: node {state.master} is the master of epoch {state.epoch}, after {took:.2f} s",
+        )
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -344,20 +347,42 @@ def _node_document(of: SetStatus, node: NodeStatus) -> dict[str, Any]:
 def _set_table(of: SetStatus) -> Any:
     rows = [
         (
-            node.node, node.role, "yes" if node.is_in_sync else "no", node.address or "-",
-            node.epoch, node.log_end, node.confirmed,
+            node.node,
+            node.role,
+            "yes" if node.is_in_sync else "no",
+            node.address or "-",
+            node.epoch,
+            node.log_end,
+            node.confirmed,
             "?" if node.lag_bytes is None else node.lag_bytes,
-            "?" if node.lag_ms is None else f"{node.lag_ms / 1000:.1f}", node.remark,
+            "?" if node.lag_ms is None else f"{node.lag_ms / 1000:.1f}",
+            node.remark,
         )
         for node in of.nodes
-    ]  # fmt: skip
+    ]
     title = (
         f"{show_text(of.name)}: epoch {of.epoch}, in sync {_listed(of.in_sync)} of {of.replicas}"
     )
     return table(
-        title, ">node", "role", "in sync", "address", ">log epoch", "#log end", "#confirmed",
-        "#lag bytes", ">lag s", "remark", rows=rows,
-    )  # fmt: skip
+        title,
+        ">node",
+        "role",
+        "in sync",
+        "address",
+        ">log epoch",
+        "#log end",
+        "#confirmed",
+        "#lag bytes",
+        ">lag s",
+        "remark",
+        rows=rows,
+    )
+
+
+_STATUS_FIELDS = (
+    "version put_rate get_rate put_today get_today disk_used_ratio booted_ms oldest_message_ms "
+    "stalls longest_stall_ms log_held_by"
+).split()
 
 
 def show_status(status: ClusterStatus, details: bool, utc: bool) -> Shown:
@@ -368,30 +393,22 @@ def show_status(status: ClusterStatus, details: bool, utc: bool) -> Shown:
             "broker": broker.name,
             "id": broker.broker_id,
             "address": str(broker.address),
-            "version": broker.version,
-            "put_rate": broker.put_rate,
-            "get_rate": broker.get_rate,
-            "put_today": broker.put_today,
-            "get_today": broker.get_today,
-            "disk_used_ratio": broker.disk_used_ratio,
-            "booted_ms": broker.booted_ms,
-            "oldest_message_ms": broker.oldest_message_ms,
-            "stalls": broker.stalls,
-            "longest_stall_ms": broker.longest_stall_ms,
-            "log_held_by": broker.log_held_by,
+            **{name: getattr(broker, name) for name in _STATUS_FIELDS},
             **({"details": broker.details} if details else {}),
         }
         for broker in status.brokers
     ]
-    sums = {
-        ">in/s": "put_rate", ">out/s": "get_rate", "#in today": "put_today",
-        "#out today": "get_today",
-    }  # fmt: skip
+    sums = {">in/s": "put_rate", ">out/s": "get_rate"}
+    sums |= {"#in today": "put_today", "#out today": "get_today"}
     totals = {heading[1:]: sum(each[key] for each in document) for heading, key in sums.items()}
     made = table(
         f"brokers: {len(status.brokers)}",
-        "cluster", "broker", ">id", "address", "version", *sums.items(), ">disk",
-        ("oldest message", "oldest_message_ms"), ("started", "booted_ms"), ">stalls",
+        *("cluster", "broker", ">id", "address", "version"),
+        *sums.items(),
+        ">disk",
+        ("oldest message", "oldest_message_ms"),
+        ("started", "booted_ms"),
+        ">stalls",
         rows=(
             {
                 **each,
@@ -404,15 +421,17 @@ def show_status(status: ClusterStatus, details: bool, utc: bool) -> Shown:
         ),
         footer={"cluster": "total", **totals},
         utc=utc,
-    )  # fmt: skip
+    )
     tables = (
         table(
-            f"{show_text(broker.name)} {broker.address}", "name", "value",
+            f"{show_text(broker.name)} {broker.address}",
+            "name",
+            "value",
             rows=((name, value.strip()) for name, value in sorted(broker.details.items())),
         )
         for broker in status.brokers
         if details
-    )  # fmt: skip
+    )
     held = (
         f"{show_text(broker.name)}: old log is kept for queues that are not empty: "
         f"{show_text(broker.log_held_by)}"

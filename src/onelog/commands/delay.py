@@ -98,17 +98,26 @@ def show_listing(listing: Listing, utc: bool) -> Shown:
     ]
     made = table(
         f"messages that wait: {show_count(listing.count)}",
-        ("due", "due_ms"), "waits for", "topic", ">queue", "broker", "keys", "id", ">size",
+        ("due", "due_ms"),
+        "waits for",
+        "topic",
+        ">queue",
+        "broker",
+        "keys",
+        "id",
+        ">size",
         rows=(
             {
-                **document, "id": each.unique_key or each.message_id, "keys": " ".join(each.keys),
+                **document,
+                "id": each.unique_key or each.message_id,
+                "keys": " ".join(each.keys),
                 "waits_for": "its time" if each.level is None else f"level {each.level}",
                 "size": show_bytes(each.body_bytes),
             }
             for document, each in zip(messages, listing.messages, strict=True)
         ),
         utc=utc,
-    )  # fmt: skip
+    )
     rest = listing.count - len(messages)
     more = (f"… and {show_count(rest)} more, due later (--limit)",) if rest else ()
     return {"waiting": listing.count, "messages": messages}, made, *more

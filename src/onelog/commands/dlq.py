@@ -221,14 +221,18 @@ def show_boxes(boxes: Sequence[Box], utc: bool) -> Shown:
     ]
     return document, table(
         f"consumer groups with dead letters: {show_count(len(boxes))}",
-        "group", "#letters", "#kept", ("last one", "updated_ms"), "brokers",
+        "group",
+        "#letters",
+        "#kept",
+        ("last one", "updated_ms"),
+        "brokers",
         rows=(
             {**row, "brokers": sorted({queue.broker for queue in box.queues})}
             for row, box in zip(document, boxes, strict=True)
         ),
         footer={"group": "total", "letters": sum(box.count for box in boxes)},
         utc=utc,
-    )  # fmt: skip
+    )
 
 
 def show_letters(letters: Sequence[Letter], group: str, utc: bool) -> Shown:
@@ -246,18 +250,26 @@ def show_letters(letters: Sequence[Letter], group: str, utc: bool) -> Shown:
     ]
     return document, table(
         f"dead letters of {show_text(group)}: {show_count(len(letters))}",
-        ("given up", "store_ms"), ">offset", ("from topic", "origin_topic"), "reason",
-        ("born", "born_ms"), "keys", "id", "body",
+        ("given up", "store_ms"),
+        ">offset",
+        ("from topic", "origin_topic"),
+        "reason",
+        ("born", "born_ms"),
+        "keys",
+        "id",
+        "body",
         rows=(
             {
-                **row, "reason": row["reason"] + (", resent" if row["resent"] else ""),
-                "origin_topic": row["origin_topic"] or "?", "keys": " ".join(row["keys"]),
+                **row,
+                "reason": row["reason"] + (", resent" if row["resent"] else ""),
+                "origin_topic": row["origin_topic"] or "?",
+                "keys": " ".join(row["keys"]),
                 "body": message_views.short_body(letter.found.message),
             }
             for row, letter in zip(document, letters, strict=True)
         ),
         utc=utc,
-    )  # fmt: skip
+    )
 
 
 def _reason(letter: Letter) -> str:

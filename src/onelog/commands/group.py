@@ -253,13 +253,19 @@ def show_summaries(found: Sequence[GroupSummary], now_ms: int) -> Shown:
     ]
     return document, table(
         f"consumer groups: {show_count(len(found))}",
-        "group", ">members", "way", (">messages/s", "rate"), "#lag", ">behind", "brokers",
+        "group",
+        ">members",
+        "way",
+        (">messages/s", "rate"),
+        "#lag",
+        ">behind",
+        "brokers",
         rows=(
             {**row, "way": _way(each.members), "behind": _behind(each.progress.consumed_ms, now_ms)}
             for row, each in zip(document, found, strict=True)
         ),
         footer={"group": "total", "lag": sum(each.progress.lag for each in found)},
-    )  # fmt: skip
+    )
 
 
 def _failures(found: Sequence[GroupSummary]) -> list[Failure]:
@@ -301,33 +307,53 @@ def show_description(found: GroupDescription, utc: bool) -> Shown:
     views += [] if members.members else [f"{show_text(found.name)} has no live members"]
     owned = any(queue.client_id for queue in progress.queues)
     in_flight = sum(queue.in_flight for queue in progress.queues)
-    return document, *views, table(
-        f"progress: {progress.rate:,.1f} messages/s are consumed",
-        "topic", "broker", ">queue", ">max offset", ">position", "#lag", "#in flight",
-        ("consumed up to", "consumed_ms"), *([("member", "client_id")] if owned else []),
-        rows=document["queues"],
-        footer={
-            "topic": "total", "queue": len(progress.queues), "lag": progress.lag,
-            "in flight": in_flight,
-        },
-        utc=utc,
-    )  # fmt: skip
+    return (
+        document,
+        *views,
+        table(
+            f"progress: {progress.rate:,.1f} messages/s are consumed",
+            "topic",
+            "broker",
+            ">queue",
+            ">max offset",
+            ">position",
+            "#lag",
+            "#in flight",
+            ("consumed up to", "consumed_ms"),
+            *([("member", "client_id")] if owned else []),
+            rows=document["queues"],
+            footer={
+                "topic": "total",
+                "queue": len(progress.queues),
+                "lag": progress.lag,
+                "in flight": in_flight,
+            },
+            utc=utc,
+        ),
+    )
 
 
 def _settings_tables(settings: Sequence[dict[str, Any]]) -> list[RenderableType]:
     made = table(
         "settings",
-        "broker", ("enabled", "consume_enable"), ("broadcast", "broadcast_enable"), "orderly",
-        (">retries", "retry_times_max"), ("after", "retry_policy"), ">retry queues",
-        (">minutes per message", "consume_timeout_minutes"), "attributes",
+        "broker",
+        ("enabled", "consume_enable"),
+        ("broadcast", "broadcast_enable"),
+        "orderly",
+        (">retries", "retry_times_max"),
+        ("after", "retry_policy"),
+        ">retry queues",
+        (">minutes per message", "consume_timeout_minutes"),
+        "attributes",
         rows=(
             {
-                **each, "retry_policy": show_policy(each["retry_policy"]),
+                **each,
+                "retry_policy": show_policy(each["retry_policy"]),
                 "attributes": attributes_text(each["attributes"]),
             }
             for each in settings
         ),
-    )  # fmt: skip
+    )
     return [made] if settings else []
 
 
@@ -345,13 +371,15 @@ def _members_tables(
         mismatch = table(
             "members subscribe differently: each reads its queues with its own filter, so messages "
             "that only others want are passed over",
-            "client", "topic", "filter",
+            "client",
+            "topic",
+            "filter",
             rows=(
                 (client_id, *each)
                 for client_id, filters in members.differing.items()
                 for each in filters.items()
             ),
-        )  # fmt: skip
+        )
         mismatch.title_style = "bold red"
         made.append(mismatch)
     return [*made]
@@ -371,12 +399,17 @@ def show_moves(moves: Moves, dry_run: bool) -> Shown:
     ]
     made = table(
         f"{show_text(moves.group)} {'would be' if dry_run else 'was'} moved: {effect(moves)}",
-        "topic", "broker", ">queue", ">before", ">after", ">difference",
+        "topic",
+        "broker",
+        ">queue",
+        ">before",
+        ">after",
+        ">difference",
         rows=(
             {**row, "difference": f"{move.after - (move.before or 0):+,}"}
             for row, move in zip(queues, moves.queues, strict=True)
         ),
-    )  # fmt: skip
+    )
     return {"group": moves.group, "dry_run": dry_run, "queues": queues}, made
 
 

@@ -58,17 +58,26 @@ def sync_topics(
     from onelog.spark import lake
 
     options = {
-        **job.link, "startingOffsets": start, "decode": decode, "schema": schema,
+        **job.link,
+        "startingOffsets": start,
+        "decode": decode,
+        "schema": schema,
         "schemaFile": None if schema_file is None else str(schema_file.absolute()),
         "maxOffsetsPerTrigger": str(rows_per_batch),
-    }  # fmt: skip
+    }
     given = {name: value for name, value in options.items() if value is not None}
     what = f"{', '.join(topics)} to {to}"
     with until_interrupted() as stopped, counting(what, job.as_json) as noted:
         done = lake.sync(
-            topics, to, spark=job.spark, options=given, form=form, every=every,
-            on_progress=noted, should_stop=stopped,
-        )  # fmt: skip
+            topics,
+            to,
+            spark=job.spark,
+            options=given,
+            form=form,
+            every=every,
+            on_progress=noted,
+            should_stop=stopped,
+        )
     if job.as_json:
         typer.echo(json.dumps({"topics": topics, "rows": done.rows, "batches": done.batches}))
     else:

@@ -48,21 +48,29 @@ LINK: dict[str, tuple[Any, Any]] = {
         for name, kind, default, text, *names in (
             ("tls", bool, False, "Encrypt, whoever answers.", "--tls"),
             (
-                "tls_ca", Path | None, None,
+                "tls_ca",
+                Path | None,
+                None,
                 "Encrypt, and accept only certificates of this authority (PEM).",
             ),
             (
-                "tls_hostname", bool, True,
+                "tls_hostname",
+                bool,
+                True,
                 "With --tls-ca: whether it must be made for the address that is called.",
             ),
             (
-                "tls_cert", Path | None, None,
+                "tls_cert",
+                Path | None,
+                None,
                 "Encrypt, and show this certificate (PEM) if asked.",
             ),
             ("tls_key", Path | None, None, "The key (PEM) of that certificate."),
             ("access_key", str | None, None, "Whose requests they are."),
             (
-                "secret_key", str | None, None,
+                "secret_key",
+                str | None,
+                None,
                 "What to sign with; better in the environment, or in a file.",
             ),
             ("secret_key_file", Path | None, None, "The file with the secret key."),
@@ -70,7 +78,7 @@ LINK: dict[str, tuple[Any, Any]] = {
             ("security_token_file", Path | None, None, "The file with the token."),
         )
     },
-}  # fmt: skip
+}
 """The options, as `for_typer` takes them: by name, what typer is told and the default."""
 
 ENVIRONMENT = frozenset(

@@ -24,9 +24,15 @@ Thing = Annotated[
     ),
 ]
 _ACTIONS = {
-    "publish": "Pub", "consume": "Sub", "subscribe": "Sub", "create": "Create",
-    "delete": "Delete", "alter": "Update", "describe": "Get", "admin": "All",
-}  # fmt: skip
+    "publish": "Pub",
+    "consume": "Sub",
+    "subscribe": "Sub",
+    "create": "Create",
+    "delete": "Delete",
+    "alter": "Update",
+    "describe": "Get",
+    "admin": "All",
+}
 
 
 def _resource(thing: str) -> str:
@@ -76,9 +82,11 @@ async def grant(
     if unknown or not wanted:
         raise InvalidRequestError(f"{', '.join(unknown)}: actions are {', '.join(_ACTIONS)}")
     entry = PolicyEntry(
-        resource=_resource(thing), actions=[_ACTIONS[each] for each in wanted],
-        decision="Deny" if deny else "Allow", source_ips=host,
-    )  # fmt: skip
+        resource=_resource(thing),
+        actions=[_ACTIONS[each] for each in wanted],
+        decision="Deny" if deny else "Allow",
+        source_ips=host,
+    )
     brokers = await session.admin.users.grant(holder, entry, cluster=cluster)
     session.show_done("permissions of", holder, "changed", brokers)
 
@@ -119,12 +127,14 @@ def show_permissions(found: list[AclInfo]) -> Shown:
         entries = [entry for policy in info.policies for entry in policy.entries]
         document += [
             {
-                "who": principal, "rule": each.decision.lower(), "thing": _thing(each.resource),
+                "who": principal,
+                "rule": each.decision.lower(),
+                "thing": _thing(each.resource),
                 "actions": [words.get(action, action) for action in each.actions],
                 "hosts": each.source_ips or [],
             }
             for each in entries
-        ] or [{"who": principal, "rule": "", "thing": "", "actions": [], "hosts": []}]  # fmt: skip
+        ] or [{"who": principal, "rule": "", "thing": "", "actions": [], "hosts": []}]
     rows = (
         {**each, "actions": ", ".join(each["actions"]), "hosts": ", ".join(each["hosts"])}
         for each in document

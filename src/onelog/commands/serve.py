@@ -156,20 +156,35 @@ def up(
         "grpc.port": grpc_port,
     }
     _start(
-        "up", config, set_, flags, verbose, data=data, brokers=brokers, replicas=replicas,
+        "up",
+        config,
+        set_,
+        flags,
+        verbose,
+        data=data,
+        brokers=brokers,
+        replicas=replicas,
         began=began,
-    )  # fmt: skip
+    )
 
 
 def _start(
-    command: str, config: Path | None, given: list[str] | None, flags: dict[str, Any],
-    verbose: bool, **more: Any,
-) -> None:  # fmt: skip
+    command: str,
+    config: Path | None,
+    given: list[str] | None,
+    flags: dict[str, Any],
+    verbose: bool,
+    **more: Any,
+) -> None:
     """Become a program that has not read a command line: what does that takes 10 MB, and more."""
     started = {
-        "command": command, "config": config, "set": given or [], "verbose": verbose,
-        "flags": {key: value for key, value in flags.items() if value is not None}, **more,
-    }  # fmt: skip
+        "command": command,
+        "config": config,
+        "set": given or [],
+        "verbose": verbose,
+        "flags": {key: value for key, value in flags.items() if value is not None},
+        **more,
+    }
     text = json.dumps(started, default=str)
     os.environ[STARTED] = text
     sys.stdout.flush()

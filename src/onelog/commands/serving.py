@@ -287,10 +287,11 @@ def _served(server: "BrokerServer") -> list[tuple[str, str]]:
     ]
     # Terminals let people click on it.
     return [
-        ("console", f"http://{where}/") if section == "http" and section not in server.left_out
+        ("console", f"http://{where}/")
+        if section == "http" and section not in server.left_out
         else (section, where)
         for section, where in lines
-    ]  # fmt: skip
+    ]
 
 
 # -- several broker processes ------------------------------------------------------------------

@@ -191,12 +191,17 @@ def show_route(route: Route) -> Shown:
     ]
     made = table(
         f"route of {show_text(route.topic)}",
-        "broker", "cluster", ">read queues", ">write queues", "permission", "addresses",
+        "broker",
+        "cluster",
+        ">read queues",
+        ">write queues",
+        "permission",
+        "addresses",
         rows=(
             {**document, "permission": show_perm(each.perm), "addresses": _addresses(each.brokers)}
             for document, each in zip(brokers, route.brokers, strict=True)
         ),
-    )  # fmt: skip
+    )
     if route.order:
         made.caption = f"ordered: {show_text(route.order)}"
     return {"topic": route.topic, "order": route.order, "brokers": brokers}, made
@@ -226,14 +231,21 @@ def show_status(status: TopicStatus, utc: bool) -> Shown:
     newest = max((queue.updated_ms for queue in status.queues), default=0)
     made = table(
         f"{show_text(status.topic)}: {status.put_rate:,.1f} messages/s come in",
-        "broker", ">queue", ">min offset", ">max offset", "#messages",
+        "broker",
+        ">queue",
+        ">min offset",
+        ">max offset",
+        "#messages",
         ("last message", "updated_ms"),
         rows=queues,
         footer={
-            "broker": "total", "queue": len(queues), "messages": total, "last message": newest,
+            "broker": "total",
+            "queue": len(queues),
+            "messages": total,
+            "last message": newest,
         },
         utc=utc,
-    )  # fmt: skip
+    )
     document: dict[str, Any] = {"topic": status.topic, "messages": total}
     return {**document, "put_rate": status.put_rate, "queues": queues}, made
 
@@ -244,16 +256,22 @@ def show_description(description: TopicDescription, utc: bool) -> Shown:
     status, status_table = show_status(description.status, utc)
     settings = [asdict(each) for each in description.settings]
     settings_table = table(
-        "settings", "broker", ">read queues", ">write queues", ("permission", "perm"),
-        ("ordered", "order"), "attributes",
+        "settings",
+        "broker",
+        ">read queues",
+        ">write queues",
+        ("permission", "perm"),
+        ("ordered", "order"),
+        "attributes",
         rows=(
             {
-                **each, "perm": show_perm(each["perm"]),
+                **each,
+                "perm": show_perm(each["perm"]),
                 "attributes": attributes_text(each["attributes"]),
             }
             for each in settings
         ),
-    )  # fmt: skip
+    )
     document = {**route, **status, "settings": settings, "groups": list(description.groups)}
     groups = ", ".join(map(show_text, description.groups)) or "none"
     return document, route_table, settings_table, status_table, f"consumer groups: {groups}"

@@ -55,9 +55,13 @@ async def create_user(
     """Create a user. The first one must be an administrator: from then on everybody logs in."""
     is_admin = admin or ADMIN_ROLE in (role or ())
     brokers = await session.admin.users.create(
-        user, _prompted(password), roles=tuple(role or ()), is_admin=is_admin, signing=signing,
+        user,
+        _prompted(password),
+        roles=tuple(role or ()),
+        is_admin=is_admin,
+        signing=signing,
         cluster=cluster,
-    )  # fmt: skip
+    )
     session.show_done("user", user, "created", brokers)
 
 
@@ -85,9 +89,14 @@ async def update_user(
     if admin is None and ADMIN_ROLE in (roles or ()):
         admin = True
     brokers = await session.admin.users.update(
-        user, password=password, roles=roles, is_admin=admin, enabled=enable, signing=signing,
+        user,
+        password=password,
+        roles=roles,
+        is_admin=admin,
+        enabled=enable,
+        signing=signing,
         cluster=cluster,
-    )  # fmt: skip
+    )
     session.show_done("user", user, "changed", brokers)
 
 

@@ -625,22 +625,33 @@ class Admin:
         self.access.check(principal, "describe", ("broker", self.name))
         stats, wheel, members = self.stats, self.timers.wheel, self.members
         return BrokerState(
-            stats.started_ms, stats.totals, stats.yesterday_morning, stats.today_morning,
-            stats.rates(), self.delay.progress(), wheel.count,
+            stats.started_ms,
+            stats.totals,
+            stats.yesterday_morning,
+            stats.today_morning,
+            stats.rates(),
+            self.delay.progress(),
+            wheel.count,
             self.store.max_offset(TIMER_TOPIC, 0) - wheel.end,
             self._known(principal, "group", members.mismatched_groups()),
-            members.mismatches_total, [each.size for each in self.store.damage],
-            self.store.mending.mended, self.tables.aside() + self.lease_tables.aside(),
-        )  # fmt: skip
+            members.mismatches_total,
+            [each.size for each in self.store.damage],
+            self.store.mending.mended,
+            self.tables.aside() + self.lease_tables.aside(),
+        )
 
     def measures(self, principal: Principal) -> Measures:
         """What is measured all the time, to be read and not changed."""
         self.access.check(principal, "describe", ("broker", "names"))
         writer, stats = self.writer, self.stats
         return Measures(
-            writer.append_seconds, writer.confirm_seconds, self.store.flush_seconds,
-            stats.topic_put, stats.group_get, stats.sent_back,
-        )  # fmt: skip
+            writer.append_seconds,
+            writer.confirm_seconds,
+            self.store.flush_seconds,
+            stats.topic_put,
+            stats.group_get,
+            stats.sent_back,
+        )
 
     def refusal(self, principal: Principal) -> str:
         """Why messages are refused now; empty if they are not."""

@@ -202,9 +202,17 @@ class Broker(Queries):
             message = named_by(record, unique_key, self.reader.unpacking)
         except ColdError as cold:
             later = partial(
-                self._send_back_again, principal, group, log_offset, delay_level, on_stored, token,
-                retries_max=retries_max, unit_mode=unit_mode, unique_key=unique_key,
-            )  # fmt: skip
+                self._send_back_again,
+                principal,
+                group,
+                log_offset,
+                delay_level,
+                on_stored,
+                token,
+                retries_max=retries_max,
+                unit_mode=unit_mode,
+                unique_key=unique_key,
+            )
             self.prepare(cold, later)
             return
         sys_flag = UNIT_SUBSCRIBED_FLAG if unit_mode else 0

@@ -187,9 +187,10 @@ class Queries(Assembly):
         holds = self.retention_holds.holds()
         may = self.access.may
         return [
-            pin for pin in holds
+            pin
+            for pin in holds
             if may(principal, "describe", ("queue", named_for_access(pin.vhost, pin.queue)))
-        ]  # fmt: skip
+        ]
 
     @property
     def is_follower(self) -> bool:

@@ -85,9 +85,23 @@ class Direct:
         log_offset, queue_offset, size = appended
         store_ms = self.broker.last_append_ms
         return Message(
-            topic, queue_id, queue_offset, log_offset, memoryview(body), properties, flag, sys_flag,
-            born_ms, born_host, store_ms, store_host, 0, 0, crc32(body) & _CRC_MASK, size,
-        )  # fmt: skip
+            topic,
+            queue_id,
+            queue_offset,
+            log_offset,
+            memoryview(body),
+            properties,
+            flag,
+            sys_flag,
+            born_ms,
+            born_host,
+            store_ms,
+            store_host,
+            0,
+            0,
+            crc32(body) & _CRC_MASK,
+            size,
+        )
 
     def _account(self) -> None:
         stored, self._stored = self._stored, []
@@ -136,10 +150,21 @@ class DirectLine:
         message = tuple.__new__(
             NewMessage,
             (
-                topic, queue_id, body, properties.encode() + host.added_properties, flag, 0,
-                born_ms, self._born_host, host.store_host, 0, 0, 1, (),
+                topic,
+                queue_id,
+                body,
+                properties.encode() + host.added_properties,
+                flag,
+                0,
+                born_ms,
+                self._born_host,
+                host.store_host,
+                0,
+                0,
+                1,
+                (),
             ),
-        )  # fmt: skip
+        )
         try:
             appended = direct.broker.publish_now(self.principal, message)
         except NotPermittedError:

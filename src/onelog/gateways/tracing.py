@@ -65,9 +65,10 @@ class Tracing:
                 "telemetry.traces needs OpenTelemetry: pip install onelog[opentelemetry]"
             ) from None
         named = {
-            "service.name": "onelog", "service.version": __version__,
+            "service.name": "onelog",
+            "service.version": __version__,
             "service.instance.id": context.broker.config.name,
-        }  # fmt: skip
+        }
         self._provider = TracerProvider(resource=Resource.create(named))
         exporter = exporter or OTLPSpanExporter(
             context.loaded.config.telemetry.traces, timeout=EXPORT_SECONDS_MAX
@@ -105,9 +106,13 @@ class Tracing:
         return self._made <= SPANS_PER_SECOND_MAX
 
     def _begin(
-        self, message: NewMessage | NewRun, stored: Appended | AppendedRun, number: int,
-        trace_id: bytes, span_id: bytes,
-    ) -> None:  # fmt: skip
+        self,
+        message: NewMessage | NewRun,
+        stored: Appended | AppendedRun,
+        number: int,
+        trace_id: bytes,
+        span_id: bytes,
+    ) -> None:
         from opentelemetry import trace
 
         parent = trace.SpanContext(

@@ -385,18 +385,24 @@ def _queue_data(name: str, topic: TopicConfig) -> QueueData:
 
 def _with_perm(queues: QueueData, perm: int) -> QueueData:
     return _shared(
-        queues.broker_name, perm, queues.read_queue_nums, queues.topic_sys_flag,
+        queues.broker_name,
+        perm,
+        queues.read_queue_nums,
+        queues.topic_sys_flag,
         queues.write_queue_nums,
-    )  # fmt: skip
+    )
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def _shared(name: str, perm: int, read: int, flags: int, write: int) -> QueueData:
     """The queues of a topic on a broker: most topics of a broker have the same."""
     return QueueData(
-        broker_name=name, perm=perm, read_queue_nums=read, topic_sys_flag=flags,
+        broker_name=name,
+        perm=perm,
+        read_queue_nums=read,
+        topic_sys_flag=flags,
         write_queue_nums=write,
-    )  # fmt: skip
+    )
 
 
 def _broker_data(name: str, broker: _Broker, addresses: dict[int, str]) -> BrokerData:

@@ -136,8 +136,10 @@ class Backlog:
                 self._warning.about(
                     "%s closed: %d bytes of a request came in %d ms, and the rest did not "
                     "(net.frame_timeout_ms)",
-                    peer.remote_address, size, now_ms - since_ms,
-                )  # fmt: skip
+                    peer.remote_address,
+                    size,
+                    now_ms - since_ms,
+                )
 
     def sweep(self) -> None:
         """Say what was closed since; to be called every now and then."""
@@ -164,9 +166,14 @@ class Backlog:
             self._warning.about(
                 "%s closed: %d of %d %s bytes of all connections are its, for %d ms; "
                 "%s = %d allows no more",
-                peer.remote_address, size, total, self._kind, now_ms - since_ms, self._setting,
+                peer.remote_address,
+                size,
+                total,
+                self._kind,
+                now_ms - since_ms,
+                self._setting,
                 self.bytes_max,
-            )  # fmt: skip
+            )
 
     def _close(self, peer: Peer) -> None:
         self.total -= self._kept.pop(peer)[0]
@@ -214,8 +221,10 @@ class Capacity:
             self._warning.about(
                 "a connection refused: %d of %d files are open, %d connections among them, and the "
                 "store needs the others; raise the limit of open files (ulimit -n)",
-                descriptor, self.files_max, open_count,
-            )  # fmt: skip
+                descriptor,
+                self.files_max,
+                open_count,
+            )
             return False
         return True
 

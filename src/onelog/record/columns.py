@@ -27,11 +27,18 @@ _ALIKE_MIN = 8
 """So many sizes that are the same as the one before make it worth to look for more at once."""
 _LOOK_MIN = 64
 _HEAD_FIELDS = {
-    "size": (">u4", 0), "magic": (">u4", 4), "body_crc": (">u4", 8), "queue_id": (">i4", 12),
-    "flag": (">i4", 16), "queue_offset": (">i8", 20), "log_offset": (">i8", 28),
-    "sys_flag": (">i4", 36), "born_ms": (">i8", 40), "store_ms": (">i8", 56),
+    "size": (">u4", 0),
+    "magic": (">u4", 4),
+    "body_crc": (">u4", 8),
+    "queue_id": (">i4", 12),
+    "flag": (">i4", 16),
+    "queue_offset": (">i8", 20),
+    "log_offset": (">i8", 28),
+    "sys_flag": (">i4", 36),
+    "born_ms": (">i8", 40),
+    "store_ms": (">i8", 56),
     "body_bytes": (">u4", 84),
-}  # fmt: skip
+}
 _HEAD = np.dtype(
     {
         "names": list(_HEAD_FIELDS),
@@ -69,10 +76,16 @@ class Layout:
 
     def rows(self, chosen: "Mask | Ints | slice") -> "Layout":
         return Layout(
-            self.raw, self.at[chosen], self.end[chosen], self.head[chosen],
-            self.sys_flag[chosen], self.body_at[chosen], self.topic_at[chosen],
-            self.name_at[chosen], self.properties_at[chosen],
-        )  # fmt: skip
+            self.raw,
+            self.at[chosen],
+            self.end[chosen],
+            self.head[chosen],
+            self.sys_flag[chosen],
+            self.body_at[chosen],
+            self.topic_at[chosen],
+            self.name_at[chosen],
+            self.properties_at[chosen],
+        )
 
     @property
     def body_crc(self) -> Ints:

@@ -39,13 +39,21 @@ def written_again(
     return tuple.__new__(
         NewMessage,
         (
-            topic, queue_id, message.body, without_stores_own(properties), message.flag,
-            message.sys_flag if sys_flag is None else sys_flag, message.born_ms, message.born_host,
+            topic,
+            queue_id,
+            message.body,
+            without_stores_own(properties),
+            message.flag,
+            message.sys_flag if sys_flag is None else sys_flag,
+            message.born_ms,
+            message.born_host,
             message.store_host if store_host is None else store_host,
             message.reconsume_times if reconsume_times is None else reconsume_times,
-            prepared_offset, message.inner_count, (),
+            prepared_offset,
+            message.inner_count,
+            (),
         ),
-    )  # fmt: skip
+    )
 
 
 def without_stores_own(properties: bytes) -> bytes:

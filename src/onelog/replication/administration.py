@@ -93,9 +93,17 @@ def _node_status(number: int, view: View, state: ReplicaSetState) -> NodeStatus:
     else:
         behind_ms = lag.ms if lag else 0 if behind == 0 else None
     return NodeStatus(
-        number, role, number in state.in_sync, entry.address if entry else "", progress.epoch,
-        progress.end, progress.confirmed, behind, behind_ms, "; ".join(remarks),
-    )  # fmt: skip
+        number,
+        role,
+        number in state.in_sync,
+        entry.address if entry else "",
+        progress.epoch,
+        progress.end,
+        progress.confirmed,
+        behind,
+        behind_ms,
+        "; ".join(remarks),
+    )
 
 
 def _master_of(view: View) -> int:

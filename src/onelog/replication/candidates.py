@@ -105,7 +105,8 @@ def _anew(view: View, replicas: int) -> Candidates:
 def _listed(numbers: list[int], view: View) -> str:
     there = {each for each in numbers if each in view.nodes}
     return ", ".join(
-        f"node {each} (its store was replaced, or is an old copy)" if each in there
+        f"node {each} (its store was replaced, or is an old copy)"
+        if each in there
         else f"node {each}"
         for each in numbers
-    )  # fmt: skip
+    )

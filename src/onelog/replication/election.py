@@ -284,8 +284,11 @@ class Election:
         log.error(
             "node %d: etcd is at revision %d and was at %d, where it knew more of this set: it has "
             "lost its data, or is another one. This node registers there anew; a master is elected "
-            "when all nodes of the set are there", self.me.id, revision, self._seen,
-        )  # fmt: skip
+            "when all nodes of the set are there",
+            self.me.id,
+            revision,
+            self._seen,
+        )
         self._seen, self.view = 0, View()
         self.identity.is_outside = False
         self._give_up_lease()
@@ -410,8 +413,10 @@ class Election:
             identity.doubt_it(why)
             log.warning(
                 "node %d joins as a new member, and is not elected before it has caught up with a "
-                "master: %s", self.me.id, why,
-            )  # fmt: skip
+                "master: %s",
+                self.me.id,
+                why,
+            )
 
     def _enter(self) -> None:
         """Write what this node is and how far, if that is not there as it should be."""
@@ -429,16 +434,20 @@ class Election:
                 self.identity.is_outside = node.attached or self.identity.is_outside
             elif self.identity.is_outside:
                 self.identity.trust()
+        identity, addresses = self.identity, (me.address, me.ha_address, me.instance)
         entry = NodeEntry(
-            me.address, me.ha_address, me.instance, self.identity.is_intact, self._draining,
-            me.kafka_address, self.identity.is_new,
-        )  # fmt: skip
+            *addresses, identity.is_intact, self._draining, me.kafka_address, identity.is_new
+        )
         progress = ProgressEntry(
-            node.epoch, node.end, node.confirmed,
-            node.fit and self._now() >= self._resting_until, node.lags,
-            view.state_revision if view.master is None else -1, self._wall_ms(),
+            node.epoch,
+            node.end,
+            node.confirmed,
+            node.fit and self._now() >= self._resting_until,
+            node.lags,
+            view.state_revision if view.master is None else -1,
+            self._wall_ms(),
             max(self._known_epoch, node.epoch),
-        )  # fmt: skip
+        )
         puts: dict[str, Put | None] = {}
         if there.lease != lease or entry != found:
             puts[f"nodes/{me.id}"] = Put(encode(entry), lease)

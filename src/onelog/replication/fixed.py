@@ -83,22 +83,33 @@ class FixedRole:
         replication = self.config.replication
         self.store.set_gated(replication.ack in ("majority", "all"))
         self.leader = Leader(
-            self.store, Epochs(), self._clock, self._schedule, self._post, self._offload,
-            replication, 0,
+            self.store,
+            Epochs(),
+            self._clock,
+            self._schedule,
+            self._post,
+            self._offload,
+            replication,
+            0,
             on_confirmed=lambda _, touched: self._core.confirmed(touched),
             propose_in_sync=self._record,
-        )  # fmt: skip
+        )
 
     def _be_slave(self) -> None:
         if self.store.damage:
             # Before anybody reads it; it is had from the master again.
             self.store.cut(min(each.start for each in self.store.damage), "the log is damaged")
         self.follower = Follower(
-            self.store, Epochs(), self._clock, self._schedule, self._post,
+            self.store,
+            Epochs(),
+            self._clock,
+            self._schedule,
+            self._post,
             self.config.broker.broker_id,
             on_confirmed=lambda touched: self._core.follow(touched),
-            cut=_cannot_cut, with_epochs=False,
-        )  # fmt: skip
+            cut=_cannot_cut,
+            with_epochs=False,
+        )
 
     @property
     def _core(self) -> Broker:
@@ -128,9 +139,15 @@ class FixedRole:
         loop = asyncio.get_running_loop()
         if self.leader is not None:
             self._listener = await listen_for_followers(
-                config, followers_port(config), self._follower_connected, lambda: self.broker,
-                self._clock, self._capacity, self._tls, self._keys,
-            )  # fmt: skip
+                config,
+                followers_port(config),
+                self._follower_connected,
+                lambda: self.broker,
+                self._clock,
+                self._capacity,
+                self._tls,
+                self._keys,
+            )
             self._tasks.append(loop.create_task(self._tick_forever(self.leader.tick)))
         if self.follower is not None:
             if config.replication.master:

@@ -258,8 +258,10 @@ class MasterSession(ABC):
             log.warning(
                 "the master at %s sent nothing from %d on, though this log goes on to %d: if its "
                 "log is shorter, keep the better one of both, and move the other store away",
-                self.address, self._next, self.follower.store.raw_end,
-            )  # fmt: skip
+                self.address,
+                self._next,
+                self.follower.store.raw_end,
+            )
         self._closed = True
         if self.follower.session is self:
             self.follower.session = None

@@ -97,8 +97,9 @@ class Identity:
         except (OSError, msgspec.DecodeError) as error:
             log.warning(
                 "%s cannot be read (%s): this node counts as a new one, and has to catch up",
-                self._path, error,
-            )  # fmt: skip
+                self._path,
+                error,
+            )
             return _Content(uuid4().hex, node, doubt=f"its {FILE} could not be read")
 
     def _save(self) -> None:

@@ -354,11 +354,15 @@ class Leader:
         now, end = self.clock.now_ms(), self.store.log_end
         return [
             FollowerState(
-                each.node_id, each.address, max(0, each.acked), end - max(0, each.acked),
-                max(0, now - self._caught_up.get(each.node_id, now)), each.node_id in self.recorded,
+                each.node_id,
+                each.address,
+                max(0, each.acked),
+                end - max(0, each.acked),
+                max(0, now - self._caught_up.get(each.node_id, now)),
+                each.node_id in self.recorded,
             )
             for each in self.sessions
-        ]  # fmt: skip
+        ]
 
     # -- sending -------------------------------------------------------------------------------
 

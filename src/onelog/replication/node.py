@@ -201,9 +201,15 @@ class Followers:
 
 
 async def listen_for_followers(
-    config: Config, port: int, connected: Connected, broker: Callable[[], Broker | None],
-    clock: Clock, capacity: Capacity, tls: Tls, keys: Keys,
-) -> BulkListener:  # fmt: skip
+    config: Config,
+    port: int,
+    connected: Connected,
+    broker: Callable[[], Broker | None],
+    clock: Clock,
+    capacity: Capacity,
+    tls: Tls,
+    keys: Keys,
+) -> BulkListener:
     followers = Followers(config, broker, lambda proof: keys.is_proof(proof, _now_ms()))
     limits = Limits(write_pause_bytes=LIMITS.write_pause_bytes, capacity=capacity)
 

@@ -233,11 +233,20 @@ class Replica:
             start = store.log_end if self.epochs.entries else store.log.start
             self.epochs.begin(role.epoch, start)
         self.leader = leader = Leader(
-            store, self.epochs, self.clock, self.schedule, self.post, self.offload, self.config,
-            self.node_id, on_confirmed=self._confirmed,
+            store,
+            self.epochs,
+            self.clock,
+            self.schedule,
+            self.post,
+            self.offload,
+            self.config,
+            self.node_id,
+            on_confirmed=self._confirmed,
             propose_in_sync=self.propose_in_sync or self._take_word,
-            recorded=in_sync.ids, revision=in_sync.revision, is_proven=self.is_proven,
-        )  # fmt: skip
+            recorded=in_sync.ids,
+            revision=in_sync.revision,
+            is_proven=self.is_proven,
+        )
         leader.replicas, leader.unfit = in_sync.replicas, in_sync.unfit
         self._led_since_ms = self.clock.now_ms()
         store.set_gated(leader.gated)
@@ -277,11 +286,19 @@ class Replica:
         if role.ha_address:
             self.store.set_gated(True)
             self.follower = Follower(
-                self.store, self.epochs, self.clock, self.schedule, self.post, self.node_id,
+                self.store,
+                self.epochs,
+                self.clock,
+                self.schedule,
+                self.post,
+                self.node_id,
                 on_confirmed=lambda touched: self.around.core.follow(touched),
-                cut=self._cut, keeps=self._keeps, gives_up=lambda: self._may_truncate,
-                drop_doubtful=self._drop_doubtful, with_epochs=bool(self.config.etcd),
-            )  # fmt: skip
+                cut=self._cut,
+                keeps=self._keeps,
+                gives_up=lambda: self._may_truncate,
+                drop_doubtful=self._drop_doubtful,
+                with_epochs=bool(self.config.etcd),
+            )
             self.around.dial(role.ha_address)
 
     def _drop_doubtful(self) -> None:

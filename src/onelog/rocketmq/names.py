@@ -30,10 +30,17 @@ MEMBER_TOPIC_PREFIX = f"{SYSTEM_PREFIX}SYNC_BROKER_MEMBER_"
 UPPER_SYSTEM_PREFIX = "RMQ_SYS_"
 SYSTEM_TOPICS = frozenset(
     (
-        DEFAULT_TOPIC, SCHEDULE_TOPIC, BENCHMARK_TOPIC, HALF_TOPIC, TRACE_TOPIC, OP_HALF_TOPIC,
-        CHECKED_OUT_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
+        DEFAULT_TOPIC,
+        SCHEDULE_TOPIC,
+        BENCHMARK_TOPIC,
+        HALF_TOPIC,
+        TRACE_TOPIC,
+        OP_HALF_TOPIC,
+        CHECKED_OUT_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
     )
-)  # fmt: skip
+)
 """Of every cluster; there are more that have a cluster's or a broker's name in theirs."""
 
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"

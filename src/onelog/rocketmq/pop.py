@@ -144,9 +144,13 @@ class Pop:
         properties.setdefault(FIRST_POP_TIME, str(popped_ms))
         properties[ORIGIN_GROUP] = group
         return written_again(
-            message, target, queue_id, encode_properties(properties),
-            store_host=self._store_host, reconsume_times=message.reconsume_times + 1,
-        )  # fmt: skip
+            message,
+            target,
+            queue_id,
+            encode_properties(properties),
+            store_host=self._store_host,
+            reconsume_times=message.reconsume_times + 1,
+        )
 
     def _retry_queue(self, target: str, topic: str, queue_id: int) -> int:
         """The queue of a retry topic for a message of that queue; the topic has it then."""

@@ -114,8 +114,9 @@ def _read(
         except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
             log.warning(
                 "a record of RocketMQ's POP at %d in the log is unreadable: %r",
-                message.log_offset, error,
-            )  # fmt: skip
+                message.log_offset,
+                error,
+            )
     for key, done in acknowledged:
         if key in checkpoints:
             checkpoints[key].left.difference_update(done)

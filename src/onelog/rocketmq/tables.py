@@ -18,21 +18,32 @@ from onelog.wire.remoting.registration import TopicConfig as TopicBody
 from onelog.wire.remoting.stats import ConsumerOffsets, DelayOffsets, RequestModes
 
 _TOPIC = {
-    "attributes": "attributes", "order": "order", "perm": "perm", "name": "topic_name",
-    "read_queues": "read_queue_nums", "write_queues": "write_queue_nums",
-    "filter_type": "topic_filter_type", "sys_flag": "topic_sys_flag",
-}  # fmt: skip
+    "attributes": "attributes",
+    "order": "order",
+    "perm": "perm",
+    "name": "topic_name",
+    "read_queues": "read_queue_nums",
+    "write_queues": "write_queue_nums",
+    "filter_type": "topic_filter_type",
+    "sys_flag": "topic_sys_flag",
+}
 """What the core calls each setting, and what RocketMQ does."""
 _GROUP = {
-    "attributes": "attributes", "broker_id": "broker_id", "name": "group_name",
-    "consume_enable": "consume_enable", "consume_from_min_enable": "consume_from_min_enable",
+    "attributes": "attributes",
+    "broker_id": "broker_id",
+    "name": "group_name",
+    "consume_enable": "consume_enable",
+    "consume_from_min_enable": "consume_from_min_enable",
     "consume_broadcast_enable": "consume_broadcast_enable",
-    "consume_message_orderly": "consume_message_orderly", "retry_queues": "retry_queue_nums",
-    "retry_times_max": "retry_max_times", "retry_policy": "group_retry_policy",
-    "slow_broker_id": "which_broker_when_consume_slowly", "sys_flag": "group_sys_flag",
+    "consume_message_orderly": "consume_message_orderly",
+    "retry_queues": "retry_queue_nums",
+    "retry_times_max": "retry_max_times",
+    "retry_policy": "group_retry_policy",
+    "slow_broker_id": "which_broker_when_consume_slowly",
+    "sys_flag": "group_sys_flag",
     "notify_members": "notify_consumer_ids_changed_enable",
     "consume_timeout_minutes": "consume_timeout_minute",
-}  # fmt: skip
+}
 _PLAIN_RETRY: dict[str, Any] = {"type": "CUSTOMIZED"}
 
 

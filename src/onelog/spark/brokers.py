@@ -50,9 +50,12 @@ PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 2.0
 
 _WITH_SUBSCRIPTION = 4
 _PULL = {
-    "sysFlag": str(_WITH_SUBSCRIPTION), "commitOffset": "0", "suspendTimeoutMillis": "0",
-    "subVersion": "0", "expressionType": "TAG",
-}  # fmt: skip
+    "sysFlag": str(_WITH_SUBSCRIPTION),
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "0",
+    "subVersion": "0",
+    "expressionType": "TAG",
+}
 _UNREACHABLE = (PeerClosedError, PeerTimeoutError, NameserversUnreachableError)
 _PULL_ANSWERS = frozenset(
     {
@@ -137,9 +140,12 @@ class Brokers:
 
         async def position(queue: Queue) -> int:
             answer = await self.ask_about(
-                queue, RequestCode.QUERY_CONSUMER_OFFSET, _NO_POSITION,
-                consumerGroup=group, setZeroIfNotFound="false",
-            )  # fmt: skip
+                queue,
+                RequestCode.QUERY_CONSUMER_OFFSET,
+                _NO_POSITION,
+                consumerGroup=group,
+                setZeroIfNotFound="false",
+            )
             return fields.number(answer.ext, "offset", -1) if answer.code == 0 else -1
 
         return {
@@ -151,9 +157,12 @@ class Brokers:
 
         async def sample(queue: Queue) -> float:
             answer = await self.ask_about(
-                queue, RequestCode.QUERY_CONSUME_QUEUE, _NO_QUEUE,
-                index=str(starts[queue]), count=str(SAMPLE_RECORDS),
-            )  # fmt: skip
+                queue,
+                RequestCode.QUERY_CONSUME_QUEUE,
+                _NO_QUEUE,
+                index=str(starts[queue]),
+                count=str(SAMPLE_RECORDS),
+            )
             entries = QueueEntries.decode(answer.body).queue_data if answer.body else []
             records = {each.physic_offset: each.physic_size for each in entries}
             return sum(records.values()) / len(entries) if entries else 0.0
@@ -165,10 +174,15 @@ class Brokers:
 
         async def first(queue: Queue) -> int:
             answer = await self.ask_about(
-                queue, RequestCode.PULL_MESSAGE, _PULL_ANSWERS, **_PULL,
-                consumerGroup=TOOLS_GROUP, subscription="*",
-                queueOffset=str(positions[queue]), maxMsgNums="1",
-            )  # fmt: skip
+                queue,
+                RequestCode.PULL_MESSAGE,
+                _PULL_ANSWERS,
+                **_PULL,
+                consumerGroup=TOOLS_GROUP,
+                subscription="*",
+                queueOffset=str(positions[queue]),
+                maxMsgNums="1",
+            )
             found = decode_records(answer.body) if answer.code == 0 else []
             return found[0].store_ms if found else -1
 
@@ -179,9 +193,11 @@ class Brokers:
 
         async def write(queue: Queue) -> None:
             await self.ask_about(
-                queue, RequestCode.UPDATE_CONSUMER_OFFSET,
-                consumerGroup=group, commitOffset=str(positions[queue]),
-            )  # fmt: skip
+                queue,
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                consumerGroup=group,
+                commitOffset=str(positions[queue]),
+            )
 
         try:
             self._each(positions, write)
@@ -353,9 +369,13 @@ class _Reading:
     def _ask(self, offset: int) -> None:
         count = min(self._wanted.end - offset, PULL_COUNT_MAX)
         asking = self._brokers.ask_about(
-            self._wanted.queue, RequestCode.PULL_MESSAGE, _PULL_ANSWERS, **self._fixed,
-            queueOffset=str(offset), maxMsgNums=str(count),
-        )  # fmt: skip
+            self._wanted.queue,
+            RequestCode.PULL_MESSAGE,
+            _PULL_ANSWERS,
+            **self._fixed,
+            queueOffset=str(offset),
+            maxMsgNums=str(count),
+        )
         self._ahead = asyncio.run_coroutine_threadsafe(asking, background.loop())
 
     def _answer(self, offset: int) -> Command | None:

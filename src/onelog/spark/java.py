@@ -80,9 +80,12 @@ def java_version(home: Path) -> int | None:
         try:
             process = subprocess.run(
                 [home / "bin" / "java", "-version"],
-                capture_output=True, text=True, errors="replace", check=False,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
                 timeout=_ASK_SECONDS_MAX,
-            )  # fmt: skip
+            )
         except (OSError, subprocess.TimeoutExpired):
             return None
         found = _VERSION.search(process.stderr + process.stdout)

@@ -86,10 +86,19 @@ NAMES: dict[str, str] = {
 CHECKPOINT = "checkpointlocation"
 SPARKS_OWN = frozenset(
     {
-        "path", "serialization.format", CHECKPOINT, "queryname", "provider", "owner",
-        "location", "comment", "external", "is_managed_location", "collation",
+        "path",
+        "serialization.format",
+        CHECKPOINT,
+        "queryname",
+        "provider",
+        "owner",
+        "location",
+        "comment",
+        "external",
+        "is_managed_location",
+        "collation",
     }
-)  # fmt: skip
+)
 """What Spark adds by itself to tables and loads; `path` only counts if it is not empty."""
 
 _SPELLING = {name.lower(): name for name in NAMES}

@@ -271,8 +271,9 @@ class RecordWalk:
             found[alike[names == data[at:end]]] = self._topics[data[at:end]]
             left = left[found[left] < 0]
         if len(left):
-            names_at = zip(layout.name_at[left].tolist(), layout.properties_at[left].tolist(),
-                           strict=True)  # fmt: skip
+            names_at = zip(
+                layout.name_at[left].tolist(), layout.properties_at[left].tolist(), strict=True
+            )
             found[left] = [self._topics[data[at:end]] for at, end in names_at]
         return found
 
@@ -311,8 +312,9 @@ class RecordWalk:
             if tags is not None:
                 code[rows] = tags_codes(tags)
             elif whole.find(TAGS_NEEDLE) >= 0:
-                code[rows] = [_tags_code(whole[at : at + size])
-                              for at in range(0, len(whole), size)]  # fmt: skip
+                code[rows] = [
+                    _tags_code(whole[at : at + size]) for at in range(0, len(whole), size)
+                ]
             hashes.append(keys)
             owners.append(rows[: len(keys)])
         if single:

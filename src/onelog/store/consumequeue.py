@@ -91,10 +91,10 @@ class ConsumeQueue:
     """One queue of one topic."""
 
     __slots__ = (
-        "_begins_at", "_budget", "_file_entries", "_files", "_flushed", "_folder_name",
-        "_last_log", "_made", "_maker", "_maps", "_opened_end", "_probed", "_unsynced", "_writable",
-        "_young", "allocated", "dirty", "end", "queue_id", "reserved", "start", "topic",
-    )  # fmt: skip
+        "_begins_at _budget _file_entries _files _flushed _folder_name _last_log _made _maker "
+        "_maps _opened_end _probed _unsynced _writable _young allocated dirty end queue_id "
+        "reserved start topic"
+    ).split()
 
     def __init__(
         self,

@@ -133,15 +133,27 @@ class IndexFile:
         self._entry(self.next_entry - 1)
 
     def _read_header(self) -> None:
-        (self.first_ms, self.last_ms, self.first_log, self.last_log, self.used_slots,
-         next_entry) = HEADER.unpack_from(self._map)  # fmt: skip
+        (
+            self.first_ms,
+            self.last_ms,
+            self.first_log,
+            self.last_log,
+            self.used_slots,
+            next_entry,
+        ) = HEADER.unpack_from(self._map)
         self.next_entry = max(1, next_entry)
 
     def _write_header(self) -> None:
         HEADER.pack_into(
-            self._map, 0, self.first_ms, self.last_ms, self.first_log, self.last_log,
-            self.used_slots, self.next_entry,
-        )  # fmt: skip
+            self._map,
+            0,
+            self.first_ms,
+            self.last_ms,
+            self.first_log,
+            self.last_log,
+            self.used_slots,
+            self.next_entry,
+        )
 
     @property
     def room(self) -> int:
@@ -447,9 +459,11 @@ def pending_of(
 ) -> Pending:
     """What the index has to know of messages."""
     return (
-        [*map(_TOPIC, messages)], [*map(_PROPERTIES, messages)], [*map(_LOG_OFFSET, appended)],
+        [*map(_TOPIC, messages)],
+        [*map(_PROPERTIES, messages)],
+        [*map(_LOG_OFFSET, appended)],
         store_ms,
-    )  # fmt: skip
+    )
 
 
 def pending_run(run: NewRun, log_offsets: Sequence[int], store_ms: int) -> Pending:

@@ -179,9 +179,15 @@ class Mending:
                 changed += 1
                 _log.warning(
                     "entry %d of queue %d of topic %s led to %d bytes at log offset %d, and its "
-                    "record has %d at %d: it is written anew", offset, queue.queue_id, queue.topic,
-                    before[1], before[0], right[1], right[0],
-                )  # fmt: skip
+                    "record has %d at %d: it is written anew",
+                    offset,
+                    queue.queue_id,
+                    queue.topic,
+                    before[1],
+                    before[0],
+                    right[1],
+                    right[0],
+                )
             elif before[1] != PADDING_SIZE and not self._leads_there(queue, offset, before):
                 if self._leads_astray(queue, before):
                     queue.replace(offset, PADDING)
@@ -191,8 +197,11 @@ class Mending:
                 self._hopeless.add((queue, offset))
                 _log.error(
                     "entry %d of queue %d of topic %s leads to no whole record of that queue, and "
-                    "the log has none: the message is lost", offset, queue.queue_id, queue.topic,
-                )  # fmt: skip
+                    "the log has none: the message is lost",
+                    offset,
+                    queue.queue_id,
+                    queue.topic,
+                )
         self.mended += changed
         return changed > 0
 

@@ -87,9 +87,14 @@ class MessageStore(StoreWriter):
         write_version(folder / "onelog.json")
         self._abort.set()
         self.recovery: RecoveryReport = recover(
-            self.log, self.queue_table, self.index, self._checkpoint, self._tags_codes,
-            crashed=crashed, gated=gated,
-        )  # fmt: skip
+            self.log,
+            self.queue_table,
+            self.index,
+            self._checkpoint,
+            self._tags_codes,
+            crashed=crashed,
+            gated=gated,
+        )
         self.damage = remember_damage(
             folder, self.recovery.damage, int(self.log.start), int(self.log.end)
         )

@@ -80,8 +80,10 @@ def _warn_of_short_file(log: CommitLog) -> None:
         if size and size != log.segment_bytes and start not in opened:
             _log.warning(
                 "%s has %d of %d bytes, and is left out",
-                log.folder / file_name(start), size, log.segment_bytes,
-            )  # fmt: skip
+                log.folder / file_name(start),
+                size,
+                log.segment_bytes,
+            )
 
 
 def _skip_deleted(queue: ConsumeQueue, log: CommitLog) -> None:

@@ -209,9 +209,12 @@ class Received:
             topics = TopicNumbers()
             self._walk = RecordWalk(self._tags_codes, topics)
             replay = self._replay = Replay(
-                self._queues, self._index, topics, Damages(),
+                self._queues,
+                self._index,
+                topics,
+                Damages(),
                 may_begin_anywhere=self._log.start > 0,
-            )  # fmt: skip
+            )
         replay.touched.clear()
         try:
             if until - self.read_until <= _FEW_BYTES_MAX and not replay.holding:

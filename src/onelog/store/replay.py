@@ -250,9 +250,14 @@ class Replay:
         entries = packed.tobytes()
         starts, ends = np.array(cuts[:-1], np.int64), np.array(cuts[1:], np.int64) - 1
         rows = zip(
-            itertools.pairwise(cuts), queue[starts].tolist(), offset[starts].tolist(),
-            log[starts].tolist(), log[ends].tolist(), size[ends].tolist(), strict=True,
-        )  # fmt: skip
+            itertools.pairwise(cuts),
+            queue[starts].tolist(),
+            offset[starts].tolist(),
+            log[starts].tolist(),
+            log[ends].tolist(),
+            size[ends].tolist(),
+            strict=True,
+        )
         for (start, end), number, first, first_log, last_log, last_size in rows:
             cursor = self._cursors.get(number)
             if cursor is None:

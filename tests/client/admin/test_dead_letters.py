@@ -103,9 +103,17 @@ async def test_a_resent_letter_is_the_message_that_it_was(
     entries = copy.properties.decode().split("\x02")
     names = [entry.partition("\x01")[0] for entry in entries if entry]
     assert sorted(names) == sorted(
-        ["KEYS", "TAGS", "UNIQ_KEY", "colour", "ONELOG_RESENT_FROM", "MSG_REGION", "TRACE_ON",
-         "CLUSTER"]
-    )  # fmt: skip
+        [
+            "KEYS",
+            "TAGS",
+            "UNIQ_KEY",
+            "colour",
+            "ONELOG_RESENT_FROM",
+            "MSG_REGION",
+            "TRACE_ON",
+            "CLUSTER",
+        ]
+    )
 
 
 async def test_a_letter_is_resent_once_whoever_does_it(
@@ -286,8 +294,11 @@ async def test_a_topic_that_was_deleted_and_came_again_counts_from_its_start(
     client = await cluster.client()
     answer = await client.ask(
         RequestCode.UPDATE_CONSUMER_OFFSET,
-        consumerGroup="TOOLS_CONSUMER", topic="%DLQ%readers", queueId=0, commitOffset=5,
-    )  # fmt: skip
+        consumerGroup="TOOLS_CONSUMER",
+        topic="%DLQ%readers",
+        queueId=0,
+        commitOffset=5,
+    )
     assert answer.code == 0
     assert numbers(await all_letters(admin)) == [5]
 

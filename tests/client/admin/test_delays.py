@@ -86,12 +86,13 @@ async def test_many_are_read_and_the_first_are_listed(
     await asyncio.gather(
         *(
             client.send(
-                "other" if number % 10 == 0 else "orders", b"x",
+                "other" if number % 10 == 0 else "orders",
+                b"x",
                 {"UNIQ_KEY": f"U{number}", "TIMER_DELIVER_MS": str(begin + number)},
             )
             for number in numbers
         )
-    )  # fmt: skip
+    )
     told: list[tuple[int, int]] = []
     listing = await admin.delays.waiting(
         count_max=5, on_progress=lambda done, total: told.append((done, total))

@@ -32,8 +32,11 @@ from tests.gateways.remoting.live import Client
 async def commit(client: Client, group: str, topic: str, queue: int, offset: int) -> None:
     answer = await client.ask(
         RequestCode.UPDATE_CONSUMER_OFFSET,
-        consumerGroup=group, topic=topic, queueId=queue, commitOffset=offset,
-    )  # fmt: skip
+        consumerGroup=group,
+        topic=topic,
+        queueId=queue,
+        commitOffset=offset,
+    )
     assert answer.code == 0, answer.remark
 
 

@@ -25,11 +25,20 @@ async def test_what_others_wrote_into_a_message_on_its_way_is_gone(
     await cluster.create_topic("copies")
     client = await cluster.client()
     properties = {
-        "KEYS": "k", "UNIQ_KEY": "A" * 32, "colour": "blue", "WAIT": "true",
-        "RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": "B" * 32, "PGROUP": "p", "POP_CK": "1 2 3",
-        "REAL_TOPIC": "x", "REAL_QID": "7", "1ST_POP_TIME": "5", "MIN_OFFSET": "0",
+        "KEYS": "k",
+        "UNIQ_KEY": "A" * 32,
+        "colour": "blue",
+        "WAIT": "true",
+        "RETRY_TOPIC": "orders",
+        "ORIGIN_MESSAGE_ID": "B" * 32,
+        "PGROUP": "p",
+        "POP_CK": "1 2 3",
+        "REAL_TOPIC": "x",
+        "REAL_QID": "7",
+        "1ST_POP_TIME": "5",
+        "MIN_OFFSET": "0",
         "DLQ_ORIGIN_TOPIC": "y",
-    }  # fmt: skip
+    }
     packed = zlib.compress(b"x" * 5_000)
     flags = SysFlag.COMPRESSED | 0x300
     answer = await client.send("orders", packed, properties, f=int(flags), j=3)
@@ -41,8 +50,11 @@ async def test_what_others_wrote_into_a_message_on_its_way_is_gone(
     assert (copy.sys_flag, copy.reconsume_times, copy.flag) == (flags, 0, 7)
     kept = decode_properties(copy.properties)
     assert {name: kept.get(name) for name in properties if name in kept} == {
-        "KEYS": "k", "UNIQ_KEY": "A" * 32, "colour": "blue", "WAIT": "true",
-    }  # fmt: skip
+        "KEYS": "k",
+        "UNIQ_KEY": "A" * 32,
+        "colour": "blue",
+        "WAIT": "true",
+    }
     assert kept["ONELOG_RESENT_FROM"] == answer.ext["msgId"]
 
 

@@ -23,9 +23,17 @@ from tests.client.forking import in_a_child
 from tests.client.live_cluster import LiveCluster, live_cluster
 
 PARTS = (
-    "clusters", "topics", "groups", "positions", "messages", "dead_letters", "traces", "delays",
-    "bindings", "users",
-)  # fmt: skip
+    "clusters",
+    "topics",
+    "groups",
+    "positions",
+    "messages",
+    "dead_letters",
+    "traces",
+    "delays",
+    "bindings",
+    "users",
+)
 
 
 @pytest.fixture

@@ -43,9 +43,20 @@ async def write_trace(
 
 def published(at_ms: int, success: bool = True) -> Published:
     return Published(
-        at_ms, "DefaultRegion", "shop", "orders", KEY, "paid", "k1", "127.0.0.1:10911", 4, 3, 0,
-        "OFFSET-ID", success,
-    )  # fmt: skip
+        at_ms,
+        "DefaultRegion",
+        "shop",
+        "orders",
+        KEY,
+        "paid",
+        "k1",
+        "127.0.0.1:10911",
+        4,
+        3,
+        0,
+        "OFFSET-ID",
+        success,
+    )
 
 
 def delivery(at_ms: int, retry: int, success: bool, group: str = "readers") -> list[TraceRecord]:
@@ -113,8 +124,12 @@ async def test_traces_tell_of_sending_delivery_and_consumption(
     assert trace == await admin.traces.trace(sent)
     assert trace.traced
     assert kinds(trace) == [
-        StepKind.BORN, StepKind.SENT, StepKind.STORED, StepKind.DELIVERED, StepKind.CONSUMED,
-    ]  # fmt: skip
+        StepKind.BORN,
+        StepKind.SENT,
+        StepKind.STORED,
+        StepKind.DELIVERED,
+        StepKind.CONSUMED,
+    ]
     was_sent = only(trace, StepKind.SENT)
     assert (was_sent.group, was_sent.took_ms, was_sent.message_id) == ("shop", 3, "OFFSET-ID")
     assert was_sent.place.startswith("127.0.0.1:")
@@ -133,8 +148,11 @@ async def test_failures_and_retries_follow_each_other(tmp_path: Path) -> None:
         client = await cluster.client()
         answer = await client.ask(
             RequestCode.CONSUMER_SEND_MSG_BACK,
-            offset=int(sent[16:], 16), group="readers", delayLevel=0, maxReconsumeTimes=16,
-        )  # fmt: skip
+            offset=int(sent[16:], 16),
+            group="readers",
+            delayLevel=0,
+            maxReconsumeTimes=16,
+        )
         assert answer.code == 0
         await commit(client, "readers", "orders", 0, 1)
         trace = await admin.traces.trace(sent)
@@ -159,9 +177,14 @@ async def test_failures_and_retries_follow_each_other(tmp_path: Path) -> None:
         await write_trace(cluster, *delivery(retried.at_ms + 10, 1, True))
         trace = await admin.traces.trace(KEY, topic="orders")
         assert [kind for kind in kinds(trace) if kind is not StepKind.STORED] == [
-            StepKind.BORN, StepKind.DELIVERED, StepKind.FAILED, StepKind.SENT_BACK,
-            StepKind.RETRIED, StepKind.DELIVERED, StepKind.CONSUMED,
-        ]  # fmt: skip
+            StepKind.BORN,
+            StepKind.DELIVERED,
+            StepKind.FAILED,
+            StepKind.SENT_BACK,
+            StepKind.RETRIED,
+            StepKind.DELIVERED,
+            StepKind.CONSUMED,
+        ]
         assert only(trace, StepKind.FAILED).took_ms == 20
         assert trace.fates == (Fate("readers", "consumed", retried.at_ms + 30, 2),)
 
@@ -195,23 +218,39 @@ async def test_delays_and_transactions_are_steps(admin: AsyncAdmin, cluster: Liv
     due_ms = SystemClock().now_ms() + 3_600_000
     timed = "A" * 32
     properties = encode_properties({"UNIQ_KEY": timed, "TIMER_DELIVER_MS": str(due_ms)})
-    cluster.brokers[0].broker.publish(SELF,
-        NewMessage("orders", 0, b"x", properties), lambda token, appended, error: None, None,
+    cluster.brokers[0].broker.publish(
+        SELF,
+        NewMessage("orders", 0, b"x", properties),
+        lambda token, appended, error: None,
+        None,
         Intent(due_ms),
-    )  # fmt: skip
+    )
     trace = await admin.traces.trace(timed, topic="orders")
     assert only(trace, StepKind.DELAYED).note == f"until {due_ms}"
     half = "B" * 32
     await cluster.send("orders", b"x", UNIQ_KEY=half, TRAN_MSG="true", PGROUP="shop")
     ended = TransactionEnded(
-        BORN_MS + 5, "DefaultRegion", "shop", "orders", half, "", "", "127.0.0.1:10911", 2, half,
-        "COMMIT_MESSAGE", True,
-    )  # fmt: skip
+        BORN_MS + 5,
+        "DefaultRegion",
+        "shop",
+        "orders",
+        half,
+        "",
+        "",
+        "127.0.0.1:10911",
+        2,
+        half,
+        "COMMIT_MESSAGE",
+        True,
+    )
     await write_trace(cluster, ended, Recalled(BORN_MS + 9, "r", "shop", "orders", half, False))
     trace = await admin.traces.trace(half)
     assert kinds(trace) == [
-        StepKind.BORN, StepKind.COMMITTED, StepKind.RECALLED, StepKind.PREPARED,
-    ]  # fmt: skip
+        StepKind.BORN,
+        StepKind.COMMITTED,
+        StepKind.RECALLED,
+        StepKind.PREPARED,
+    ]
     assert only(trace, StepKind.COMMITTED).note == "COMMIT_MESSAGE, when asked"
     assert only(trace, StepKind.RECALLED).note == "failed"
 

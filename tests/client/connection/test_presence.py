@@ -53,9 +53,16 @@ async def test_a_reply_arrives_through_a_broker_that_the_requester_never_sent_to
             client = await cluster.client(1)
             properties = request.properties + encode_properties({"MSG_TYPE": "reply"})
             ext = {
-                "a": "repliers", "b": "DefaultCluster_REPLY_TOPIC", "c": "TBW102", "d": 4, "e": 0,
-                "f": 0, "g": 1, "h": 0, "i": properties.decode(),
-            }  # fmt: skip
+                "a": "repliers",
+                "b": "DefaultCluster_REPLY_TOPIC",
+                "c": "TBW102",
+                "d": 4,
+                "e": 0,
+                "f": 0,
+                "g": 1,
+                "h": 0,
+                "i": properties.decode(),
+            }
 
             async def replied() -> bool:
                 answer = await client.ask(RequestCode.SEND_REPLY_MESSAGE_V2, b"!", **ext)

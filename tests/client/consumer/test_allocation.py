@@ -79,9 +79,10 @@ def test_a_strategy_of_the_user_has_a_name_too() -> None:
     name=st.sampled_from(SHARING_ALL),
     brokers=st.lists(st.sampled_from(["idc1@a", "idc2@b", "x", "y"]), max_size=4, unique=True),
     count=st.integers(0, 9),
-    members=st.lists(st.sampled_from([f"idc{n % 3}-{n}" for n in range(12)]), min_size=1,
-                     unique=True),
-)  # fmt: skip
+    members=st.lists(
+        st.sampled_from([f"idc{n % 3}-{n}" for n in range(12)]), min_size=1, unique=True
+    ),
+)
 def test_together_the_members_get_all_queues_and_none_twice(
     name: str, brokers: list[str], count: int, members: list[str]
 ) -> None:

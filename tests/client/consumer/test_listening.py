@@ -96,9 +96,13 @@ async def test_hooks_wait_for_coroutines() -> None:
     with pytest.raises(ValueError, match="broken"):
         await made.call([received(3)])  # type: ignore[misc]
     assert [(when, which) for when, which, _, _ in notes.seen] == [
-        ("before", [0, 1]), ("inside", [0, 1]), ("after", [0, 1]),
-        ("before", [3]), ("inside", [3]), ("after", [3]),
-    ]  # fmt: skip
+        ("before", [0, 1]),
+        ("inside", [0, 1]),
+        ("after", [0, 1]),
+        ("before", [3]),
+        ("inside", [3]),
+        ("after", [3]),
+    ]
     assert notes.seen[-1][2:] == (Outcome.EXCEPTION, "broken")
 
 

@@ -43,9 +43,11 @@ def member(instance: Instance, *, known: bool = True, **settings: Any) -> Member
     filters = {"orders": topic_filter("orders")}
     if known:
         instance.consumers["billing"] = lambda: ConsumerData(
-            group_name="billing", consume_type="CONSUME_PASSIVELY", message_model="CLUSTERING",
+            group_name="billing",
+            consume_type="CONSUME_PASSIVELY",
+            message_model="CLUSTERING",
             subscription_data_set=[each.data() for each in filters.values()],
-        )  # fmt: skip
+        )
     return Membership(
         "billing", instance, ConsumerSettings(**settings), filters, lambda *_: None, ConsumeRates()
     )

@@ -62,8 +62,10 @@ async def test_it_tells_how_it_stands(
     client = await cluster.client()
     answer = await client.ask(
         RequestCode.GET_CONSUMER_RUNNING_INFO,
-        consumerGroup="billing", clientId=consumer.client_id, jstackEnable="true",
-    )  # fmt: skip
+        consumerGroup="billing",
+        clientId=consumer.client_id,
+        jstackEnable="true",
+    )
     assert answer.code == 0, answer.remark
     info = ConsumerRunningInfo.decode(answer.body)
     assert info.mq_table[QUEUE].commit_offset == 5
@@ -95,8 +97,10 @@ async def test_a_consumer_of_another_group_is_not_asked(
     client = await cluster.client()
     answer = await client.ask(
         RequestCode.GET_CONSUMER_RUNNING_INFO,
-        consumerGroup="others", clientId=consumer.client_id, jstackEnable="false",
-    )  # fmt: skip
+        consumerGroup="others",
+        clientId=consumer.client_id,
+        jstackEnable="false",
+    )
     assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
@@ -108,8 +112,10 @@ async def test_it_tells_its_positions(
     client = await cluster.client()
     answer = await client.ask(
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
-        topic="orders", group="billing", clientAddr="",
-    )  # fmt: skip
+        topic="orders",
+        group="billing",
+        clientAddr="",
+    )
     table = ConsumerStatus.decode(answer.body).consumer_table[consumer.client_id]
     assert table[QUEUE] == 1
 
@@ -135,8 +141,11 @@ async def test_it_consumes_a_message_when_it_is_told_to(
     client = await cluster.client()
     answer = await client.ask(
         RequestCode.CONSUME_MESSAGE_DIRECTLY,
-        consumerGroup="billing", clientId=consumer.client_id, msgId=message_id, topic="orders",
-    )  # fmt: skip
+        consumerGroup="billing",
+        clientId=consumer.client_id,
+        msgId=message_id,
+        topic="orders",
+    )
     assert answer.code == 0, answer.remark
     told = DirectConsumption.decode(answer.body)
     assert (told.consume_result, told.remark, told.order) == (result, remark, False)

@@ -27,9 +27,23 @@ def delivery(topic: str = "orders", attempt: int = 1, **properties: str) -> Rece
     """One delivery of a message; each has offsets of its own, as retries do."""
     offset = next(_offsets)
     record = Record(
-        topic, 0, QueueOffset(offset), LogOffset(offset * 200), memoryview(b"body"),
-        encode_properties(properties), 0, 0, 0, HOST, 0, HOST, attempt - 1, 0, 0, 200,
-    )  # fmt: skip
+        topic,
+        0,
+        QueueOffset(offset),
+        LogOffset(offset * 200),
+        memoryview(b"body"),
+        encode_properties(properties),
+        0,
+        0,
+        0,
+        HOST,
+        0,
+        HOST,
+        attempt - 1,
+        0,
+        0,
+        200,
+    )
     return ReceivedMessage(record, "broker-a")
 
 

@@ -9,10 +9,22 @@ from onelog.clock import ManualClock
 @pytest.mark.parametrize(
     ("latency_ms", "avoided_s"),
     [
-        (0, 0), (49, 0), (50, 0), (100, 0), (549.9, 0), (550, 30), (999, 30), (1_000, 60),
-        (2_000, 120), (2_999, 120), (3_000, 180), (14_999, 180), (15_000, 600), (99_999, 600),
+        (0, 0),
+        (49, 0),
+        (50, 0),
+        (100, 0),
+        (549.9, 0),
+        (550, 30),
+        (999, 30),
+        (1_000, 60),
+        (2_000, 120),
+        (2_999, 120),
+        (3_000, 180),
+        (14_999, 180),
+        (15_000, 600),
+        (99_999, 600),
     ],
-)  # fmt: skip
+)
 def test_the_table_is_rocketmqs(latency_ms: float, avoided_s: int) -> None:
     assert avoided_for_ms(latency_ms) == avoided_s * 1_000
 

@@ -72,9 +72,12 @@ async def test_a_driver_that_died_after_the_decision_is_completed_by_the_next(
     coordinator = pair.brokers[0]
     address = await pair.client(0)
     decided = await address.ask(
-        RequestCode.COMMIT_STAGED, b"[%d]" % mine.offset, query="copy", batch=0,
+        RequestCode.COMMIT_STAGED,
+        b"[%d]" % mine.offset,
+        query="copy",
+        batch=0,
         note=json.dumps({"broker-b": [theirs.offset]}),
-    )  # fmt: skip
+    )
     assert decided.code == 0
     assert coordinator.broker.prepared_batches.last_batch("copy") == 0
     assert stored(pair, 1) == []

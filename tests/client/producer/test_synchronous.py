@@ -273,9 +273,15 @@ async def test_ctrl_c_ends_a_send_that_waits_and_leaves_the_producer_usable() ->
     async with scripted(silent) as broker:
         async with scripted(knowing({"orders": route_data({"a": broker.address})})) as nameserver:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-W", "error", "-c", script, str(nameserver.address),
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            )  # fmt: skip
+                sys.executable,
+                "-W",
+                "error",
+                "-c",
+                script,
+                str(nameserver.address),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
             await eventually(lambda: bool(broker.sends()), "a message on its way", 60)
             process.send_signal(signal.SIGINT)
             # The producer is not closed: the end of the interpreter must not wait for it either.

@@ -16,8 +16,12 @@ async def test_the_story_of_a_message(onelog: Run, cluster: LiveCluster) -> None
     assert (story["id"], story["topic"], story["traced"]) == (sent, "orders", True)
     assert (story["keys"], story["tags"], story["born_ms"]) == (["k1"], "paid", BORN_MS)
     assert [step["step"] for step in story["steps"]] == [
-        "born", "sent", "stored", "delivered", "consumed",
-    ]  # fmt: skip
+        "born",
+        "sent",
+        "stored",
+        "delivered",
+        "consumed",
+    ]
     consumed = story["steps"][-1]
     assert consumed["at_ms"] == stored_ms + 500
     assert consumed["since_born_ms"] == stored_ms + 500 - BORN_MS
@@ -33,9 +37,15 @@ async def test_the_story_of_a_message(onelog: Run, cluster: LiveCluster) -> None
     ]
     shown = (await onelog("message", "trace", sent, "--utc")).out
     for text in (
-        f"{KEY} of topic orders, keys k1", "2023-11-14 22:13:20.000Z", "broker-a/0@0", "delivered",
-        "readers", "consumed", "20 ms", "0 ms",
-    ):  # fmt: skip
+        f"{KEY} of topic orders, keys k1",
+        "2023-11-14 22:13:20.000Z",
+        "broker-a/0@0",
+        "delivered",
+        "readers",
+        "consumed",
+        "20 ms",
+        "0 ms",
+    ):
         assert text in shown
     assert "no client traced it" not in shown
 

@@ -17,10 +17,28 @@ from tests.core.leasing import Reader, bodies
 from tests.core.world import World, pulled
 
 NAMES = [
-    "orders", "%RETRY%g", "payments.eu-west.v1", "sensors/kitchen/temp", "/", ".", "..", "../up",
-    "a b", "user@host", "a@b@1", "~", "~1", "50%", "back\\slash", 'quo"te', "Ünïcode 题", "a,b",
-    "x" * NAME_BYTES_MAX, "題" * 85, "/" * NAME_BYTES_MAX,
-]  # fmt: skip
+    "orders",
+    "%RETRY%g",
+    "payments.eu-west.v1",
+    "sensors/kitchen/temp",
+    "/",
+    ".",
+    "..",
+    "../up",
+    "a b",
+    "user@host",
+    "a@b@1",
+    "~",
+    "~1",
+    "50%",
+    "back\\slash",
+    'quo"te',
+    "Ünïcode 题",
+    "a,b",
+    "x" * NAME_BYTES_MAX,
+    "題" * 85,
+    "/" * NAME_BYTES_MAX,
+]
 
 
 def _use(world: World, name: str) -> None:

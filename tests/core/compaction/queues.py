@@ -19,8 +19,10 @@ from tests.core.world import World
 
 TOPIC = "prices"
 SOON = {
-    "segment.ms": "1000", "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "600000",
-}  # fmt: skip
+    "segment.ms": "1000",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "600000",
+}
 """So that a test need not wait for long."""
 MINUTE = 60_000
 Pair = tuple[bytes | None, bytes | None]

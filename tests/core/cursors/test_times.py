@@ -17,9 +17,13 @@ NOW_MS = 1_700_000_000_000
 def batch(times: list[int], queue_id: int) -> NewMessage:
     body = kafka.from_neutral([Neutral(None, b"x", (), each) for each in times])
     return NewMessage(
-        "orders", queue_id, body, sys_flag=Form.KAFKA.sys_flag, born_ms=max(times),
+        "orders",
+        queue_id,
+        body,
+        sys_flag=Form.KAFKA.sys_flag,
+        born_ms=max(times),
         inner_count=len(times),
-    )  # fmt: skip
+    )
 
 
 RUNS = st.lists(

@@ -149,16 +149,25 @@ def test_what_an_entry_was_before_serves_until_it_can_be_read(world: World) -> N
 def test_a_newer_version_has_what_this_one_set_aside(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key, value = "/@later", {"kind": "later", "durable": True, "auto_delete": False,
-                             "internal": False, "arguments": {}}  # fmt: skip
+    key, value = (
+        "/@later",
+        {
+            "kind": "later",
+            "durable": True,
+            "auto_delete": False,
+            "internal": False,
+            "arguments": {},
+        },
+    )
     record(world, ("exchanges", key, value), ("bindings", f"{key}@queue@q@#@", {"arguments": {}}))
     world.crash()
     world.restart()
     assert len(world.broker.tables.aside()) == 2
     monkeypatch.setattr(
-        topology, "matcher_of",
+        topology,
+        "matcher_of",
         lambda kind, *others: matcher_of("topic" if kind == "later" else kind, *others),
-    )  # fmt: skip
+    )
     world.restart()
     assert world.broker.tables.aside() == []
     exchange = world.broker.routing.exchange(SELF, "/", "later")

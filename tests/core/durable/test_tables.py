@@ -53,9 +53,13 @@ class Desk:
         self.words = self.table()
         self.offloaded: list[Any] = []
         self.tables = Tables(
-            self.store, plain_writer(self.store, self.clock), self.folder / "config", self.clock,
-            self.offloaded.append, **self.settings,
-        )  # fmt: skip
+            self.store,
+            plain_writer(self.store, self.clock),
+            self.folder / "config",
+            self.clock,
+            self.offloaded.append,
+            **self.settings,
+        )
         self.tables.add(self.words)
         return self.tables.open()
 

@@ -261,9 +261,12 @@ def test_an_ordered_queue_has_no_back(tmp_path: Path) -> None:
 def test_a_rejected_message_goes_where_its_policy_says(tmp_path: Path, crashes: bool) -> None:
     reader = reading(tmp_path)
     reader.world.topic("elsewhere", 1)
-    policy = ReturnPolicy(7, rejected=lambda group, topic, message, _: NewMessage(
-        "elsewhere", 0, bytes(message.body) + b" of " + group.encode()
-    ))  # fmt: skip
+    policy = ReturnPolicy(
+        7,
+        rejected=lambda group, topic, message, _: NewMessage(
+            "elsewhere", 0, bytes(message.body) + b" of " + group.encode()
+        ),
+    )
     reader.leases.policies[7] = policy
     for body in (b"useless", b"expired", b"dropped"):
         reader.world.send(body=body)
@@ -440,8 +443,11 @@ def test_what_expires_of_an_ordered_queue_comes_again_before_all_that_follows(
     reader.world.advance(LEASE_MS)
     again = reader.pop(policy=ORDERED)
     assert [(each.body, each.times) for each in again] == [
-        (b"0", 1), (b"1", 1), (b"2", 1), (b"3", 0),
-    ]  # fmt: skip
+        (b"0", 1),
+        (b"1", 1),
+        (b"2", 1),
+        (b"3", 0),
+    ]
     with pytest.raises(LeaseNotFoundError):
         reader.ack(two)
     reader.ack(*again)

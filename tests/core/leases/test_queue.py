@@ -85,8 +85,10 @@ def test_the_state_in_steps_says_the_same_as_the_state_of_what_is_early_too() ->
     assert isinstance(text, list)
     again = rebuilt(msgspec.json.decode(b"".join(text)))
     assert (again.out.keys(), again.ready, again.early) == (
-        queue.out.keys(), queue.ready, queue.early,
-    )  # fmt: skip
+        queue.out.keys(),
+        queue.ready,
+        queue.early,
+    )
 
 
 def test_a_queue_that_is_cut_off_forgets_everything_from_there_on() -> None:

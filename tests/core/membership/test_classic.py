@@ -76,9 +76,15 @@ class Room:
     def sync(self, joined: Joined, **parts: bytes) -> Answers:
         answers = Answers()
         self.groups.sync(
-            "g", joined.generation, joined.member_id, None, "consumer", None,
-            [(name.replace("_", "-"), part) for name, part in parts.items()], answers,
-        )  # fmt: skip
+            "g",
+            joined.generation,
+            joined.member_id,
+            None,
+            "consumer",
+            None,
+            [(name.replace("_", "-"), part) for name, part in parts.items()],
+            answers,
+        )
         return answers
 
     def two(self) -> tuple[Joined, Joined]:

@@ -64,9 +64,17 @@ class Classic:
         if not self.keeps:
             self.owned = frozenset()
         joining = Joining(
-            GROUP, self.id, self.instance_id, self.name, "h", 10_000, 10_000, "consumer",
-            [("range", said(["orders"], self.owned))], needs_known_id=True,
-        )  # fmt: skip
+            GROUP,
+            self.id,
+            self.instance_id,
+            self.name,
+            "h",
+            10_000,
+            10_000,
+            "consumer",
+            [("range", said(["orders"], self.owned))],
+            needs_known_id=True,
+        )
         self.is_waiting = True
         try:
             coordinator.join(SELF, joining, self.joined)
@@ -125,9 +133,17 @@ class Newer:
     def step(self) -> None:
         joins = self.epoch == JOIN_EPOCH
         beat = Beat(
-            GROUP, self.id, self.epoch, None, None, 10_000 if joins else None,
-            ["orders"] if joins else None, None, None, self.owned,
-        )  # fmt: skip
+            GROUP,
+            self.id,
+            self.epoch,
+            None,
+            None,
+            10_000 if joins else None,
+            ["orders"] if joins else None,
+            None,
+            None,
+            self.owned,
+        )
         beaten = self.world.broker.coordinator.beat(SELF, beat)
         self.epoch = beaten.epoch
         if beaten.assigned is not None:

@@ -32,9 +32,12 @@ class Room:
         self.lost: list[tuple[str, str]] = []
         ids = count(1)
         self.groups = ShareGroups(
-            self.clock, self.timer.schedule, lambda: f"m{next(ids)}", lambda: self.topics,
+            self.clock,
+            self.timer.schedule,
+            lambda: f"m{next(ids)}",
+            lambda: self.topics,
             lambda group: None,
-        )  # fmt: skip
+        )
         self.groups.on_lost = lambda group, member: self.lost.append((group, member))
 
     def beat(self, member: str, epoch: int, *topics: str) -> Beaten:

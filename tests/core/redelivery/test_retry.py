@@ -51,11 +51,17 @@ def test_a_failed_message_comes_again_after_ten_seconds_with_everything_it_had(
     stored = orders.store.append(
         [
             NewMessage(
-                "orders", 2, b"body", encode_properties({"TAGS": "a", "KEYS": "k"}), flag=7,
-                sys_flag=1, born_ms=123, born_host=b"\x0a\x00\x00\x01\x00\x00\x00\x09",
+                "orders",
+                2,
+                b"body",
+                encode_properties({"TAGS": "a", "KEYS": "k"}),
+                flag=7,
+                sys_flag=1,
+                born_ms=123,
+                born_host=b"\x0a\x00\x00\x01\x00\x00\x00\x09",
             )
         ]
-    )[0]  # fmt: skip
+    )[0]
     original = orders.store.message_at(stored.log_offset)
     send_back(orders, stored.log_offset)
     assert orders.messages("%RETRY%readers") == []
@@ -155,8 +161,10 @@ def test_a_timed_message_is_not_timed_again_when_it_fails(
 ) -> None:
     due_ms = orders.clock.now_ms() + 5_000
     given: Any = {
-        "TIMER_DELAY_MS": "5000", "TIMER_DELAY_SEC": "5", "TIMER_DELIVER_MS": str(due_ms),
-    }  # fmt: skip
+        "TIMER_DELAY_MS": "5000",
+        "TIMER_DELAY_SEC": "5",
+        "TIMER_DELIVER_MS": str(due_ms),
+    }
     orders.send("orders", **{wish: given[wish]})
     assert orders.messages("orders") == []
     orders.advance(5_100)

@@ -365,12 +365,21 @@ def test_vhosts_know_nothing_of_each_other(routed: Routed) -> None:
 
 def described(known: Topology) -> list[Any]:
     return [
-        (vhost.name, vhost.description, vhost.tags, each.name, each.kind, each.auto_delete,
-         each.internal, each.arguments, list(each.bindings.values()))
+        (
+            vhost.name,
+            vhost.description,
+            vhost.tags,
+            each.name,
+            each.kind,
+            each.auto_delete,
+            each.internal,
+            each.arguments,
+            list(each.bindings.values()),
+        )
         for vhost in known.vhosts.values()
         for each in vhost.exchanges.values()
         if each.durable
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])

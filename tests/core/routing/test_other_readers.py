@@ -142,11 +142,13 @@ def test_consumers_get_what_rocketmq_and_kafka_sent_to_the_queue(tmp_path: Path)
     first, second = (amqp.read(each[2]) for each in taker.got[:2])
     assert (first.exchange, first.key) == ("", "orders")
     assert decode_content_properties(first.properties) == {
-        "message_id": "k1", "headers": {"colour": "red"},
-    }  # fmt: skip
+        "message_id": "k1",
+        "headers": {"colour": "red"},
+    }
     assert decode_content_properties(second.properties) == {
-        "message_id": "k2", "headers": {"h": b"\x00\xff"},
-    }  # fmt: skip
+        "message_id": "k2",
+        "headers": {"h": b"\x00\xff"},
+    }
     yard.find("orders").ack(taker.places)
     yard.record()
     yard.restart()

@@ -147,8 +147,11 @@ def test_a_message_goes_to_the_queue_of_its_priority(routed: Routed) -> None:
         routed.publish("amq.fanout", "", b"%d" % priority, priority=priority)
     routed.publish("amq.fanout", "", b"none")
     assert [routed.bodies("ranked", level) for level in range(4)] == [
-        [b"0", b"none"], [], [b"2"], [b"200"],
-    ]  # fmt: skip
+        [b"0", b"none"],
+        [],
+        [b"2"],
+        [b"200"],
+    ]
     assert routed.bodies("plain") == [b"0", b"2", b"200", b"none"]
     assert [priority for _, _, priority in memory.kept] == [0, 2, 200, 0]
 
@@ -168,12 +171,23 @@ def test_a_record_of_another_form_has_entries_beside_its_queues(routed: Routed) 
     note = NewMessage("notes", 0, b"packet 7")
     publish = routed.routing.publish_record
     count = publish(
-        GUEST, "/", "amq.topic", "a", b"raw", 3 << 16, routed.on_stored, "t",
-        topics=["retained"], records=[note],
-    )  # fmt: skip
-    assert publish(
-        GUEST, "/", "amq.direct", "a", b"raw", 3 << 16, routed.on_stored, "u", records=[note]
-    ) == 0  # fmt: skip
+        GUEST,
+        "/",
+        "amq.topic",
+        "a",
+        b"raw",
+        3 << 16,
+        routed.on_stored,
+        "t",
+        topics=["retained"],
+        records=[note],
+    )
+    assert (
+        publish(
+            GUEST, "/", "amq.direct", "a", b"raw", 3 << 16, routed.on_stored, "u", records=[note]
+        )
+        == 0
+    )
     routed.world.end_tick()
     assert count == 1
     assert routed.told == [("t", None), ("u", None)]

@@ -35,10 +35,23 @@ def test_the_next_time(cron: str, after: str, found: str) -> None:
 
 @pytest.mark.parametrize(
     "cron",
-    ["", "* * * *", "* * * * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *",
-     "* * * * 8", "a * * * *", "*/0 * * * *", "5-1 * * * *", "0 0 30 2 *", "1- * * * *",
-     "9" * 500],
-)  # fmt: skip
+    [
+        "",
+        "* * * *",
+        "* * * * * *",
+        "60 * * * *",
+        "* 24 * * *",
+        "* * 0 * *",
+        "* * * 13 *",
+        "* * * * 8",
+        "a * * * *",
+        "*/0 * * * *",
+        "5-1 * * * *",
+        "0 0 30 2 *",
+        "1- * * * *",
+        "9" * 500,
+    ],
+)
 def test_what_is_no_entry_is_refused(cron: str) -> None:
     with pytest.raises(InvalidRequestError):
         parse_cron(cron)

@@ -59,10 +59,16 @@ def test_a_message_comes_although_the_limit_on_bodies_was_lowered_while_it_waite
 
 def test_what_is_delivered_is_what_was_sent_with_a_new_store_time(orders: World) -> None:
     message = NewMessage(
-        "orders", 1, b"x", encode_properties({"DELAY": "1", "TAGS": "a", "UNIQ_KEY": "u"}), 5,
-        born_ms=99, born_host=b"\x0a\x00\x00\x01\x00\x00\x00\x09",
-        store_host=b"\x0a\x00\x00\x02\x00\x00\x00\x08", reconsume_times=3,
-    )  # fmt: skip
+        "orders",
+        1,
+        b"x",
+        encode_properties({"DELAY": "1", "TAGS": "a", "UNIQ_KEY": "u"}),
+        5,
+        born_ms=99,
+        born_host=b"\x0a\x00\x00\x01\x00\x00\x00\x09",
+        store_host=b"\x0a\x00\x00\x02\x00\x00\x00\x08",
+        reconsume_times=3,
+    )
     orders.publish(message)
     orders.end_tick()
     sent_ms = orders.clock.now_ms()

@@ -446,8 +446,9 @@ def test_what_the_version_before_staged_and_decided_is_published(job: Job) -> No
     job.settle()
     assert world.bodies("orders") == [b"0a", b"0b", b"1a", b"1b"]
     assert (world.messages("orders")[3].flag, world.messages("orders")[3].properties) == (
-        7, b"k\x01v\x02",
-    )  # fmt: skip
+        7,
+        b"k\x01v\x02",
+    )
 
 
 def test_batch_writes_take_no_place_from_queries_that_go_on(

@@ -93,9 +93,20 @@ def test_messages_of_several_topics_are_visible_together_when_they_are_committed
 def test_a_staged_message_is_published_with_all_that_it_has(session: Session) -> None:
     world = session.world
     message = NewMessage(
-        "orders", 1, memoryview(b"body"), encode_properties({"TAGS": "t"}), 7, 0x1, 1_234,
-        b"\x01\x02\x03\x04\0\0\0\x05", b"\x05\x06\x07\x08\0\0\0\x09", 3, 99, 1, ("%LMQ%mine",),
-    )  # fmt: skip
+        "orders",
+        1,
+        memoryview(b"body"),
+        encode_properties({"TAGS": "t"}),
+        7,
+        0x1,
+        1_234,
+        b"\x01\x02\x03\x04\0\0\0\x05",
+        b"\x05\x06\x07\x08\0\0\0\x09",
+        3,
+        99,
+        1,
+        ("%LMQ%mine",),
+    )
     session.begin()
     world.broker.staged.stage(session.channel, "", [message])
     session.commit()

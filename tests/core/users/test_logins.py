@@ -132,9 +132,13 @@ def test_a_signature_is_of_who_has_the_secret(logins: Logins) -> None:
     principal = signed(logins, "ann", sign("secret", b"x"), b"x")
     assert principal == Principal("ann", *PLACE)
     for name, given in (
-        ("ann", sign("guess", b"x")), ("ann", sign("secret", b"y")), ("ann", ""), ("ann", "\u017f"),
-        ("eve", sign("", b"x")), ("eve", sign("nobody", b"x")),
-    ):  # fmt: skip
+        ("ann", sign("guess", b"x")),
+        ("ann", sign("secret", b"y")),
+        ("ann", ""),
+        ("ann", "\u017f"),
+        ("eve", sign("", b"x")),
+        ("eve", sign("nobody", b"x")),
+    ):
         assert signed(logins, name, given, b"x") is None
         logins._waits.clear()
 
@@ -265,13 +269,22 @@ def test_a_token_names_a_user(tokens: Tokens) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        lambda: token(OTHER), lambda: token(exp=1), lambda: token(exp=None),
-        lambda: token(iss="them"), lambda: token(aud="other"), lambda: token(sub=None),
-        lambda: token(sub=7), lambda: token("shared secret" * 4, "HS256"),
-        lambda: token(None, "none"), lambda: token(kid="two"), lambda: "", lambda: "a.b.c",
-        lambda: token() + "x", lambda: "é.é.é",
+        lambda: token(OTHER),
+        lambda: token(exp=1),
+        lambda: token(exp=None),
+        lambda: token(iss="them"),
+        lambda: token(aud="other"),
+        lambda: token(sub=None),
+        lambda: token(sub=7),
+        lambda: token("shared secret" * 4, "HS256"),
+        lambda: token(None, "none"),
+        lambda: token(kid="two"),
+        lambda: "",
+        lambda: "a.b.c",
+        lambda: token() + "x",
+        lambda: "é.é.é",
     ],
-)  # fmt: skip
+)
 def test_a_bad_token_names_nobody(tokens: Tokens, bad: Callable[[], str]) -> None:
     with pytest.raises(NotAuthenticatedError):
         tokens.user_of(bad())
@@ -315,9 +328,12 @@ def test_a_certificate_names_a_user_by_one_rule(logins: Logins, rule: Any, name:
     certificate = {
         "subject": ((("organizationName", "Shop"),), (("commonName", "ann"),)),
         "subjectAltName": (
-            ("DNS", "shop.example"), ("DNS", "other"), ("email", "ann@example"), ("URI", "urn:ann"),
+            ("DNS", "shop.example"),
+            ("DNS", "other"),
+            ("email", "ann@example"),
+            ("URI", "urn:ann"),
         ),
-    }  # fmt: skip
+    }
     logins.configure(SecurityConfig(certificate_user=rule))
     if name != "ann":
         assert logins.certified(certificate, *PLACE) is None

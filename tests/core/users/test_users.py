@@ -66,13 +66,14 @@ def test_who_may_do_something_may_describe_the_thing() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"actions": ("fly",), "kind": "topic"}, {"actions": (), "kind": "topic"},
+        {"actions": ("fly",), "kind": "topic"},
+        {"actions": (), "kind": "topic"},
         {"actions": ("publish",), "kind": "planet"},
         {"actions": ("publish",), "kind": "topic", "name": ""},
         {"actions": ("publish",), "kind": "topic", "match": "regex"},
         {"actions": ("publish",), "kind": "topic", "effect": "maybe"},
     ],
-)  # fmt: skip
+)
 def test_a_rule_that_means_nothing_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidRequestError):
         Rule(**wrong)  # type: ignore[arg-type]

@@ -63,8 +63,9 @@ def test_a_queue_may_refuse_what_is_too_much(yard: Yard, durable: bool) -> None:
 
 def test_a_queue_with_a_consumer_that_keeps_up_refuses_nothing(yard: Yard) -> None:
     for name, durable in (("log", True), ("memory", False)):
-        yard.queue(name, durable=durable,
-                   arguments={"x-max-length": 2, "x-overflow": "reject-publish"})  # fmt: skip
+        yard.queue(
+            name, durable=durable, arguments={"x-max-length": 2, "x-overflow": "reject-publish"}
+        )
         taker = yard.consume(name, no_ack=True)
         yard.put_all(*numbered(20), key=name)
         assert taker.bodies == numbered(20)
@@ -296,9 +297,13 @@ def test_dead_letters_say_what_happened(yard: Yard, durable: bool, how: str) -> 
     (death,) = headers["x-death"]
     assert death.pop("time") == yard.begin_ms // 1000
     assert death == {
-        "count": 1, "reason": how, "queue": "q", "exchange": "", "routing-keys": ["q", "q"],
+        "count": 1,
+        "reason": how,
+        "queue": "q",
+        "exchange": "",
+        "routing-keys": ["q", "q"],
         "original-expiration": "60000",
-    }  # fmt: skip
+    }
     assert headers["mine"] == 1
     assert "CC" not in headers
     assert headers["x-first-death-queue"] == headers["x-last-death-queue"] == "q"
@@ -361,9 +366,13 @@ def test_a_count_of_deaths_does_not_overflow(yard: Yard) -> None:
 
 
 def test_letters_that_go_in_a_circle_by_themselves_end(yard: Yard) -> None:
-    queue = yard.queue(arguments={
-        "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q", "x-message-ttl": 10,
-    })  # fmt: skip
+    queue = yard.queue(
+        arguments={
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": "q",
+            "x-message-ttl": 10,
+        }
+    )
     yard.put_all(b"a")
     yard.advance(30)
     yard.settle()
@@ -377,10 +386,14 @@ def test_letters_that_go_in_a_circle_by_themselves_end(yard: Yard) -> None:
 
 def test_a_refused_message_may_be_a_dead_letter(yard: Yard) -> None:
     yard.queue("dead")
-    yard.queue(arguments={
-        "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-max-length": 1,
-        "x-overflow": "reject-publish-dlx",
-    })  # fmt: skip
+    yard.queue(
+        arguments={
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": "dead",
+            "x-max-length": 1,
+            "x-overflow": "reject-publish-dlx",
+        }
+    )
     yard.put_all(*numbered(3))
     assert yard.drain("dead") == [b"1", b"2"]
     assert [error is None for _, error in sorted(yard.confirmed)] == [True, False, False]
@@ -388,10 +401,14 @@ def test_a_refused_message_may_be_a_dead_letter(yard: Yard) -> None:
 
 def test_messages_that_came_back_too_often_are_dead_letters(yard: Yard) -> None:
     yard.queue("dead")
-    queue = yard.queue(arguments={
-        "x-queue-type": "quorum", "x-delivery-limit": 0, "x-dead-letter-exchange": "",
-        "x-dead-letter-routing-key": "dead",
-    })  # fmt: skip
+    queue = yard.queue(
+        arguments={
+            "x-queue-type": "quorum",
+            "x-delivery-limit": 0,
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": "dead",
+        }
+    )
     taker = yard.consume()
     yard.put_all(*numbered(3))
     queue.requeue(taker.places)

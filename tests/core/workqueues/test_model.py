@@ -22,12 +22,14 @@ NAMES = ("log", "memory", "quorum", "short", "levels")
 DURABLE = ("log", "quorum", "short", "levels")
 ARGUMENTS = {
     "quorum": {
-        "x-queue-type": "quorum", "x-delivery-limit": 3, "x-dead-letter-exchange": "",
+        "x-queue-type": "quorum",
+        "x-delivery-limit": 3,
+        "x-dead-letter-exchange": "",
         "x-dead-letter-routing-key": "log",
     },
     "short": {"x-max-length": 4},
     "levels": {"x-max-priority": 2},
-}  # fmt: skip
+}
 NAME = st.sampled_from(NAMES)
 
 

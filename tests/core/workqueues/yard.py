@@ -91,9 +91,15 @@ class Yards(World):
         raw = encode_properties(properties)
         for body in bodies:
             self.broker.routing.publish(
-                SELF, "/", exchange, key, raw, body,
-                lambda token, where, error: self.confirmed.append((token, error)), body,
-            )  # fmt: skip
+                SELF,
+                "/",
+                exchange,
+                key,
+                raw,
+                body,
+                lambda token, where, error: self.confirmed.append((token, error)),
+                body,
+            )
 
     def settle(self) -> None:
         """Let the loop go round until nothing is left to do."""
@@ -108,9 +114,15 @@ class Yards(World):
     def consume(self, name: str = "q", *, window: Window | None = None, **settings: Any) -> Taker:
         taker = Taker()
         taker.consumer = self.works.consume(
-            SELF, "/", name, taker.deliver, taker.cancel, window=window,
-            on_bodies=taker.take_bodies, **settings,
-        )  # fmt: skip
+            SELF,
+            "/",
+            name,
+            taker.deliver,
+            taker.cancel,
+            window=window,
+            on_bodies=taker.take_bodies,
+            **settings,
+        )
         self.settle()
         return taker
 
@@ -118,9 +130,12 @@ class Yards(World):
         found: list[Delivery | None] = []
 
         def got(
-            token: Any, delivery: Delivery | None, queue: WorkQueue, left: int,
+            token: Any,
+            delivery: Delivery | None,
+            queue: WorkQueue,
+            left: int,
             error: OnelogError | None,
-        ) -> None:  # fmt: skip
+        ) -> None:
             assert error is None
             found.append(delivery)
 

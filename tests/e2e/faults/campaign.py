@@ -120,10 +120,20 @@ class Load:
         if kind == "java":
             home = self._cluster.folder / "java"
             return jvm(
-                home, client_classpath(PEER_VERSION), SCENARIOS, "witness",
-                "--nameservers", self._cluster.nameservers, "--topic", topic, "--keys", keys,
-                "--folder", folder, options=SHORT_JVM,
-            )  # fmt: skip
+                home,
+                client_classpath(PEER_VERSION),
+                SCENARIOS,
+                "witness",
+                "--nameservers",
+                self._cluster.nameservers,
+                "--topic",
+                topic,
+                "--keys",
+                keys,
+                "--folder",
+                folder,
+                options=SHORT_JVM,
+            )
         module, where = "sdk_client", self._cluster.nameservers
         if kind == "kafka":
             module, where = "kafka_client", self._cluster.bootstrap
@@ -174,8 +184,10 @@ class Load:
         where = [self._cluster.nameservers, self._cluster.bootstrap, str(self.folder)]
         subprocess.run(
             self._cluster.net.command(CLIENTS, [*command, *where, *topics]),
-            cwd=ROOT, check=True, timeout=300,
-        )  # fmt: skip
+            cwd=ROOT,
+            check=True,
+            timeout=300,
+        )
         try:
             wait_until(self._is_delivered, "the rest of the messages", DELIVERY_S)
         except ChildError:
@@ -240,9 +252,15 @@ def run(
         cluster.wait_until_whole()
         load.start()
         nemesis = stack.enter_context(
-            History(load.folder / "nemesis.jsonl", name="nemesis", kind="nemesis", topic="",
-                    role="nemesis", seed=seed)
-        )  # fmt: skip
+            History(
+                load.folder / "nemesis.jsonl",
+                name="nemesis",
+                kind="nemesis",
+                topic="",
+                role="nemesis",
+                seed=seed,
+            )
+        )
         choice = Choice(seed, kinds)
         for _ in range(rounds):
             _round(cluster, load, choice.next(cluster.master()), nemesis, say)
@@ -260,9 +278,15 @@ def _round(
         time.sleep(fault.seconds)
         end = now_ns()
     nemesis.add(
-        "fault", kind=fault.kind, target=fault.target, hit=fault.hit, alive=fault.alive,
-        begin=begin, end=end, seconds=fault.seconds,
-    )  # fmt: skip
+        "fault",
+        kind=fault.kind,
+        target=fault.target,
+        hit=fault.hit,
+        alive=fault.alive,
+        begin=begin,
+        end=end,
+        seconds=fault.seconds,
+    )
     load.wait_until_served(end)
     whole_s = (now_ns() - end) / 1e9
     what = f"{fault.kind} of {fault.target} ({fault.hit}) for {fault.seconds} s"
@@ -277,7 +301,10 @@ def _verdict(
     command = [sys.executable, "-m", "tests.e2e.faults.checker", "--fail-over-s", str(fail_over_s)]
     ended = subprocess.run(
         [*command, "--json", str(folder / "verdict.json"), *map(str, histories)],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     say(ended.stdout + ended.stderr)
     return Outcome(rounds, ended.returncode == 0, ended.stdout + ended.stderr, folder)

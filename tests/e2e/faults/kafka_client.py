@@ -75,10 +75,13 @@ def consume(bootstrap: str, topic: str, history: History) -> None:
     """Take messages until this process ends."""
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap, "group.id": f"{topic}-group",
-            "auto.offset.reset": "earliest", "session.timeout.ms": 6_000, **FAST,
+            "bootstrap.servers": bootstrap,
+            "group.id": f"{topic}-group",
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 6_000,
+            **FAST,
         }
-    )  # fmt: skip
+    )
     consumer.subscribe([topic])
     while True:
         message = consumer.poll(1.0)
@@ -87,9 +90,13 @@ def consume(bootstrap: str, topic: str, history: History) -> None:
         at, body = now_ns(), message.value()
         assert isinstance(body, bytes)
         history.add(
-            "receive", **parsed(body), begin=at, end=at, queue=message.partition(),
+            "receive",
+            **parsed(body),
+            begin=at,
+            end=at,
+            queue=message.partition(),
             offset=message.offset(),
-        )  # fmt: skip
+        )
 
 
 def main(bootstrap: str, topic: str, keys: int, folder: Path) -> None:
@@ -97,16 +104,23 @@ def main(bootstrap: str, topic: str, keys: int, folder: Path) -> None:
     own = {"kind": "kafka", "topic": topic, "name": "kafka"}
     sent = History(folder / "kafka-producer.jsonl", role="producer", **own)
     seen = History(
-        folder / "kafka-consumer.jsonl", role="consumer", group=f"{topic}-group", ordered=True,
+        folder / "kafka-consumer.jsonl",
+        role="consumer",
+        group=f"{topic}-group",
+        ordered=True,
         **own,
-    )  # fmt: skip
+    )
     producer = Producer(
         {
-            "bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0,
-            "message.timeout.ms": 60_000, "request.timeout.ms": int(TIMEOUT_S * 1000),
-            "retry.backoff.ms": 50, **FAST,
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            "message.timeout.ms": 60_000,
+            "request.timeout.ms": int(TIMEOUT_S * 1000),
+            "retry.backoff.ms": 50,
+            **FAST,
         }
-    )  # fmt: skip
+    )
     threading.Thread(target=consume, args=(bootstrap, topic, seen), daemon=True).start()
     senders = [
         Sender(producer, topic, partition, sent, folder / "enough") for partition in range(keys)

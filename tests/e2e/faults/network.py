@@ -87,8 +87,18 @@ class Network:
 
     def cut(self, begin: str, end: str) -> None:
         """Let nothing get from one machine to the other; the way back is not touched."""
-        self._ip(begin, "neigh", "replace", self.address(end), "lladdr", NOWHERE,
-                 "dev", "eth0", "nud", "permanent")  # fmt: skip
+        self._ip(
+            begin,
+            "neigh",
+            "replace",
+            self.address(end),
+            "lladdr",
+            NOWHERE,
+            "dev",
+            "eth0",
+            "nud",
+            "permanent",
+        )
 
     def mend(self, begin: str, end: str) -> None:
         """Take back a `cut`."""
@@ -108,8 +118,20 @@ class Network:
         for number, machine in enumerate(self._addresses):
             port = f"port{number}"
             _ip("netns", "add", self._space(machine))
-            _ip("link", "add", "eth0", "netns", self._space(machine), "type", "veth",
-                "peer", "name", port, "netns", self._space("switch"))  # fmt: skip
+            _ip(
+                "link",
+                "add",
+                "eth0",
+                "netns",
+                self._space(machine),
+                "type",
+                "veth",
+                "peer",
+                "name",
+                port,
+                "netns",
+                self._space("switch"),
+            )
             self._ip("switch", "link", "set", port, "master", "bridge", "up")
             self._ip(machine, "addr", "add", f"{self.address(machine)}/24", "dev", "eth0")
             self._ip(machine, "link", "set", "eth0", "up")

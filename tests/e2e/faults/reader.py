@@ -58,10 +58,12 @@ def by_kafka(bootstrap: str, topic: str) -> Iterator[Read]:
     """Read with librdkafka."""
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap, "group.id": "last-readers",
-            "enable.auto.commit": False, "enable.partition.eof": True,
+            "bootstrap.servers": bootstrap,
+            "group.id": "last-readers",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
         }
-    )  # fmt: skip
+    )
     partitions = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
     consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
     left = set(partitions)

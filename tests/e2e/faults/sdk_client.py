@@ -64,10 +64,14 @@ class Sender:
     def _note(self, about: dict[str, object], receipt: Receipt) -> bool:
         is_safe = receipt.status is SendStatus.OK
         self._history.add(
-            "send", **about, end=now_ns(), result="ok" if is_safe else "failed",
-            error="" if is_safe else receipt.status.name, queue=receipt.queue.queue_id,
+            "send",
+            **about,
+            end=now_ns(),
+            result="ok" if is_safe else "failed",
+            error="" if is_safe else receipt.status.name,
+            queue=receipt.queue.queue_id,
             offset=receipt.offset,
-        )  # fmt: skip
+        )
         return is_safe
 
 
@@ -85,26 +89,38 @@ async def run(nameservers: str, topic: str, keys: int, folder: Path, pop: bool) 
     group = f"{topic}-group"
     sent = History(folder / f"{kind}-producer.jsonl", name=kind, role="producer", **own)
     seen = History(
-        folder / f"{kind}-consumer.jsonl", name=kind, role="consumer", group=group,
-        ordered=not pop, **own,
-    )  # fmt: skip
+        folder / f"{kind}-consumer.jsonl",
+        name=kind,
+        role="consumer",
+        group=group,
+        ordered=not pop,
+        **own,
+    )
 
     async def listener(message: ReceivedMessage) -> None:
         at = now_ns()
         # What comes again by way of the retry topic has its place there, though POP names its own.
         offset = -1 if message.raw.reconsume_times else message.offset
         seen.add(
-            "receive", **parsed(message.body), begin=at, end=at, queue=message.queue.queue_id,
+            "receive",
+            **parsed(message.body),
+            begin=at,
+            end=at,
+            queue=message.queue.queue_id,
             offset=offset,
-        )  # fmt: skip
+        )
 
     async with (
         AsyncProducer("senders", nameserver=nameservers, retries=0, timeout=TIMEOUT_S) as producer,
         AsyncPushConsumer(
-            group, nameserver=nameservers, start="first", orderly=not pop, pop=pop,
+            group,
+            nameserver=nameservers,
+            start="first",
+            orderly=not pop,
+            pop=pop,
             timeout=TIMEOUT_S,
         ) as consumer,
-    ):  # fmt: skip
+    ):
         consumer.subscribe(topic, listener=listener)
         await consumer.start()
         sender = Sender(producer, topic, kind, sent, folder / "enough")

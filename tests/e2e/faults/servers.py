@@ -103,10 +103,21 @@ class Broker(Server):
         self.clock = Clock(folder / f"{where}.clock")
         self.data = self.disk.folder / "data"
         argv = [
-            str(COMMAND), "broker", "--name", BROKER_NAME, "--cluster", CLUSTER,
-            "--host", net.address(where), "--port", str(BROKER_PORT), "--data", str(self.data),
-            "--nameservers", addresses(net),
-        ]  # fmt: skip
+            str(COMMAND),
+            "broker",
+            "--name",
+            BROKER_NAME,
+            "--cluster",
+            CLUSTER,
+            "--host",
+            net.address(where),
+            "--port",
+            str(BROKER_PORT),
+            "--data",
+            str(self.data),
+            "--nameservers",
+            addresses(net),
+        ]
         own = {
             "broker.broker_id": number,
             "kafka.port": KAFKA_PORT,
@@ -156,11 +167,26 @@ class Cluster:
         at = f"http://{self.net.address(ETCD)}"
         here, peers = f"{at}:{ETCD_PORT}", f"{at}:{ETCD_PORT + 1}"
         return [
-            "etcd", "--name", "one", "--data-dir", str(self.folder / "etcd"),
-            "--listen-client-urls", here, "--advertise-client-urls", here,
-            "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers,
-            "--initial-cluster", f"one={peers}", "--logger", "zap", "--log-level", "warn",
-        ]  # fmt: skip
+            "etcd",
+            "--name",
+            "one",
+            "--data-dir",
+            str(self.folder / "etcd"),
+            "--listen-client-urls",
+            here,
+            "--advertise-client-urls",
+            here,
+            "--listen-peer-urls",
+            peers,
+            "--initial-advertise-peer-urls",
+            peers,
+            "--initial-cluster",
+            f"one={peers}",
+            "--logger",
+            "zap",
+            "--log-level",
+            "warn",
+        ]
 
     @property
     def servers(self) -> list[Server]:

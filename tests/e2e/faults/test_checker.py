@@ -23,9 +23,16 @@ def about(role: str, **more: object) -> Line:
 def message(op: str, number: int, end: int, *, offset: int | None = None, **more: object) -> Line:
     place = number if offset is None else offset
     return {
-        "op": op, "id": message_id("p", "k", number), "key": "k", "number": number, "queue": 0,
-        "begin": end - 1, "end": end, "offset": place, **more,
-    }  # fmt: skip
+        "op": op,
+        "id": message_id("p", "k", number),
+        "key": "k",
+        "number": number,
+        "queue": 0,
+        "begin": end - 1,
+        "end": end,
+        "offset": place,
+        **more,
+    }
 
 
 def acknowledged(numbers: Iterable[int]) -> list[Line]:
@@ -48,9 +55,14 @@ def good(count: int = 100) -> Histories:
 
 def fault(begin_s: float, end_s: float, *, alive: bool = True, hit: str = "master") -> Line:
     return {
-        "op": "fault", "kind": "kill", "target": "n0", "hit": hit, "alive": alive,
-        "begin": int(begin_s * SECOND), "end": int(end_s * SECOND),
-    }  # fmt: skip
+        "op": "fault",
+        "kind": "kill",
+        "target": "n0",
+        "hit": hit,
+        "alive": alive,
+        "begin": int(begin_s * SECOND),
+        "end": int(end_s * SECOND),
+    }
 
 
 def found(histories: Histories) -> dict[str, int]:
@@ -127,8 +139,13 @@ def test_a_history_fails_by_what_is_wrong_with_it(
 
 def test_every_kind_of_violation_has_a_history_that_fails_by_it() -> None:
     spoils = (
-        lose, never_deliver, show_and_cut, invent, give_a_place_twice, swap_in_the_log,
-    )  # fmt: skip
+        lose,
+        never_deliver,
+        show_and_cut,
+        invent,
+        give_a_place_twice,
+        swap_in_the_log,
+    )
     seen = set[str]()
     for spoil in spoils:
         histories = good()

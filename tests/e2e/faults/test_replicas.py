@@ -61,8 +61,10 @@ def compared(one: Path, other: Path) -> tuple[int, str]:
     """What `onelog store compare` says of two stores that nobody has open."""
     ended = subprocess.run(
         [str(COMMAND), "store", "compare", str(one), str(other)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return ended.returncode, ended.stdout + ended.stderr
 
 

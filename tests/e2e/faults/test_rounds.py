@@ -24,9 +24,13 @@ needs_cluster = pytest.mark.skipif(bool(servers.why_not()), reason=servers.why_n
 @needs_cluster
 def test_a_master_that_is_killed_takes_nothing_with_it(tmp_path: Path) -> None:
     outcome = run(
-        tmp_path / "cluster", seed=5, rounds=1, only=["kill -9"], clients=("sdk", "kafka"),
+        tmp_path / "cluster",
+        seed=5,
+        rounds=1,
+        only=["kill -9"],
+        clients=("sdk", "kafka"),
         fail_over_s=PATIENT_S,
-    )  # fmt: skip
+    )
     assert outcome.is_good, outcome.said
     nemesis = (tmp_path / "cluster" / "histories" / "nemesis.jsonl").read_text()
     assert '"hit":"master"' in nemesis

@@ -19,10 +19,12 @@ QUORUM = os.environ.get("SHOP_QUEUES") == "quorum"
 if QUORUM:
     # As Celery's manual says: tasks that wait go through queues of RabbitMQ, one for each bit.
     app.conf.update(
-        task_default_queue_type="quorum", task_default_exchange_type="topic",
-        task_default_exchange="shop", task_default_routing_key="shop",
+        task_default_queue_type="quorum",
+        task_default_exchange_type="topic",
+        task_default_exchange="shop",
+        task_default_routing_key="shop",
         broker_transport_options={"confirm_publish": True},
-    )  # fmt: skip
+    )
 
 
 @app.task(name="shop.add")  # type: ignore[untyped-decorator]

@@ -301,9 +301,11 @@ def test_urgent_messages_come_first(channel: BlockingChannel) -> None:
 def test_a_quorum_queue_counts_and_gives_up(channel: BlockingChannel) -> None:
     dead = name(channel)
     arguments = {
-        "x-queue-type": "quorum", "x-delivery-limit": 2, "x-dead-letter-exchange": "",
+        "x-queue-type": "quorum",
+        "x-delivery-limit": 2,
+        "x-dead-letter-exchange": "",
         "x-dead-letter-routing-key": dead,
-    }  # fmt: skip
+    }
     channel.queue_declare("quorum", durable=True, arguments=arguments)
     send(channel, "quorum", b"poison")
     counts = []

@@ -147,9 +147,13 @@ def test_celery_delays_tasks_in_quorum_queues(mq: EmbeddedBroker, tmp_path: Path
         assert time.monotonic() - began >= 1
         assert shop["flaky"].delay(str(tmp_path / "notes")).get(timeout=SECONDS) == 3
         with connected(mq.amqp_url) as connection:
-            years = {"x-message-ttl": 2**27 * 1000, "x-queue-type": "quorum",
-                     "x-overflow": "reject-publish", "x-dead-letter-exchange": "celery_delayed_26",
-                     "x-dead-letter-strategy": "at-least-once"}  # fmt: skip
+            years = {
+                "x-message-ttl": 2**27 * 1000,
+                "x-queue-type": "quorum",
+                "x-overflow": "reject-publish",
+                "x-dead-letter-exchange": "celery_delayed_26",
+                "x-dead-letter-strategy": "at-least-once",
+            }
             connection.channel().queue_declare("celery_delayed_27", durable=True, arguments=years)
         add.apply_async((1, 1), countdown=2**27)
         asked = add.apply_async((5, 6), countdown=2)

@@ -22,9 +22,12 @@ def _connect(port: int, ca: Path, cert: tuple[Path, Path] | None) -> str:
     if cert is not None:
         context.load_cert_chain(*cert)
     parameters = pika.ConnectionParameters(
-        "127.0.0.1", port, credentials=pika.credentials.ExternalCredentials(),
-        ssl_options=pika.SSLOptions(context), socket_timeout=SECONDS,
-    )  # fmt: skip
+        "127.0.0.1",
+        port,
+        credentials=pika.credentials.ExternalCredentials(),
+        ssl_options=pika.SSLOptions(context),
+        socket_timeout=SECONDS,
+    )
     connection = pika.BlockingConnection(parameters)
     channel = connection.channel()
     channel.confirm_delivery()
@@ -45,9 +48,11 @@ async def test_a_certificate_says_who_one_is(tmp_path: Path) -> None:
 
     own, ann, nobody = made("broker"), made("ann"), made("nobody")
     settings: dict[str, Value] = {
-        "amqp__port": -1, "tls__cert_path": str(own[0]), "tls__key_path": str(own[1]),
+        "amqp__port": -1,
+        "tls__cert_path": str(own[0]),
+        "tls__key_path": str(own[1]),
         "tls__client_ca_path": str(authority.ca_path),
-    }  # fmt: skip
+    }
     async with broker(tmp_path, **settings) as server:
         server.broker.users.create_user(SELF, "ann", prove("secret"), ("admin",))
         await asyncio.to_thread(_use, server, authority.ca_path, ann, nobody)

@@ -32,11 +32,20 @@ __all__ = ["channel", "url"]
 def test_a_message_comes_as_it_was_published(channel: BlockingChannel) -> None:
     queue = name(channel)
     properties = pika.BasicProperties(
-        content_type="text/plain", content_encoding="utf-8", delivery_mode=2, priority=3,
-        correlation_id="c", reply_to="r", expiration="60000", message_id="m", timestamp=12345,
-        type="t", user_id="guest", app_id="a",
+        content_type="text/plain",
+        content_encoding="utf-8",
+        delivery_mode=2,
+        priority=3,
+        correlation_id="c",
+        reply_to="r",
+        expiration="60000",
+        message_id="m",
+        timestamp=12345,
+        type="t",
+        user_id="guest",
+        app_id="a",
         headers={"n": 1, "s": "x", "l": [1, "two", {"k": 3}]},
-    )  # fmt: skip
+    )
     channel.basic_publish("", queue, b"body", properties)
     method, found, body = got(channel, queue)
     assert body == b"body"
@@ -331,18 +340,21 @@ def test_transactions_and_confirms_exclude_each_other(url: str) -> None:
         raw.hear_of("tx.select-ok")
         raw.say(1, "confirm.select", False)
         assert raw.hear_of("channel.close")[:2] == (
-            406, "PRECONDITION_FAILED - cannot switch from tx to confirm mode",
-        )  # fmt: skip
+            406,
+            "PRECONDITION_FAILED - cannot switch from tx to confirm mode",
+        )
         raw.say(2, "confirm.select", False)
         raw.hear_of("confirm.select-ok")
         raw.say(2, "tx.select")
         assert raw.hear_of("channel.close")[:2] == (
-            406, "PRECONDITION_FAILED - cannot switch from confirm to tx mode",
-        )  # fmt: skip
+            406,
+            "PRECONDITION_FAILED - cannot switch from confirm to tx mode",
+        )
         raw.say(3, "tx.commit")
         assert raw.hear_of("channel.close")[:2] == (
-            406, "PRECONDITION_FAILED - channel is not transactional",
-        )  # fmt: skip
+            406,
+            "PRECONDITION_FAILED - channel is not transactional",
+        )
 
 
 def test_many_publishers_at_once(url: str) -> None:

@@ -170,10 +170,13 @@ def test_a_topic_with_several_queues_is_read_whole(kafka_too: EmbeddedBroker) ->
 
 def test_a_topic_is_published_to_by_its_name_and_by_bindings(kafka_too: EmbeddedBroker) -> None:
     kafka_too.create_topic("bills", queues=1)
-    reader = Consumer({
-        "bootstrap.servers": kafka_too.bootstrap_servers, "group.id": "g",
-        "auto.offset.reset": "earliest",
-    })  # fmt: skip
+    reader = Consumer(
+        {
+            "bootstrap.servers": kafka_too.bootstrap_servers,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+        }
+    )
     reader.subscribe(["bills"])
     with connected(kafka_too.amqp_url) as connection:
         channel = connection.channel()

@@ -70,9 +70,15 @@ def configuration(at: str, namespace: str = "") -> rocketmq.ClientConfiguration:
 
 
 def message(
-    topic: str, body: bytes, *, tag: str = "", group: str = "", key: str = "", delay_s: float = 0,
+    topic: str,
+    body: bytes,
+    *,
+    tag: str = "",
+    group: str = "",
+    key: str = "",
+    delay_s: float = 0,
     **properties: str,
-) -> rocketmq.Message:  # fmt: skip
+) -> rocketmq.Message:
     """A message to send."""
     made = rocketmq.Message()
     made.topic, made.body = topic, body

@@ -25,9 +25,11 @@ class RawClient:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         await self.channel.close()
 
     async def call(self, method: str, request: Any, **options: Any) -> Any:

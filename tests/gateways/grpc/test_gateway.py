@@ -42,8 +42,11 @@ asyncio.run(main())
 def test_the_first_client_has_everything_imported_beside_the_loop(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(tmp_path)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stderr
     assert "protobuf" not in ended.stdout
     assert "grpc" not in ended.stdout

@@ -97,8 +97,12 @@ async def test_a_receipt_of_one_protocol_is_good_in_the_other(tmp_path: Path) ->
         receipt = await in_thread(take)
         answer = await remoting.ask(
             RequestCode.ACK_MESSAGE,
-            consumerGroup="g", topic=topic, queueId=0, offset=0, extraInfo=receipt,
-        )  # fmt: skip
+            consumerGroup="g",
+            topic=topic,
+            queueId=0,
+            offset=0,
+            extraInfo=receipt,
+        )
         assert answer.code == 0, answer.remark
         assert not server.broker.leases
 
@@ -121,9 +125,11 @@ async def test_tools_see_what_a_member_does_and_have_it_try_a_message(tmp_path: 
             asking = asyncio.create_task(
                 remoting.ask(
                     RequestCode.CONSUME_MESSAGE_DIRECTLY,
-                    msgId=sent.ext["msgId"], topic=topic, **about,
+                    msgId=sent.ext["msgId"],
+                    topic=topic,
+                    **about,
                 )
-            )  # fmt: skip
+            )
             command = await member.hear()
             verify = command.verify_message_command
             assert verify.message.body == b"try me"

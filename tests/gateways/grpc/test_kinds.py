@@ -108,9 +108,15 @@ async def test_a_group_can_have_low_priorities_not_starve(tmp_path: Path) -> Non
         for _ in range(20):
             answer = await remoting.ask(
                 RequestCode.POP_MESSAGE,
-                consumerGroup="fair", topic=topic, queueId=-1, maxMsgNums=1, invisibleTime=60_000,
-                pollTime=0, bornTime=0, initMode=0,
-            )  # fmt: skip
+                consumerGroup="fair",
+                topic=topic,
+                queueId=-1,
+                maxMsgNums=1,
+                invisibleTime=60_000,
+                pollTime=0,
+                bornTime=0,
+                initMode=0,
+            )
             seen.add(answer.ext["msgOffsetInfo"].split()[1])
         assert seen == {"0", "1"}
 
@@ -162,8 +168,10 @@ async def test_lite_topics_are_read_by_those_who_want_them(tmp_path: Path) -> No
                 want(simple, "room-2")
                 got = receive(simple, 3)
                 assert sorted(bytes(each.body) for each in got) == [
-                    b"room-2 0", b"room-2 1", b"room-2 2",
-                ]  # fmt: skip
+                    b"room-2 0",
+                    b"room-2 1",
+                    b"room-2 2",
+                ]
                 assert {each.lite_topic for each in got} == {"room-2"}
                 for each in got:
                     simple.ack(each)

@@ -41,9 +41,12 @@ async def introduce(port: int, first: int, count: int, said: bytes) -> asyncio.S
     writer.write(PREFACE + frame(SETTINGS, 0, 0) + frame(WINDOW, 0, 0, struct.pack(">I", 1 << 24)))
     for each in range(count):
         fields = [
-            (":method", "POST"), (":scheme", "http"), (":path", SERVICE + "Telemetry"),
-            ("content-type", "application/grpc"), ("x-mq-client-id", f"client-{first + each}"),
-        ]  # fmt: skip
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", SERVICE + "Telemetry"),
+            ("content-type", "application/grpc"),
+            ("x-mq-client-id", f"client-{first + each}"),
+        ]
         number = 2 * each + 1
         writer.write(frame(HEADERS, END_HEADERS, number, bytes(encoder.encode(fields))))
         writer.write(frame(DATA, 0, number, said))

@@ -33,9 +33,10 @@ async def pull(caller: RawClient, offset: int, expression: str = "*", **fields: 
 
 async def test_a_pull_gives_messages_from_an_offset_on(tmp_path: Path) -> None:
     async with (
-        grpc_broker(tmp_path) as server, client(server) as remoting,
+        grpc_broker(tmp_path) as server,
+        client(server) as remoting,
         RawClient(address(server)) as caller,
-    ):  # fmt: skip
+    ):
         make_topic(server, TOPIC, queues=1)
         make_group(server, GROUP)
         assert await pull(caller, 0) == (Code.MESSAGE_NOT_FOUND, [], 0)
@@ -54,9 +55,10 @@ async def test_a_pull_gives_messages_from_an_offset_on(tmp_path: Path) -> None:
 
 async def test_offsets_are_kept_for_both_protocols(tmp_path: Path) -> None:
     async with (
-        grpc_broker(tmp_path) as server, client(server) as remoting,
+        grpc_broker(tmp_path) as server,
+        client(server) as remoting,
         RawClient(address(server)) as caller,
-    ):  # fmt: skip
+    ):
         make_topic(server, TOPIC, queues=2)
         make_group(server, GROUP)
         await remoting.send(TOPIC, b"x", {"UNIQ_KEY": "K"})
@@ -79,9 +81,10 @@ async def test_offsets_are_kept_for_both_protocols(tmp_path: Path) -> None:
 
 async def test_where_a_queue_begins_and_ends_and_what_came_when(tmp_path: Path) -> None:
     async with (
-        grpc_broker(tmp_path) as server, client(server) as remoting,
+        grpc_broker(tmp_path) as server,
+        client(server) as remoting,
         RawClient(address(server)) as caller,
-    ):  # fmt: skip
+    ):
         make_topic(server, TOPIC, queues=1)
 
         async def query(policy: int, time_ms: int | None = None, **fields: Any) -> tuple[int, int]:

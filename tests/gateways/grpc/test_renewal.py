@@ -12,8 +12,10 @@ from onelog.gateways.grpc.renewal import Holder, Kept, Renewal
 
 async def test_a_busy_disk_puts_a_renewal_off_and_a_lease_that_is_over_ends_it() -> None:
     answers: list[Exception | int] = [
-        StoreBusyError("no file handle is left"), 8, LeaseNotFoundError("over")
-    ]  # fmt: skip
+        StoreBusyError("no file handle is left"),
+        8,
+        LeaseNotFoundError("over"),
+    ]
     asked: list[int] = []
     over = asyncio.Event()
 

@@ -128,9 +128,11 @@ async def test_a_page_of_another_server_can_do_nothing_with_a_session(tmp_path: 
     async with guarded(tmp_path) as (server, web):
         await log_in(web)
         for headers in (
-            {"origin": "https://evil.example"}, {"origin": "null"},
-            {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"},
-        ):  # fmt: skip
+            {"origin": "https://evil.example"},
+            {"origin": "null"},
+            {"sec-fetch-site": "cross-site"},
+            {"sec-fetch-site": "same-site"},
+        ):
             for path in ("/v1/topics", "/logout", "/login"):
                 told = await web.post(path, json={"name": "evil"}, headers=headers)
                 assert told.status_code == 403, (path, headers)

@@ -35,9 +35,15 @@ class Tool:
         """What it prints; it must be content."""
         assert RABBITMQADMIN is not None
         process = await asyncio.create_subprocess_exec(
-            RABBITMQADMIN, "-H", "127.0.0.1", "-P", self._port, *arguments,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+            RABBITMQADMIN,
+            "-H",
+            "127.0.0.1",
+            "-P",
+            self._port,
+            *arguments,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
         out, error = await process.communicate()
         assert process.returncode == 0, (arguments, out, error)
         return out.decode()
@@ -78,9 +84,13 @@ async def test_rabbitmqadmin_declares_publishes_gets_purges_and_deletes(tmp_path
         await tool.run("purge", "queue", "name=orders")
         assert await tool.listed("get", "queue=orders") == []
         await tool.run(
-            "delete", "binding", "source=shop", "destination_type=queue", "destination=orders",
+            "delete",
+            "binding",
+            "source=shop",
+            "destination_type=queue",
+            "destination=orders",
             "properties_key=order.*",
-        )  # fmt: skip
+        )
         await tool.run("delete", "queue", "name=orders")
         await tool.run("delete", "exchange", "name=shop")
         assert [each["name"] for each in await tool.listed("list", "queues")] == []
@@ -94,10 +104,18 @@ async def test_rabbitmqadmin_declares_publishes_gets_purges_and_deletes(tmp_path
         (("user", "name=ann", "password_hash=x", "tags=administrator"), "give the password"),
         (("vhost_limit", "vhost=/", "name=max-queues", "value=3"), "a policy"),
         (("parameter", "component=shovel", "name=s", "value={}"), "no plugins"),
-        (("policy", "name=p", "pattern=.*", "apply-to=people",
-          'definition={"alternate-exchange": "a"}'), "apply-to should be"),
+        (
+            (
+                "policy",
+                "name=p",
+                "pattern=.*",
+                "apply-to=people",
+                'definition={"alternate-exchange": "a"}',
+            ),
+            "apply-to should be",
+        ),
     ],
-)  # fmt: skip
+)
 async def test_rabbitmqadmin_is_told_what_is_done_elsewhere(
     tmp_path: Path, declared: tuple[str, ...], hint: str
 ) -> None:
@@ -136,9 +154,14 @@ async def test_rabbitmqadmin_declares_and_deletes_policies_which_count_at_once(
         for number in range(4):
             await tool.run("publish", "routing_key=orders", f"payload={number}")
         await tool.run(
-            "declare", "policy", "name=short", "pattern=^ord", 'definition={"max-length": 2}',
-            "priority=1", "apply-to=queues",
-        )  # fmt: skip
+            "declare",
+            "policy",
+            "name=short",
+            "pattern=^ord",
+            'definition={"max-length": 2}',
+            "priority=1",
+            "apply-to=queues",
+        )
         limit = ("name=limit", "pattern=.*", 'definition={"max-length": 1}')
         await tool.run("declare", "operator_policy", *limit)
         (queue,) = await tool.listed("list", "queues")
@@ -241,10 +264,21 @@ async def test_everything_can_be_listed(tmp_path: Path) -> None:
     async with http(tmp_path, amqp__port=-1) as (server, _):
         tool = Tool(server)
         for what in (
-            "connections", "channels", "consumers", "exchanges", "queues", "bindings", "users",
-            "vhosts", "permissions", "nodes", "parameters", "policies", "operator_policies",
+            "connections",
+            "channels",
+            "consumers",
+            "exchanges",
+            "queues",
+            "bindings",
+            "users",
+            "vhosts",
+            "permissions",
+            "nodes",
+            "parameters",
+            "policies",
+            "operator_policies",
             "vhost_limits",
-        ):  # fmt: skip
+        ):
             await tool.run("list", what)
         assert "OneLog" in (await tool.run("-f", "raw_json", "show", "overview"))
 
@@ -276,9 +310,12 @@ async def test_what_is_wrong_is_said(tmp_path: Path) -> None:
             told = await web.request(method, path, json=body)
             assert told.status_code == status, (method, path, told.text)
         for properties in (
-            {"expiration": 5}, {"timestamp": -1}, {"priority": 300}, {"headers": {"x": 1 << 70}},
+            {"expiration": 5},
+            {"timestamp": -1},
+            {"priority": 300},
+            {"headers": {"x": 1 << 70}},
             {"headers": 5},
-        ):  # fmt: skip
+        ):
             message = {"payload": "x", "routing_key": "q", "properties": properties}
             told = await web.post("/api/exchanges/%2F/amq.default/publish", json=message)
             assert told.status_code == 400, (properties, told.text)
@@ -317,8 +354,10 @@ async def test_a_vhost_is_an_object_and_nothing_is_in_one_that_is_not_there(tmp_
         kinds = ("queues", "exchanges", "bindings", "policies", "consumers", "aliveness-test")
         under = ("permissions", "connections", "channels")
         for path in (
-            "vhosts/none", *(f"{kind}/none" for kind in kinds), *(f"vhosts/none/{x}" for x in under)
-        ):  # fmt: skip
+            "vhosts/none",
+            *(f"{kind}/none" for kind in kinds),
+            *(f"vhosts/none/{x}" for x in under),
+        ):
             assert (await web.get(f"/api/{path}")).status_code == 404, path
         for path in ("queues/none/q", "exchanges/none/e"):
             assert (await web.put(f"/api/{path}", json={})).status_code == 404, path
@@ -327,9 +366,20 @@ async def test_a_vhost_is_an_object_and_nothing_is_in_one_that_is_not_there(tmp_
 async def test_paths_may_end_in_a_slash(tmp_path: Path) -> None:
     async with http(tmp_path, amqp__port=-1) as (_, web):
         assert (await web.put("/api/queues/%2F/q/", json={})).status_code == 201
-        for path in ("overview", "connections", "channels", "queues", "queues/%2F", "queues/%2F/q",
-                     "vhosts/%2F", "users", "nodes", "exchanges/%2F/amq.topic", "whoami",
-                     "health/checks/alarms"):  # fmt: skip
+        for path in (
+            "overview",
+            "connections",
+            "channels",
+            "queues",
+            "queues/%2F",
+            "queues/%2F/q",
+            "vhosts/%2F",
+            "users",
+            "nodes",
+            "exchanges/%2F/amq.topic",
+            "whoami",
+            "health/checks/alarms",
+        ):
             with_slash, without = await web.get(f"/api/{path}/"), await web.get(f"/api/{path}")
             assert (with_slash.status_code, without.status_code) == (200, 200), path
             assert type(with_slash.json()) is type(without.json()), path
@@ -340,13 +390,24 @@ async def test_what_is_not_there_is_not_deleted(tmp_path: Path) -> None:
     async with http(tmp_path, amqp__port=-1) as (_, web):
         await web.put("/api/queues/%2F/q", json={})
         for path in (
-            "vhosts/none", "queues/%2F/none", "queues/none/q", "queues/%2F/none/contents",
-            "exchanges/%2F/none", "exchanges/none/e", "connections/none", "policies/%2F/none",
-            "operator-policies/%2F/none", "bindings/%2F/e/amq.direct/q/q/none",
-            "bindings/none/e/amq.direct/q/q/none", "users/none", "permissions/%2F/none",
-            "parameters/shovel/%2F/none", "global-parameters/none", "vhost-limits/%2F/max-queues",
+            "vhosts/none",
+            "queues/%2F/none",
+            "queues/none/q",
+            "queues/%2F/none/contents",
+            "exchanges/%2F/none",
+            "exchanges/none/e",
+            "connections/none",
+            "policies/%2F/none",
+            "operator-policies/%2F/none",
+            "bindings/%2F/e/amq.direct/q/q/none",
+            "bindings/none/e/amq.direct/q/q/none",
+            "users/none",
+            "permissions/%2F/none",
+            "parameters/shovel/%2F/none",
+            "global-parameters/none",
+            "vhost-limits/%2F/max-queues",
             "topic-permissions/%2F/none",
-        ):  # fmt: skip
+        ):
             told = await web.delete(f"/api/{path}")
             assert (told.status_code, told.json()["error"]) == (404, "Object Not Found"), path
 
@@ -355,9 +416,12 @@ async def test_what_is_there_already_is_not_created(tmp_path: Path) -> None:
     async with http(tmp_path, amqp__port=-1) as (_, web):
         policy = {"pattern": "x", "definition": {"max-length": 1}}
         for path, body in (
-            ("queues/%2F/q", {}), ("exchanges/%2F/e", {"type": "fanout"}), ("vhosts/v", {}),
-            ("policies/%2F/p", policy), ("operator-policies/%2F/p", policy),
-        ):  # fmt: skip
+            ("queues/%2F/q", {}),
+            ("exchanges/%2F/e", {"type": "fanout"}),
+            ("vhosts/v", {}),
+            ("policies/%2F/p", policy),
+            ("operator-policies/%2F/p", policy),
+        ):
             made = [await web.put(f"/api/{path}", json=body) for _ in range(2)]
             assert [each.status_code for each in made] == [201, 204], path
         bound = [
@@ -379,9 +443,12 @@ async def test_json_need_not_say_so_where_no_browser_can_have_sent_it(tmp_path: 
         assert (told.status_code, told.json()["error"]) == (400, "bad_request")
         own = f"http://127.0.0.1:{server.config.http.port}"
         for name, value in (
-            ("origin", own), ("referer", own), ("sec-fetch-site", "none"),
-            ("sec-fetch-mode", "no-cors"), ("cookie", "a=b"),
-        ):  # fmt: skip
+            ("origin", own),
+            ("referer", own),
+            ("sec-fetch-site", "none"),
+            ("sec-fetch-mode", "no-cors"),
+            ("cookie", "a=b"),
+        ):
             told = await web.put(
                 "/api/queues/%2F/none", content=body, headers={**form, name: value}
             )
@@ -408,9 +475,10 @@ async def test_a_policy_of_an_exchange_is_shown_with_it(tmp_path: Path) -> None:
     async with http(tmp_path, amqp__port=-1) as (_, web):
         await web.put("/api/exchanges/%2F/shop", json={"type": "fanout"})
         policy = {
-            "pattern": "^shop$", "definition": {"alternate-exchange": "amq.fanout"},
+            "pattern": "^shop$",
+            "definition": {"alternate-exchange": "amq.fanout"},
             "apply-to": "exchanges",
-        }  # fmt: skip
+        }
         assert (await web.put("/api/policies/%2F/lost", json=policy)).status_code == 201
         assert (await web.get("/api/exchanges/%2F/shop")).json()["policy"] == "lost"
         assert "policy" not in (await web.get("/api/exchanges/%2F/amq.topic")).json()

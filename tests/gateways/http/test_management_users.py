@@ -152,8 +152,11 @@ async def test_rules_of_other_forms_are_kept_beside_permissions(tmp_path: Path) 
         document = (await client.get("/v1/users/bob")).json()
         forms = sorted((each["kind"], each["match"]) for each in document["permissions"])
         assert forms == [
-            ("exchange", "regex"), ("queue", "regex"), ("topic", "pattern"), ("vhost", "literal"),
-        ]  # fmt: skip
+            ("exchange", "regex"),
+            ("queue", "regex"),
+            ("topic", "pattern"),
+            ("vhost", "literal"),
+        ]
         await client.delete(path)
         document = (await client.get("/v1/users/bob")).json()
         assert [each["kind"] for each in document["permissions"]] == ["topic"]

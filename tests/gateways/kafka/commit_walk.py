@@ -88,9 +88,12 @@ class Walk:
 
     async def _commit(self, group: str, member: str, generation: int, instance: str | None) -> int:
         fields = {
-            "group_id": group, "generation_id_or_member_epoch": generation, "member_id": member,
-            "group_instance_id": instance, "topics": self._topics,
-        }  # fmt: skip
+            "group_id": group,
+            "generation_id_or_member_epoch": generation,
+            "member_id": member,
+            "group_instance_id": instance,
+            "topics": self._topics,
+        }
         answer = await self.client.ask(ApiKey.OFFSET_COMMIT, 9, fields)
         code: int = answer["topics"][0]["partitions"][0]["error_code"]
         return code
@@ -104,9 +107,10 @@ class Walk:
         self, group: str, member: str, generation: int, instance: str | None
     ) -> int:
         producer = {
-            "transactional_id": self.name, "producer_id": self.producer["producer_id"],
+            "transactional_id": self.name,
+            "producer_id": self.producer["producer_id"],
             "producer_epoch": self.producer["producer_epoch"],
-        }  # fmt: skip
+        }
         while True:  # Kafka answers the end of the one before a little early.
             added = await self.client.ask(
                 ApiKey.ADD_OFFSETS_TO_TXN, 3, {**producer, "group_id": group}
@@ -115,9 +119,13 @@ class Walk:
                 break
             await asyncio.sleep(0.02)
         fields = {
-            **producer, "group_id": group, "generation_id": generation, "member_id": member,
-            "group_instance_id": instance, "topics": self._topics,
-        }  # fmt: skip
+            **producer,
+            "group_id": group,
+            "generation_id": generation,
+            "member_id": member,
+            "group_instance_id": instance,
+            "topics": self._topics,
+        }
         answer = await self.client.ask(ApiKey.TXN_OFFSET_COMMIT, 3, fields)
         await self.client.ask(ApiKey.END_TXN, 3, {**producer, "committed": False})
         code: int = answer["topics"][0]["partitions"][0]["error_code"]
@@ -165,10 +173,13 @@ class Walk:
 
     def _joining(self, member: str) -> Fields:
         return {
-            "group_id": self.name, "session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000,
-            "member_id": member, "protocol_type": "consumer",
+            "group_id": self.name,
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 10_000,
+            "member_id": member,
+            "protocol_type": "consumer",
             "protocols": [{"name": "range", "metadata": _SAID}],
-        }  # fmt: skip
+        }
 
     async def _until_in_group(self, member: str) -> None:
         found: list[str] = []
@@ -190,11 +201,16 @@ class Walk:
 
         async def beat(member: str, epoch: int, instance: str | None = None) -> int:
             fields = {
-                "group_id": group, "member_id": member, "member_epoch": epoch,
-                "instance_id": instance, "rebalance_timeout_ms": 60_000,
-                "subscribed_topic_names": [TOPIC], "server_assignor": None, "rack_id": None,
+                "group_id": group,
+                "member_id": member,
+                "member_epoch": epoch,
+                "instance_id": instance,
+                "rebalance_timeout_ms": 60_000,
+                "subscribed_topic_names": [TOPIC],
+                "server_assignor": None,
+                "rack_id": None,
                 "topic_partitions": [],
-            }  # fmt: skip
+            }
             answer = await self.client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, fields)
             assert answer["error_code"] == 0, answer
             found: int = answer["member_epoch"]

@@ -68,9 +68,11 @@ class RawClient:
             {"name": key.replace("_", "."), "value": value} for key, value in configs.items()
         ]
         wanted = {
-            "name": name, "num_partitions": partitions, "replication_factor": 1,
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": 1,
             "configs": settings,
-        }  # fmt: skip
+        }
         answer = await self.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [wanted]})
         assert answer["topics"][0]["error_code"] == 0, answer
 
@@ -105,7 +107,10 @@ class RawClient:
 def fetch_fields(topic: str, places: Sequence[tuple[int, int]], **changed: int) -> Fields:
     """A fetch of partitions from offsets on."""
     return {
-        "max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1,
+        "max_wait_ms": 0,
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "session_epoch": -1,
         "topics": [
             {
                 "topic": topic,
@@ -116,13 +121,16 @@ def fetch_fields(topic: str, places: Sequence[tuple[int, int]], **changed: int) 
             }
         ],
         **changed,
-    }  # fmt: skip
+    }
 
 
 def batch_of(
-    *values: bytes | None, producer: tuple[int, int, int] | None = None, attributes: int = 0,
-    codec: Codec = Codec.NONE, time_ms: int = 1_000,
-) -> bytes:  # fmt: skip
+    *values: bytes | None,
+    producer: tuple[int, int, int] | None = None,
+    attributes: int = 0,
+    codec: Codec = Codec.NONE,
+    time_ms: int = 1_000,
+) -> bytes:
     """A batch as a producer sends it: of nobody, or with id, epoch and first number."""
     messages = [Neutral(b"k", value, (), time_ms + at) for at, value in enumerate(values)]
     batch = bytearray(batches.from_neutral(messages, codec=codec))

@@ -96,8 +96,10 @@ async def test_a_group_reads_what_was_sent_to_all_partitions(tmp_path: Path, pro
             read = await asyncio.to_thread(read_all, at, "readers", topic, 30, **settings)
             assert read == values
         assert [each.broker.topic(SELF, "orders0").queues for each in cluster.servers.values()] == [
-            2, 2, 2,
-        ]  # fmt: skip
+            2,
+            2,
+            2,
+        ]
 
 
 async def test_a_topic_is_the_same_on_all_brokers(tmp_path: Path) -> None:
@@ -344,9 +346,12 @@ async def test_another_client_finds_everything(tmp_path: Path) -> None:
         producer.flush(SECONDS)
         producer.close()
         reader = KafkaConsumer(
-            "orders", bootstrap_servers=at, group_id="readers", auto_offset_reset="earliest",
+            "orders",
+            bootstrap_servers=at,
+            group_id="readers",
+            auto_offset_reset="earliest",
             consumer_timeout_ms=SECONDS * 1000,
-        )  # fmt: skip
+        )
         found = [(each.partition, each.value) for each, _ in zip(reader, range(4), strict=False)]
         reader.close()
         return found

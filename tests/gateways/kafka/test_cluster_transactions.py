@@ -168,8 +168,10 @@ async def test_an_end_that_was_decided_reaches_all_whoever_is_away_meanwhile(
         )
         seen = await stable(cluster, placed)
         assert {each: values[:1] for each, values in seen.items()} == {
-            0: [b"0"], 1: [b"1"], 2: [b"2"],
-        }  # fmt: skip
+            0: [b"0"],
+            1: [b"1"],
+            2: [b"2"],
+        }
         assert not any(len(server.broker.branches) for server in cluster.servers.values())
 
 

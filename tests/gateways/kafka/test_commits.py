@@ -18,10 +18,13 @@ async def test_positions_are_taken_from_those_from_whom_kafka_takes_them(tmp_pat
 
 def joining(member: str, group: str = "readers") -> Fields:
     return {
-        "group_id": group, "session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000,
-        "member_id": member, "protocol_type": "consumer",
+        "group_id": group,
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 10_000,
+        "member_id": member,
+        "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": b""}],
-    }  # fmt: skip
+    }
 
 
 async def delete(client: RawClient, group: str = "readers") -> int:

@@ -60,9 +60,12 @@ def test_what_kafkas_producers_send_the_sdk_reads(onelog_kafka: EmbeddedBroker) 
     producer = KafkaProducer({"bootstrap.servers": mq.bootstrap_servers, "compression.type": "lz4"})
     for each in range(3):
         producer.produce(
-            "orders", b"body-%d" % each, f"k{each}", timestamp=1_700_000_000_000 + each,
+            "orders",
+            b"body-%d" % each,
+            f"k{each}",
+            timestamp=1_700_000_000_000 + each,
             headers=[("colour", b"red"), ("raw", b"\xff")],
-        )  # fmt: skip
+        )
     producer.produce("orders", None, "gone")
     assert producer.flush(SECONDS) == 0
     found = sdk_messages(mq, "orders", 4)
@@ -123,11 +126,14 @@ async def test_a_port_that_is_taken_is_left_out_unless_it_was_asked_for(
             await BrokerServer(
                 load(
                     overrides={
-                        "broker.port": 0, "broker.vip_port": 0, "broker.nameservers": "",
-                        "broker.store_path": str(tmp_path / "third"), "kafka.port": port,
+                        "broker.port": 0,
+                        "broker.vip_port": 0,
+                        "broker.nameservers": "",
+                        "broker.store_path": str(tmp_path / "third"),
+                        "kafka.port": port,
                     }
                 )
-            ).start()  # fmt: skip
+            ).start()
 
 
 def test_each_of_several_brokers_has_the_next_port() -> None:

@@ -93,9 +93,13 @@ async def test_kafka_python_produces_and_consumes_with_a_group(tmp_path: Path) -
         assert [each.get(SECONDS).offset for each in sent] == list(range(10))
         producer.close()
         reader = KafkaConsumer(
-            "orders", bootstrap_servers=at, group_id="readers", auto_offset_reset="earliest",
-            enable_auto_commit=False, consumer_timeout_ms=20_000,
-        )  # fmt: skip
+            "orders",
+            bootstrap_servers=at,
+            group_id="readers",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            consumer_timeout_ms=20_000,
+        )
         found = [next(reader) for _ in range(10)]
         assert [each.value for each in found] == [b"v%d" % each for each in range(10)]
         assert (found[3].key, found[3].timestamp) == (b"k", 8)
@@ -117,9 +121,12 @@ async def test_aiokafka_produces_and_consumes_with_a_group(tmp_path: Path) -> No
             await producer.send_and_wait("orders", b"v%d" % each, b"k", timestamp_ms=5 + each)
         await producer.stop()
         reader = AIOKafkaConsumer(
-            "orders", bootstrap_servers=at, group_id="readers", auto_offset_reset="earliest",
+            "orders",
+            bootstrap_servers=at,
+            group_id="readers",
+            auto_offset_reset="earliest",
             enable_auto_commit=False,
-        )  # fmt: skip
+        )
         await reader.start()
         found = [await asyncio.wait_for(reader.getone(), SECONDS) for _ in range(10)]
         assert [(each.value, each.timestamp) for each in found] == [
@@ -132,9 +139,12 @@ async def test_aiokafka_produces_and_consumes_with_a_group(tmp_path: Path) -> No
 
 async def test_how_short_a_session_may_be_is_a_setting(tmp_path: Path) -> None:
     joining = {
-        "group_id": "readers", "session_timeout_ms": 1_000, "rebalance_timeout_ms": 1_000,
-        "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b""}],
-    }  # fmt: skip
+        "group_id": "readers",
+        "session_timeout_ms": 1_000,
+        "rebalance_timeout_ms": 1_000,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }
     async with kafka(tmp_path) as server, raw(server) as client:
         answer = await client.ask(ApiKey.JOIN_GROUP, 2, joining)
         assert answer["error_code"] == ErrorCode.INVALID_SESSION_TIMEOUT

@@ -37,10 +37,17 @@ def value(each: Any, version: int, random: Random) -> Any:
 
 def element(each: Any, version: int, random: Random) -> Any:
     choices: dict[str, list[Any]] = {
-        "string": TEXTS, "bytes": BYTES, "records": RECORDS, "bool": [True, False],
-        "int8": NUMBERS, "int16": NUMBERS, "int32": WIDE, "int64": WIDER, "float64": [0.0, 1.5],
+        "string": TEXTS,
+        "bytes": BYTES,
+        "records": RECORDS,
+        "bool": [True, False],
+        "int8": NUMBERS,
+        "int16": NUMBERS,
+        "int32": WIDE,
+        "int64": WIDER,
+        "float64": [0.0, 1.5],
         "uuid": [bytes(16), b"0123456789abcdef"],
-    }  # fmt: skip
+    }
     if each.kind == "{}":
         return request(each.fields, version, random)
     return random.choice(choices[each.kind])

@@ -44,10 +44,13 @@ class Killable:
 
     def start(self) -> None:
         settings = {
-            **SMALL, "broker.port": self.ports[0], "kafka.port": self.ports[1],
-            "broker.store_path": str(self.folder / "store"), "store.segment_bytes": 4 << 20,
+            **SMALL,
+            "broker.port": self.ports[0],
+            "kafka.port": self.ports[1],
+            "broker.store_path": str(self.folder / "store"),
+            "store.segment_bytes": 4 << 20,
             "broker.compaction_interval_ms": 20,
-        }  # fmt: skip
+        }
         command = [sys.executable, "-m", "onelog", "broker"]
         for key, value in settings.items():
             command += ["--set", f"{key}={value}"]
@@ -244,8 +247,10 @@ def test_the_last_value_of_each_key_is_there_though_the_broker_dies(tmp_path: Pa
     broker = Killable(tmp_path)
     try:
         config = {
-            "cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0.01",
-        }  # fmt: skip
+            "cleanup.policy": "compact",
+            "segment.ms": "1",
+            "min.cleanable.dirty.ratio": "0.01",
+        }
         admin = AdminClient({"bootstrap.servers": broker.at})
         admin.create_topics([NewTopic("prices", 1, 1, config=config)])["prices"].result(SECONDS)
         producer = Producer(

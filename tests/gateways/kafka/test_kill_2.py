@@ -57,9 +57,11 @@ async def test_a_producer_goes_on_where_it_was(tmp_path: Path, dies: str, commit
         assert await teller.move(3) == 0
         await step("moved")
         ending = {
-            "transactional_id": teller.name, "producer_id": teller.id,
-            "producer_epoch": teller.epoch, "committed": commit,
-        }  # fmt: skip
+            "transactional_id": teller.name,
+            "producer_id": teller.id,
+            "producer_epoch": teller.epoch,
+            "committed": commit,
+        }
         teller.client.tell(ApiKey.END_TXN, 5, ending)
         await teller.client.writer.drain()
         await step("ending")

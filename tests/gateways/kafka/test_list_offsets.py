@@ -95,9 +95,10 @@ async def test_who_may_be_master_no_more_tells_no_positions_and_moves_nobody(
             wanted = {"partition_index": 0, "timestamp": time_ms, "current_leader_epoch": -1}
             for isolation in (0, 1):
                 fields = {
-                    "replica_id": -1, "isolation_level": isolation,
+                    "replica_id": -1,
+                    "isolation_level": isolation,
                     "topics": [{"name": "orders", "partitions": [wanted]}],
-                }  # fmt: skip
+                }
                 told = await client.ask(ApiKey.LIST_OFFSETS, 7, fields)
                 (partition,) = told["topics"][0]["partitions"]
                 assert partition["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER

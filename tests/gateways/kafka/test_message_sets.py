@@ -102,9 +102,12 @@ async def test_kafka_python_as_of_ten_works(tmp_path: Path) -> None:
         producer.flush(SECONDS)
         producer.close()
         reader = KafkaConsumer(
-            bootstrap_servers=at, api_version=(0, 10, 0), group_id="readers",
-            auto_offset_reset="earliest", consumer_timeout_ms=20_000,
-        )  # fmt: skip
+            bootstrap_servers=at,
+            api_version=(0, 10, 0),
+            group_id="readers",
+            auto_offset_reset="earliest",
+            consumer_timeout_ms=20_000,
+        )
         reader.assign([TopicPartition("orders", 0)])
         found = [next(reader) for _ in range(10)]
         assert [(each.value, each.timestamp) for each in found] == [

@@ -80,12 +80,16 @@ def group_in(key: bytes, value: bytes) -> dict[str, Any]:
     said.number("q")
     found["members"] = [
         {
-            "id": said.text(), "instance": said.text(), "client": said.text(), "host": said.text(),
+            "id": said.text(),
+            "instance": said.text(),
+            "client": said.text(),
+            "host": said.text(),
             "times": (said.number("i"), said.number("i")),
-            "said": said.some(said.number("i")), "part": said.some(said.number("i")),
+            "said": said.some(said.number("i")),
+            "part": said.some(said.number("i")),
         }
         for _ in range(said.number("i"))
-    ]  # fmt: skip
+    ]
     assert said.is_over()
     return found
 
@@ -94,13 +98,17 @@ async def commit(
     client: RawClient, offset: int, group: str = "readers", partition: int = 0, text: str = "x"
 ) -> None:
     position = {
-        "partition_index": partition, "committed_offset": offset, "committed_leader_epoch": 0,
+        "partition_index": partition,
+        "committed_offset": offset,
+        "committed_leader_epoch": 0,
         "committed_metadata": text,
-    }  # fmt: skip
+    }
     fields = {
-        "group_id": group, "generation_id_or_member_epoch": -1, "member_id": "",
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
         "topics": [{"name": "orders", "partitions": [position]}],
-    }  # fmt: skip
+    }
     answer = await client.ask(ApiKey.OFFSET_COMMIT, 8, fields)
     assert answer["topics"][0]["partitions"][0]["error_code"] == 0
 
@@ -192,31 +200,50 @@ async def test_a_group_and_its_members_are_told(tmp_path: Path) -> None:
         await client.make_topic("orders")
         begin = await place(client, -1)
         joining = {
-            "group_id": "readers", "session_timeout_ms": 10_000, "rebalance_timeout_ms": 20_000,
-            "member_id": "", "protocol_type": "consumer",
+            "group_id": "readers",
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 20_000,
+            "member_id": "",
+            "protocol_type": "consumer",
             "protocols": [{"name": "range", "metadata": b"wants"}],
-        }  # fmt: skip
+        }
         joined = await client.ask(ApiKey.JOIN_GROUP, 3, joining)
         member = joined["member_id"]
         await client.ask(
-            ApiKey.SYNC_GROUP, 3,
-            {"group_id": "readers", "generation_id": 1, "member_id": member,
-             "assignments": [{"member_id": member, "assignment": b"gets"}]},
-        )  # fmt: skip
+            ApiKey.SYNC_GROUP,
+            3,
+            {
+                "group_id": "readers",
+                "generation_id": 1,
+                "member_id": member,
+                "assignments": [{"member_id": member, "assignment": b"gets"}],
+            },
+        )
         ((_, key, value),) = records_in(await client.fetch(TOPIC, begin, READERS))
         assert value is not None
         assert group_in(key, value) == {
-            "group": "readers", "type": "consumer", "generation": 1, "protocol": "range",
+            "group": "readers",
+            "type": "consumer",
+            "generation": 1,
+            "protocol": "range",
             "leader": member,
             "members": [
-                {"id": member, "instance": None, "client": "raw", "host": "/127.0.0.1",
-                 "times": (20_000, 10_000), "said": b"wants", "part": b"gets"}
+                {
+                    "id": member,
+                    "instance": None,
+                    "client": "raw",
+                    "host": "/127.0.0.1",
+                    "times": (20_000, 10_000),
+                    "said": b"wants",
+                    "part": b"gets",
+                }
             ],
-        }  # fmt: skip
+        }
         await client.ask(
-            ApiKey.LEAVE_GROUP, 3,
+            ApiKey.LEAVE_GROUP,
+            3,
             {"group_id": "readers", "members": [{"member_id": member, "group_instance_id": None}]},
-        )  # fmt: skip
+        )
         ((_, key, value),) = records_in(await client.fetch(TOPIC, begin, READERS))
         assert value is not None
         told = group_in(key, value)
@@ -271,15 +298,17 @@ async def test_it_is_listed_as_internal_once_there_is_a_group(tmp_path: Path) ->
         await commit(client, 1)
         told = {each["name"]: each for each in await metadata(client, None)}
         assert {name: each["is_internal"] for name, each in told.items()} == {
-            "orders": False, TOPIC: True,
-        }  # fmt: skip
+            "orders": False,
+            TOPIC: True,
+        }
         for each in await metadata(client, sorted(VIEW_TOPICS)):
             assert (each["error_code"], each["is_internal"]) == (0, True)
             assert len(each["partitions"]) == 50
         described = await client.ask(
-            ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0,
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+            0,
             {"topics": [{"name": TOPIC}], "response_partition_limit": 100, "cursor": None},
-        )  # fmt: skip
+        )
         assert described["topics"][0]["is_internal"]
         resource = {"resource_type": 2, "resource_name": TOPIC, "configuration_keys": None}
         configs = await client.ask(ApiKey.DESCRIBE_CONFIGS, 4, {"resources": [resource]})
@@ -299,15 +328,29 @@ async def test_nobody_makes_writes_changes_or_deletes_them(tmp_path: Path, topic
         resource = {"resource_type": 2, "resource_name": topic, "configs": []}
         first = {"name": topic, "partitions": [{"partition_index": 0, "offset": 1}]}
         asked: list[tuple[ApiKey, int, Fields, str, ErrorCode]] = [
-            (ApiKey.CREATE_TOPICS, 5, {"topics": [new]}, "topics",
-             ErrorCode.TOPIC_ALREADY_EXISTS),
-            (ApiKey.CREATE_PARTITIONS, 3, {"topics": [more]}, "results",
-             ErrorCode.INVALID_TOPIC_EXCEPTION),
-            (ApiKey.DELETE_TOPICS, 5, {"topic_names": [topic]}, "responses",
-             ErrorCode.INVALID_TOPIC_EXCEPTION),
-            (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource]}, "responses",
-             ErrorCode.INVALID_TOPIC_EXCEPTION),
-        ]  # fmt: skip
+            (ApiKey.CREATE_TOPICS, 5, {"topics": [new]}, "topics", ErrorCode.TOPIC_ALREADY_EXISTS),
+            (
+                ApiKey.CREATE_PARTITIONS,
+                3,
+                {"topics": [more]},
+                "results",
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+            ),
+            (
+                ApiKey.DELETE_TOPICS,
+                5,
+                {"topic_names": [topic]},
+                "responses",
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+            ),
+            (
+                ApiKey.INCREMENTAL_ALTER_CONFIGS,
+                1,
+                {"resources": [resource]},
+                "responses",
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+            ),
+        ]
         for key, version, fields, part, code in asked:
             answer = (await client.ask(key, version, fields))[part][0]
             assert answer["error_code"] == code, answer

@@ -34,12 +34,14 @@ async def test_a_queue_is_read_and_written_by_kafkas_clients(tmp_path: Path) -> 
         got: list[bytes] = []
         for _ in range(3):
             broker.workqueues.get(
-                SELF, "/", "orders",
+                SELF,
+                "/",
+                "orders",
                 lambda token, delivery, queue, left, error: got.append(
                     bytes(amqp.read(delivery[2]).body) if delivery else b""
                 ),
                 no_ack=True,
-            )  # fmt: skip
+            )
         await eventually(lambda: len(got) == 3, "all messages")
         assert got == [b"one", b"two", b"three"]
         # Who reads by offset does not care what is acknowledged.

@@ -76,8 +76,9 @@ async def test_the_first_user_is_an_administrator_who_can_log_in_everywhere(
             told = await client.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": None})
             assert told["results"] == []
             assert await alter(client, upsertion("ann"), upsertion("eve")) == [
-                ("ann", 0), ("eve", ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
-            ]  # fmt: skip
+                ("ann", 0),
+                ("eve", ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+            ]
         assert server.broker.users.user(SELF, "ann").roles == ("admin",)
         await asyncio.to_thread(work, address(server))
         proven = asyncio.get_running_loop().create_future()
@@ -105,13 +106,15 @@ async def test_changes_of_credentials_are_refused_as_kafka_refuses_them(tmp_path
         assert await alter(client, deletions=[("nobody", 1)]) == [("nobody", gone)]
         assert await alter(client, deletions=[("nobody", 7)]) == [("nobody", unsupported)]
         assert await alter(client, upsertion("ann"), upsertion("bob", iterations=1)) == [
-            ("ann", 0), ("bob", bad),
-        ]  # fmt: skip
+            ("ann", 0),
+            ("bob", bad),
+        ]
         asked = {"users": [{"name": "ann"}, {"name": "bob"}, {"name": "bob"}]}
         told = await client.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, asked)
         assert [(each["user"], each["error_code"]) for each in told["results"]] == [
-            ("ann", 0), ("bob", twice),
-        ]  # fmt: skip
+            ("ann", 0),
+            ("bob", twice),
+        ]
 
 
 async def test_a_user_whose_last_credential_is_deleted_is_gone(tmp_path: Path) -> None:
@@ -138,9 +141,11 @@ def users_of(server: BrokerServer) -> None:
 
 def login(name: str, password: str, mechanism: str = "PLAIN") -> dict[str, Any]:
     return {
-        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.username": name,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": name,
         "sasl.password": password,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
@@ -180,9 +185,11 @@ async def test_who_cannot_log_in_is_told_so(
         users_of(server)
         told: list[KafkaError] = []
         how = {
-            **login(name, password, mechanism), "bootstrap.servers": address(server),
-            "error_cb": told.append, "log_level": 0,
-        }  # fmt: skip
+            **login(name, password, mechanism),
+            "bootstrap.servers": address(server),
+            "error_cb": told.append,
+            "log_level": 0,
+        }
         producer = Producer(how)
         for _ in range(200):
             await asyncio.to_thread(producer.poll, 0.1)
@@ -225,9 +232,14 @@ async def test_acls_are_permissions_of_users(tmp_path: Path) -> None:
         acl = AclBinding(ResourceType.TOPIC, "news", literal, "User:eve", "*", write, allow)
         anything: Any = None
         every = AclBindingFilter(
-            ResourceType.ANY, anything, ResourcePatternType.ANY, "User:eve", anything,
-            AclOperation.ANY, AclPermissionType.ANY,
-        )  # fmt: skip
+            ResourceType.ANY,
+            anything,
+            ResourcePatternType.ANY,
+            "User:eve",
+            anything,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
 
         def work() -> None:
             admin = AdminClient(how)
@@ -251,15 +263,25 @@ async def test_only_administrators_see_and_change_acls(tmp_path: Path) -> None:
         told = await client.ask(ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": b"\0bob\0b"})
         assert told["error_code"] == 0
         every = {
-            "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1,
-            "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1,
-        }  # fmt: skip
+            "resource_type_filter": 1,
+            "resource_name_filter": None,
+            "pattern_type_filter": 1,
+            "principal_filter": None,
+            "host_filter": None,
+            "operation": 1,
+            "permission_type": 1,
+        }
         told = await client.ask(ApiKey.DESCRIBE_ACLS, 3, every)
         assert told["error_code"] == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         acl = {
-            "resource_type": 2, "resource_name": "*", "resource_pattern_type": 3,
-            "principal": "User:bob", "host": "*", "operation": 2, "permission_type": 3,
-        }  # fmt: skip
+            "resource_type": 2,
+            "resource_name": "*",
+            "resource_pattern_type": 3,
+            "principal": "User:bob",
+            "host": "*",
+            "operation": 2,
+            "permission_type": 3,
+        }
         (told,) = (await client.ask(ApiKey.CREATE_ACLS, 3, {"creations": [acl]}))["results"]
         assert told["error_code"] == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
@@ -297,9 +319,14 @@ async def test_passwords_of_scram_can_be_given_by_kafkas_tools(tmp_path: Path) -
 async def test_the_first_rule_is_taken_where_nobody_has_to_log_in(tmp_path: Path) -> None:
     async with kafka(tmp_path, security__anonymous=True) as server, raw(server) as client:
         acl = {
-            "resource_type": 2, "resource_name": "news", "resource_pattern_type": 3,
-            "principal": "User:eve", "host": "*", "operation": 4, "permission_type": 3,
-        }  # fmt: skip
+            "resource_type": 2,
+            "resource_name": "news",
+            "resource_pattern_type": 3,
+            "principal": "User:eve",
+            "host": "*",
+            "operation": 4,
+            "permission_type": 3,
+        }
         made = await client.ask(ApiKey.CREATE_ACLS, 3, {"creations": [acl]})
         assert [each["error_code"] for each in made["results"]] == [0]
         assert server.broker.users.may(Principal("eve", "test"), "publish", ("topic", "news"))
@@ -312,9 +339,11 @@ async def test_the_first_rule_is_taken_where_nobody_has_to_log_in(tmp_path: Path
 
 async def test_what_somebody_may_is_told_as_it_is(tmp_path: Path) -> None:
     fields = {
-        "topics": [{"name": "orders"}], "allow_auto_topic_creation": False,
-        "include_topic_authorized_operations": True, "include_cluster_authorized_operations": True,
-    }  # fmt: skip
+        "topics": [{"name": "orders"}],
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": True,
+        "include_cluster_authorized_operations": True,
+    }
     async with kafka(tmp_path) as server:
         server.broker.admin.create_topic(SELF, TopicConfig("orders", 1, 1))
         users = server.broker.users
@@ -334,9 +363,10 @@ async def test_what_somebody_may_is_told_as_it_is(tmp_path: Path) -> None:
                 asked = {"groups": ["g1", "h1"], "include_authorized_operations": True}
                 groups = (await client.ask(ApiKey.DESCRIBE_GROUPS, 5, asked))["groups"]
                 told[name] = [
-                    topic["topic_authorized_operations"], cluster["cluster_authorized_operations"],
+                    topic["topic_authorized_operations"],
+                    cluster["cluster_authorized_operations"],
                     *(each["authorized_operations"] for each in groups),
-                ]  # fmt: skip
+                ]
         read, describe, describe_configs, idempotent = 1 << 3, 1 << 8, 1 << 10, 1 << 12
         assert told["root"] == [0xDF8, 0x1FA0, 0x148, 0x148]
         of_cluster = describe | describe_configs | idempotent

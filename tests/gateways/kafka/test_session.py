@@ -20,11 +20,18 @@ from tests.gateways.remoting.test_session import errors_named_in
 
 SOURCE = Path(onelog.__file__).parent
 REACHED = (
-    "core/cursors", "core/membership/coordinator.py", "core/membership/classic.py",
-    "core/membership/consumers.py", "core/transactions/in_place.py",
-    "core/transactions/producers.py", "core/catalog", "core/publish.py", "store",
-    "gateways/kafka", "wire/kafka",
-)  # fmt: skip
+    "core/cursors",
+    "core/membership/coordinator.py",
+    "core/membership/classic.py",
+    "core/membership/consumers.py",
+    "core/transactions/in_place.py",
+    "core/transactions/producers.py",
+    "core/catalog",
+    "core/publish.py",
+    "store",
+    "gateways/kafka",
+    "wire/kafka",
+)
 """What runs while a request is handled."""
 OF_OTHERS = {"OnelogError", "FilterDisabledError"}
 

@@ -125,9 +125,12 @@ async def test_nobody_has_quotas_or_passwords(tmp_path: Path) -> None:
 
 
 MIRRORED = {
-    "compression.gzip.level": "1", "compression.lz4.level": "17", "compression.zstd.level": "-7",
-    "remote.log.copy.disable": "true", "remote.log.delete.on.disable": "false",
-}  # fmt: skip
+    "compression.gzip.level": "1",
+    "compression.lz4.level": "17",
+    "compression.zstd.level": "-7",
+    "remote.log.copy.disable": "true",
+    "remote.log.delete.on.disable": "false",
+}
 """What MirrorMaker 2 sends besides what older versions of Kafka know."""
 
 
@@ -137,29 +140,45 @@ async def test_settings_that_mirrormaker_sends_are_taken_kept_and_told(tmp_path:
             "orders", 1, **{name.replace(".", "_"): value for name, value in MIRRORED.items()}
         )
         told = await client.ask(
-            ApiKey.DESCRIBE_CONFIGS, 4,
-            {"resources": [{"resource_type": 2, "resource_name": "orders",
-                            "configuration_keys": list(MIRRORED)}]},
-        )  # fmt: skip
+            ApiKey.DESCRIBE_CONFIGS,
+            4,
+            {
+                "resources": [
+                    {
+                        "resource_type": 2,
+                        "resource_name": "orders",
+                        "configuration_keys": list(MIRRORED),
+                    }
+                ]
+            },
+        )
         assert {each["name"]: each["value"] for each in told["results"][0]["configs"]} == MIRRORED
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("compression.gzip.level", "0"), ("compression.gzip.level", "10"),
-        ("compression.lz4.level", "18"), ("compression.zstd.level", "23"),
-        ("remote.log.copy.disable", "yes"), ("segment.bytes", "1000"), ("retention.ms", "1_000"),
-        ("max.message.bytes", "2147483648"), ("retention.ms", ""), ("cleanup.policy", "compact,,"),
+        ("compression.gzip.level", "0"),
+        ("compression.gzip.level", "10"),
+        ("compression.lz4.level", "18"),
+        ("compression.zstd.level", "23"),
+        ("remote.log.copy.disable", "yes"),
+        ("segment.bytes", "1000"),
+        ("retention.ms", "1_000"),
+        ("max.message.bytes", "2147483648"),
+        ("retention.ms", ""),
+        ("cleanup.policy", "compact,,"),
         ("leader.replication.throttled.replicas", "x"),
     ],
-)  # fmt: skip
+)
 async def test_values_that_kafka_refuses_are_refused(tmp_path: Path, name: str, value: str) -> None:
     async with kafka(tmp_path) as server, raw(server) as client:
         topic = {
-            "name": "orders", "num_partitions": 1, "replication_factor": 1,
+            "name": "orders",
+            "num_partitions": 1,
+            "replication_factor": 1,
             "configs": [{"name": name, "value": value}],
-        }  # fmt: skip
+        }
         told = await client.ask(ApiKey.CREATE_TOPICS, 7, {"topics": [topic]})
         assert told["topics"][0]["error_code"] == ErrorCode.INVALID_CONFIG
         assert name in told["topics"][0]["error_message"]
@@ -168,9 +187,11 @@ async def test_values_that_kafka_refuses_are_refused(tmp_path: Path, name: str, 
 async def test_blanks_signs_and_capitals_are_taken_as_kafka_takes_them(tmp_path: Path) -> None:
     async with kafka(tmp_path) as server, raw(server) as client:
         await client.make_topic(
-            "orders", retention_bytes=" +5 ", preallocate="TRUE",
+            "orders",
+            retention_bytes=" +5 ",
+            preallocate="TRUE",
             cleanup_policy=" compact , delete ",
-        )  # fmt: skip
+        )
         kept = server.broker.topic(SELF, "orders")
         assert kept.attributes["retention.bytes"] == "5"
         assert kept.attributes["preallocate"] == "true"
@@ -228,9 +249,12 @@ async def test_settings_of_the_broker_change_what_it_does_and_stay(tmp_path: Pat
     async with kafka(tmp_path) as server, raw(server) as client:
         await client.make_topic("orders")
         assert (await client.produce("orders", large))["error_code"] == ErrorCode.MESSAGE_TOO_LARGE
-        assert await change(
-            client, BROKER, "0", ("message.max.bytes", "2000000"), ("num.partitions", "3")
-        ) == 0  # fmt: skip
+        assert (
+            await change(
+                client, BROKER, "0", ("message.max.bytes", "2000000"), ("num.partitions", "3")
+            )
+            == 0
+        )
         assert (await client.produce("orders", large))["error_code"] == 0
         assert await change(client, BROKER, "", ("log.retention.ms", "-1")) == 0
         assert server.config.store.retention_ms == 36_500 * 86_400_000
@@ -241,8 +265,9 @@ async def test_settings_of_the_broker_change_what_it_does_and_stay(tmp_path: Pat
         assert found["num.partitions"] == ("3", 2)
         assert found["group.min.session.timeout.ms"] == ("6000", 4)
         assert await told_of(client, BROKER, "") == {
-            "log.retention.ms": ("-1", 3), "num.partitions": ("5", 3),
-        }  # fmt: skip
+            "log.retention.ms": ("-1", 3),
+            "num.partitions": ("5", 3),
+        }
         assert (await told_of(client, 2, "orders"))["max.message.bytes"] == ("2000000", 5)
     async with kafka(tmp_path) as server, raw(server) as client:
         assert server.config.kafka.topic_partitions == 3
@@ -255,16 +280,26 @@ async def test_settings_of_the_broker_change_what_it_does_and_stay(tmp_path: Pat
 
 async def test_a_change_of_a_broker_is_taken_or_refused_as_kafka_does(tmp_path: Path) -> None:
     taken = [
-        ("log.cleaner.threads", "2"), ("log.cleanup.policy", "compact"), ("num.io.threads", "16"),
-        ("leader.replication.throttled.rate", "100"), ("compression.type", "zstd"),
-        ("unclean.leader.election.enable", "true"), ("log.segment.bytes", "1048576"),
-    ]  # fmt: skip
+        ("log.cleaner.threads", "2"),
+        ("log.cleanup.policy", "compact"),
+        ("num.io.threads", "16"),
+        ("leader.replication.throttled.rate", "100"),
+        ("compression.type", "zstd"),
+        ("unclean.leader.election.enable", "true"),
+        ("log.segment.bytes", "1048576"),
+    ]
     refused = [
-        ("broker.id", "3"), ("no.such.setting", "1"), ("log.retention.ms", "x"),
-        ("num.io.threads", "many"), ("log.cleanup.policy", "burn"), ("ssl.keystore.location", "/k"),
-        ("sasl.enabled.mechanisms", "PLAIN"), ("num.partitions", "0"), ("log.dirs", "/tmp"),
+        ("broker.id", "3"),
+        ("no.such.setting", "1"),
+        ("log.retention.ms", "x"),
+        ("num.io.threads", "many"),
+        ("log.cleanup.policy", "burn"),
+        ("ssl.keystore.location", "/k"),
+        ("sasl.enabled.mechanisms", "PLAIN"),
+        ("num.partitions", "0"),
+        ("log.dirs", "/tmp"),
         ("max.connections.per.ip", "1"),
-    ]  # fmt: skip
+    ]
     async with kafka(tmp_path) as server, raw(server) as client:
         for name, value in taken:
             assert await change(client, BROKER, "0", (name, value), trial=True) == 0
@@ -275,9 +310,10 @@ async def test_a_change_of_a_broker_is_taken_or_refused_as_kafka_does(tmp_path: 
             assert await change(client, BROKER, "0", (name, value)) == ErrorCode.INVALID_REQUEST
         assert await change(client, BROKER, "7", taken[0]) == ErrorCode.INVALID_REQUEST
         resource = {
-            "resource_type": BROKER, "resource_name": "0",
+            "resource_type": BROKER,
+            "resource_name": "0",
             "configs": [{"name": "num.io.threads", "value": "9"}],
-        }  # fmt: skip
+        }
         await client.ask(ApiKey.ALTER_CONFIGS, 1, {"resources": [resource]})
         found = await told_of(client, BROKER, "0")
         assert {name: value for name, (value, source) in found.items() if source == 2} == {
@@ -289,9 +325,10 @@ async def test_subscriptions_of_clients_metrics_are_set_told_listed_and_gone(
     tmp_path: Path,
 ) -> None:
     wanted = (
-        ("interval.ms", "1000"), ("metrics", "org.apache.kafka.producer."),
+        ("interval.ms", "1000"),
+        ("metrics", "org.apache.kafka.producer."),
         ("match", "client_id=a.*,client_software_name=x"),
-    )  # fmt: skip
+    )
     bad = {
         ("interval.ms", "99"): ErrorCode.INVALID_REQUEST,
         ("interval.ms", "3600001"): ErrorCode.INVALID_REQUEST,

@@ -175,17 +175,25 @@ class Member:
 
     async def ask(self, key: ApiKey, fields: Fields) -> Fields:
         given = {
-            "group_id": GROUP, "member_id": self.name, "share_session_epoch": self.epoch,
-            "topics": [], "forgotten_topics_data": [], **fields,
-        }  # fmt: skip
+            "group_id": GROUP,
+            "member_id": self.name,
+            "share_session_epoch": self.epoch,
+            "topics": [],
+            "forgotten_topics_data": [],
+            **fields,
+        }
         self.epoch += 1
         return await self.client.ask(key, 2, given)
 
     async def fetch(self, *batches: tuple[int, int, Sequence[int]], **changed: Any) -> Fields:
         fields = {
-            "max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 100,
-            "topics": self.topics(batches), **changed,
-        }  # fmt: skip
+            "max_wait_ms": 0,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "max_records": 100,
+            "topics": self.topics(batches),
+            **changed,
+        }
         return await self.ask(ApiKey.SHARE_FETCH, fields)
 
     async def acknowledge(self, *batches: tuple[int, int, Sequence[int]], **more: Any) -> Fields:
@@ -237,9 +245,13 @@ async def test_what_is_not_ones_own_is_refused_and_nothing_is_changed(ann: Membe
     for given in ([(3, 4, [1])], [(4, 5, [1]), (9, 9, [2])], [(0, 1 << 60, [1])]):
         assert codes(await ann.acknowledge(*given)) == [ErrorCode.INVALID_RECORD_STATE]
     wrong: list[list[tuple[int, int, list[int]]]] = [
-        [(3, 2, [1])], [(2, 3, [1]), (3, 3, [1])], [(0, 3, [1, 1])], [(0, 0, [9])], [(0, 0, [])],
+        [(3, 2, [1])],
+        [(2, 3, [1]), (3, 3, [1])],
+        [(0, 3, [1, 1])],
+        [(0, 0, [9])],
+        [(0, 0, [])],
         [(0, 0, [4])],
-    ]  # fmt: skip
+    ]
     for given in wrong:
         assert codes(await ann.acknowledge(*given)) == [ErrorCode.INVALID_REQUEST]
     assert codes(await ann.acknowledge((0, 3, [1]))) == [0]
@@ -278,8 +290,10 @@ async def test_partitions_are_added_forgotten_and_unknown(ann: Member) -> None:
     answer = await ann.fetch(topics=given)
     assert acquired(answer) == [(0, 0, 1)]
     assert sorted(codes(answer)) == [
-        0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID,
-    ]  # fmt: skip
+        0,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    ]
     forgotten = [
         {"topic_id": ann.topic, "partitions": [1, 9]},
         {"topic_id": b"x" * 16, "partitions": [0]},

@@ -30,9 +30,12 @@ async def ann(tmp_path: Path) -> Any:
 
 async def beat(client: RawClient, epoch: int, member: str = "ann", **changed: Any) -> Fields:
     fields = {
-        "group_id": GROUP, "member_id": member, "member_epoch": epoch,
-        "subscribed_topic_names": [TOPIC] if epoch == 0 else None, **changed,
-    }  # fmt: skip
+        "group_id": GROUP,
+        "member_id": member,
+        "member_epoch": epoch,
+        "subscribed_topic_names": [TOPIC] if epoch == 0 else None,
+        **changed,
+    }
     return await client.ask(ApiKey.SHARE_GROUP_HEARTBEAT, 1, fields)
 
 
@@ -63,8 +66,9 @@ async def test_members_join_are_described_and_leave(ann: Member) -> None:
     assert (found["group_state"], found["assignor_name"]) == ("Stable", "simple")
     assert found["authorized_operations"] > 0
     assert {each["member_id"]: partitions(each) for each in found["members"]} == {
-        "ann": [0], "bob": [1],
-    }  # fmt: skip
+        "ann": [0],
+        "bob": [1],
+    }
     assert found["members"][0]["subscribed_topic_names"] == [TOPIC]
     listed = await client.ask(ApiKey.LIST_GROUPS, 5, {"states_filter": [], "types_filter": []})
     assert [(each["group_id"], each["group_type"]) for each in listed["groups"]] == [
@@ -85,10 +89,13 @@ async def test_members_join_are_described_and_leave(ann: Member) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"group_id": " "}, {"member_id": ""}, {"subscribed_topic_names": []}, {"rack_id": ""},
+        {"group_id": " "},
+        {"member_id": ""},
+        {"subscribed_topic_names": []},
+        {"rack_id": ""},
         {"member_epoch": -2},
     ],
-)  # fmt: skip
+)
 async def test_a_heartbeat_says_who_it_is_and_what_it_wants(
     ann: Member, changed: dict[str, Any]
 ) -> None:
@@ -129,23 +136,26 @@ async def test_positions_are_told_moved_and_forgotten(ann: Member) -> None:
     assert (found["topics"][0]["topic_id"], places(found)) == (ann.topic, [(0, 1, 2, 0)])
     wanted = [{"topic_name": TOPIC, "partitions": [1, 9]}]
     assert places(await describe_offsets(client, wanted)) == [
-        (1, -1, -1, 0), (9, -1, -1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-    ]  # fmt: skip
+        (1, -1, -1, 0),
+        (9, -1, -1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
     assert (await alter(client, (0, 0)))["error_code"] == ErrorCode.NON_EMPTY_GROUP
     await beat(client, -1)
     answer = await alter(client, (0, 3), (9, 0))
     assert answer["responses"][0]["topic_id"] == ann.topic
     assert [each["error_code"] for each in answer["responses"][0]["partitions"]] == [
-        0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ]  # fmt: skip
+        0,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
     assert acquired(await ann.fetch()) == [(3, 3, 1)]
     topics = [{"topic_name": TOPIC}, {"topic_name": "nothing"}]
     answer = await client.ask(
         ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, {"group_id": GROUP, "topics": topics}
     )
     assert [each["error_code"] for each in answer["responses"]] == [
-        0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ]  # fmt: skip
+        0,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
     assert places(await describe_offsets(client)) == []
 
 
@@ -156,10 +166,13 @@ async def test_a_share_group_is_no_classic_group(ann: Member) -> None:
     answer = await client.ask(ApiKey.DESCRIBE_GROUPS, 5, {"groups": [GROUP]})
     assert answer["groups"][0]["group_state"] == "Dead"
     joining = {
-        "group_id": GROUP, "session_timeout_ms": 6_000, "rebalance_timeout_ms": 6_000,
-        "member_id": "eve", "protocol_type": "consumer",
+        "group_id": GROUP,
+        "session_timeout_ms": 6_000,
+        "rebalance_timeout_ms": 6_000,
+        "member_id": "eve",
+        "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": b""}],
-    }  # fmt: skip
+    }
     answer = await client.ask(ApiKey.JOIN_GROUP, 5, joining)
     assert answer["error_code"] == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
@@ -186,9 +199,12 @@ async def set_config(client: RawClient, name: str, value: str | None, operation:
 async def test_settings_of_groups(ann: Member) -> None:
     client = ann.client
     assert await configs(client) == {
-        RESET: ("latest", 5), ISOLATION: ("read_uncommitted", 5), LOCK_MS: ("30000", 5),
-        DELIVERIES: ("5", 5), WINDOW: ("2000", 5),
-    }  # fmt: skip
+        RESET: ("latest", 5),
+        ISOLATION: ("read_uncommitted", 5),
+        LOCK_MS: ("30000", 5),
+        DELIVERIES: ("5", 5),
+        WINDOW: ("2000", 5),
+    }
     assert await set_config(client, RESET, "earliest") == 0
     assert await set_config(client, LOCK_MS, "15000") == 0
     found = await configs(client)
@@ -265,9 +281,11 @@ async def test_a_group_that_is_not_there_yet_is_made_by_saying_where_it_begins(a
 async def commit(client: RawClient, group: str) -> int:
     partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
     fields = {
-        "group_id": group, "generation_id_or_member_epoch": -1, "member_id": "",
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
         "topics": [{"name": TOPIC, "partitions": [partition]}],
-    }  # fmt: skip
+    }
     told = await client.ask(ApiKey.OFFSET_COMMIT, 9, fields)
     code: int = told["topics"][0]["partitions"][0]["error_code"]
     return code

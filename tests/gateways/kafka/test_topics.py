@@ -22,11 +22,21 @@ from tests.gateways.kafka.raw import batch_of, batches_in, raw
 @pytest.mark.parametrize(
     ("name", "is_legal"),
     [
-        ("orders", True), ("a.b_c-D9", True), ("x" * 249, True), ("x" * 250, False), ("", False),
-        (".", False), ("..", False), ("...", True), ("a/b", False), ("%RETRY%g", False),
-        ("naïve", False), ("a b", False), ("a\n", False),
+        ("orders", True),
+        ("a.b_c-D9", True),
+        ("x" * 249, True),
+        ("x" * 250, False),
+        ("", False),
+        (".", False),
+        ("..", False),
+        ("...", True),
+        ("a/b", False),
+        ("%RETRY%g", False),
+        ("naïve", False),
+        ("a b", False),
+        ("a\n", False),
     ],
-)  # fmt: skip
+)
 def test_kafkas_rules_for_names(name: str, is_legal: bool) -> None:
     assert is_legal_topic(name) is is_legal
 
@@ -59,8 +69,10 @@ async def test_clients_are_told_of_the_nodes_that_may_be_master_later(tmp_path: 
         await client.make_topic("orders", 1)
         told = await client.ask(ApiKey.METADATA, 9, {"topics": None})
         assert [(each["node_id"], each["host"], each["port"]) for each in told["brokers"]] == [
-            (0, "127.0.0.1", server.config.kafka.port), (1, "192.0.2.7", 9092), (2, "::1", 9093),
-        ]  # fmt: skip
+            (0, "127.0.0.1", server.config.kafka.port),
+            (1, "192.0.2.7", 9092),
+            (2, "::1", 9093),
+        ]
         assert told["topics"][0]["partitions"][0]["leader_id"] == told["controller_id"] == 0
 
 
@@ -107,21 +119,31 @@ async def test_what_cannot_be_made_is_refused_beside_what_can(tmp_path: Path) ->
         compact = [{"name": "max.message.bytes", "value": "many"}]
         assigned = [{"partition_index": 0, "broker_ids": [0]}]
         wanted = [
-            topic("good"), topic("taken"), topic("a/b"), topic("none", num_partitions=0),
-            topic("copies", replication_factor=3), topic("odd", configs=bad),
-            topic("bad", configs=compact), topic("usual", num_partitions=-1),
+            topic("good"),
+            topic("taken"),
+            topic("a/b"),
+            topic("none", num_partitions=0),
+            topic("copies", replication_factor=3),
+            topic("odd", configs=bad),
+            topic("bad", configs=compact),
+            topic("usual", num_partitions=-1),
             topic("placed", num_partitions=-1, replication_factor=-1, assignments=assigned),
             topic("both", assignments=assigned),
-        ]  # fmt: skip
+        ]
         told = await client.ask(ApiKey.CREATE_TOPICS, 7, {"topics": wanted})
         codes = {each["name"]: each["error_code"] for each in told["topics"]}
         assert codes == {
-            "good": 0, "taken": ErrorCode.TOPIC_ALREADY_EXISTS,
-            "a/b": ErrorCode.INVALID_TOPIC_EXCEPTION, "none": ErrorCode.INVALID_PARTITIONS,
-            "copies": ErrorCode.INVALID_REPLICATION_FACTOR, "odd": ErrorCode.INVALID_CONFIG,
-            "bad": ErrorCode.INVALID_CONFIG, "usual": 0, "placed": 0,
+            "good": 0,
+            "taken": ErrorCode.TOPIC_ALREADY_EXISTS,
+            "a/b": ErrorCode.INVALID_TOPIC_EXCEPTION,
+            "none": ErrorCode.INVALID_PARTITIONS,
+            "copies": ErrorCode.INVALID_REPLICATION_FACTOR,
+            "odd": ErrorCode.INVALID_CONFIG,
+            "bad": ErrorCode.INVALID_CONFIG,
+            "usual": 0,
+            "placed": 0,
             "both": ErrorCode.INVALID_REQUEST,
-        }  # fmt: skip
+        }
         trial = {"topics": [topic("trial")], "validate_only": True}
         assert (await client.ask(ApiKey.CREATE_TOPICS, 7, trial))["topics"][0]["error_code"] == 0
         assert server.broker.topics.get("trial") is None
@@ -254,9 +276,10 @@ async def test_replicas_the_in_sync_set_and_epochs_of_a_set_are_told_as_they_are
         told = await client.ask(ApiKey.METADATA, 9, {"topics": [{"name": "orders"}]})
         (partition,) = told["topics"][0]["partitions"]
         described = await client.ask(
-            ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0,
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+            0,
             {"topics": [{"name": "orders"}], "response_partition_limit": 9, "cursor": None},
-        )  # fmt: skip
+        )
         for found in (partition, described["topics"][0]["partitions"][0]):
             assert (found["leader_id"], found["leader_epoch"]) == (0, 4)
             assert found["replica_nodes"] == [0, 1, 2]

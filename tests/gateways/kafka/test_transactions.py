@@ -73,9 +73,11 @@ class Teller:
 
     async def end(self, commit: bool, version: int = 3) -> int:
         fields = {
-            "transactional_id": self.name, "producer_id": self.id, "producer_epoch": self.epoch,
+            "transactional_id": self.name,
+            "producer_id": self.id,
+            "producer_epoch": self.epoch,
             "committed": commit,
-        }  # fmt: skip
+        }
         code: int = (await self.client.ask(ApiKey.END_TXN, version, fields))["error_code"]
         return code
 
@@ -142,10 +144,14 @@ async def test_positions_of_a_transaction_are_told_when_another_master_would_kno
         server.broker.durability.replicas_timeout_ms = 10_000
         partition = {"partition_index": 0, "committed_offset": 3, "committed_metadata": ""}
         fields = {
-            "transactional_id": ID, "group_id": "readers", "producer_id": teller.id,
-            "producer_epoch": teller.epoch, "generation_id_or_member_epoch": -1, "member_id": "",
+            "transactional_id": ID,
+            "group_id": "readers",
+            "producer_id": teller.id,
+            "producer_epoch": teller.epoch,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
             "topics": [{"name": "orders", "partitions": [partition]}],
-        }  # fmt: skip
+        }
         client.tell(ApiKey.TXN_OFFSET_COMMIT, 5, fields)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.reader.readexactly(1), 0.1)
@@ -186,8 +192,13 @@ async def test_committed_messages_are_seen_when_they_are_and_aborted_ones_never(
         assert await committed(client) == seen
         found = await client.fetch("orders", 0)
         assert [each.is_control for each in batches_in(found["records"])] == [
-            False, False, True, False, True, False,
-        ]  # fmt: skip
+            False,
+            False,
+            True,
+            False,
+            True,
+            False,
+        ]
         pulled = messages(await rocketmq.pull("orders", 0))
         assert [bytes(each.body) for each in pulled] == seen
         assert [each.queue_offset for each in pulled] == [0, 1, 2, 6]
@@ -314,9 +325,12 @@ async def test_positions_in_a_transaction_count_when_it_is_committed(
         }
         moved = {"partition_index": 0, "committed_offset": 7, "committed_metadata": "m"}
         wanted = {
-            **identity, "group_id": "readers", "generation_id": -1, "member_id": "",
+            **identity,
+            "group_id": "readers",
+            "generation_id": -1,
+            "member_id": "",
             "topics": [{"name": "orders", "partitions": [moved]}],
-        }  # fmt: skip
+        }
         told = await client.ask(ApiKey.TXN_OFFSET_COMMIT, 3, wanted)
         code = told["topics"][0]["partitions"][0]["error_code"]
         assert code == ErrorCode.INVALID_TXN_STATE, "the group was not added"
@@ -443,9 +457,11 @@ async def test_aiokafka_commits_and_aborts(tmp_path: Path) -> None:
             await producer.send_and_wait("orders", b"three")
         await producer.stop()
         reader = AIOKafkaConsumer(
-            "orders", bootstrap_servers=at, auto_offset_reset="earliest",
+            "orders",
+            bootstrap_servers=at,
+            auto_offset_reset="earliest",
             isolation_level="read_committed",
-        )  # fmt: skip
+        )
         await reader.start()
         found = [await asyncio.wait_for(reader.getone(), SECONDS) for _ in range(2)]
         assert [each.value for each in found] == [b"one", b"three"]

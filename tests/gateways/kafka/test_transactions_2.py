@@ -42,9 +42,11 @@ class NewTeller(Teller):
             batch = batch_of(*values, producer=identity, attributes=TRANSACTIONAL)
             data.append({"index": partition, "records": batch})
         fields = {
-            "transactional_id": self.name, "acks": -1, "timeout_ms": 1_000,
+            "transactional_id": self.name,
+            "acks": -1,
+            "timeout_ms": 1_000,
             "topic_data": [{"name": "orders", "partition_data": data}],
-        }  # fmt: skip
+        }
         told = await self.client.ask(ApiKey.PRODUCE, version, fields)
         codes = [each["error_code"] for each in told["responses"][0]["partition_responses"]]
         for (partition, values), code in zip(wanted.items(), codes, strict=True):
@@ -56,19 +58,25 @@ class NewTeller(Teller):
         """Commit a position of a group."""
         moved = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
         fields = {
-            "transactional_id": self.name, "producer_id": self.id, "producer_epoch": self.epoch,
-            "group_id": "readers", "generation_id": -1, "member_id": "",
+            "transactional_id": self.name,
+            "producer_id": self.id,
+            "producer_epoch": self.epoch,
+            "group_id": "readers",
+            "generation_id": -1,
+            "member_id": "",
             "topics": [{"name": "orders", "partitions": [moved]}],
-        }  # fmt: skip
+        }
         told = await self.client.ask(ApiKey.TXN_OFFSET_COMMIT, version, fields)
         code: int = told["topics"][0]["partitions"][0]["error_code"]
         return code
 
     async def told_at_end(self, commit: bool) -> Fields:
         fields = {
-            "transactional_id": self.name, "producer_id": self.id, "producer_epoch": self.epoch,
+            "transactional_id": self.name,
+            "producer_id": self.id,
+            "producer_epoch": self.epoch,
             "committed": commit,
-        }  # fmt: skip
+        }
         return await self.client.ask(ApiKey.END_TXN, 5, fields)
 
     async def end(self, commit: bool, version: int = 5) -> int:

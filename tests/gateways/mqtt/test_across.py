@@ -45,9 +45,11 @@ def test_topics_of_mqtt_flow_into_a_topic_that_others_read(mq: EmbeddedBroker) -
         client.publish("sensors/7/humidity", b"40", 1, 2)
         client.expect(Packet.PUBACK)
     consumer = KafkaConsumer(
-        "sensors", bootstrap_servers=mq.bootstrap_servers, auto_offset_reset="earliest",
+        "sensors",
+        bootstrap_servers=mq.bootstrap_servers,
+        auto_offset_reset="earliest",
         consumer_timeout_ms=20_000,
-    )  # fmt: skip
+    )
     record = next(consumer)
     consumer.close()
     assert record.value == b"21.5"

@@ -32,10 +32,18 @@ FILTERS = [
     if "#" not in (text := "/".join(each))[:-1]
 ]
 NAMES: list[tuple[str, Match]] = [
-    *((each, "literal") for each in FILTERS), ("*", "literal"), ("*", "pattern"), ("a/", "prefix"),
-    ("a", "prefix"), ("a/b", "prefix"), ("*/b", "pattern"), ("a/*/b", "pattern"), ("$", "prefix"),
-    ("a/*", "pattern"), ("+/b", "pattern"),
-]  # fmt: skip
+    *((each, "literal") for each in FILTERS),
+    ("*", "literal"),
+    ("*", "pattern"),
+    ("a/", "prefix"),
+    ("a", "prefix"),
+    ("a/b", "prefix"),
+    ("*/b", "pattern"),
+    ("a/*/b", "pattern"),
+    ("$", "prefix"),
+    ("a/*", "pattern"),
+    ("+/b", "pattern"),
+]
 
 
 def rule(name: str, match: Match, effect: Effect = "allow") -> Rule:
@@ -162,9 +170,11 @@ async def test_a_client_of_version_3_is_told_as_far_as_there_are_words(tmp_path:
 def wills(server: BrokerServer) -> None:
     port = server.config.mqtt.port
     for topic, level, reason in (
-        ("lamps/8/gone", V5, NO), ("lamps/8/gone", V311, 5), ("$SYS/broker/version", V5, NO),
+        ("lamps/8/gone", V5, NO),
+        ("lamps/8/gone", V311, 5),
+        ("$SYS/broker/version", V5, NO),
         ("lamps/7/gone", V5, 0),
-    ):  # fmt: skip
+    ):
         with Raw(port, level) as client:
             assert (
                 client.connect("l", will=Will(topic, b"x", 1, False, {}), **LAMP).reason == reason

@@ -137,10 +137,19 @@ async def open_desk(folder: Path) -> AsyncIterator[Desk]:
         then(None)
 
     context = GatewayContext(
-        world.broker, world.clock, Loaded(config, {}), encode_host("127.0.0.1", 10911),
-        run_at_once, run_at_once, Random(7), reconfigure, retain, not_here, Tls(TlsConfig()),
+        world.broker,
+        world.clock,
+        Loaded(config, {}),
+        encode_host("127.0.0.1", 10911),
+        run_at_once,
+        run_at_once,
+        Random(7),
+        reconfigure,
+        retain,
+        not_here,
+        Tls(TlsConfig()),
         Stalls(),
-    )  # fmt: skip
+    )
     gateway = Gateway(context, HANDLERS)
 
     def make_session(connection: Connection) -> BrokerSession:

@@ -67,9 +67,11 @@ async def client(server: BrokerServer) -> AsyncIterator["Client"]:
     """A connected client that remembers what the broker asks it."""
     asked: list[Command] = []
     peer = await Peer.connect(
-        "127.0.0.1", server.config.broker.port, timeout_ms=PATIENCE_MS,
+        "127.0.0.1",
+        server.config.broker.port,
+        timeout_ms=PATIENCE_MS,
         on_request=lambda _, command: asked.append(command),
-    )  # fmt: skip
+    )
     try:
         yield Client(peer, asked)
     finally:
@@ -98,19 +100,36 @@ class Client:
     ) -> Command:
         """SEND_MESSAGE_V2."""
         ext: dict[str, object] = {
-            "a": "group", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_700_000_000_000,
-            "h": 7, "i": encode_properties(properties or {}).decode(), "j": 0, "k": "false",
-        }  # fmt: skip
+            "a": "group",
+            "b": topic,
+            "c": "TBW102",
+            "d": 4,
+            "e": 0,
+            "f": 0,
+            "g": 1_700_000_000_000,
+            "h": 7,
+            "i": encode_properties(properties or {}).decode(),
+            "j": 0,
+            "k": "false",
+        }
         texts = {name: str(value) for name, value in {**ext, **changed}.items()}
         return await self.peer.ask(RequestCode.SEND_MESSAGE_V2, texts, body, PATIENCE_MS)
 
     async def pull(self, topic: str, offset: int, **changed: object) -> Command:
         """PULL_MESSAGE with a subscription of its own."""
         ext: dict[str, object] = {
-            "consumerGroup": "pullers", "topic": topic, "queueId": 0, "queueOffset": offset,
-            "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0,
-            "subscription": "*", "subVersion": 0, "expressionType": "TAG",
-        }  # fmt: skip
+            "consumerGroup": "pullers",
+            "topic": topic,
+            "queueId": 0,
+            "queueOffset": offset,
+            "maxMsgNums": 32,
+            "sysFlag": 4,
+            "commitOffset": 0,
+            "suspendTimeoutMillis": 0,
+            "subscription": "*",
+            "subVersion": 0,
+            "expressionType": "TAG",
+        }
         texts = {name: str(value) for name, value in {**ext, **changed}.items()}
         return await self.peer.ask(RequestCode.PULL_MESSAGE, texts, b"", PATIENCE_MS)
 

@@ -69,10 +69,18 @@ class Popper:
     async def ask_pop(self, **changed: object) -> Command:
         """POP_MESSAGE."""
         ext: dict[str, object] = {
-            "consumerGroup": GROUP, "topic": TOPIC, "queueId": -1, "maxMsgNums": 32,
-            "invisibleTime": 60_000, "pollTime": 0, "bornTime": 0, "initMode": 0,
-            "expType": "TAG", "exp": "*", "order": "false",
-        }  # fmt: skip
+            "consumerGroup": GROUP,
+            "topic": TOPIC,
+            "queueId": -1,
+            "maxMsgNums": 32,
+            "invisibleTime": 60_000,
+            "pollTime": 0,
+            "bornTime": 0,
+            "initMode": 0,
+            "expType": "TAG",
+            "exp": "*",
+            "order": "false",
+        }
         return await self.words.ask(RequestCode.POP_MESSAGE, **{**ext, **changed})
 
     async def pop(self, **changed: object) -> list[Popped]:
@@ -81,9 +89,12 @@ class Popper:
     def _about(self, popped: Popped, changed: dict[str, object]) -> dict[str, object]:
         parts = popped.receipt.split(" ")
         ext: dict[str, object] = {
-            "consumerGroup": GROUP, "topic": popped.real_topic, "queueId": parts[6],
-            "extraInfo": popped.receipt, "offset": parts[7],
-        }  # fmt: skip
+            "consumerGroup": GROUP,
+            "topic": popped.real_topic,
+            "queueId": parts[6],
+            "extraInfo": popped.receipt,
+            "offset": parts[7],
+        }
         return {**ext, **changed}
 
     async def ack(self, popped: Popped, **changed: object) -> Command:

@@ -23,87 +23,165 @@ _QUEUE = {"topic": TOPIC, "queueId": "0"}
 _MEMBER = {"consumerGroup": GROUP, **_QUEUE}
 _RECEIPT = f"0 {NOW} 60000 0 0 {BROKER} 0 0"
 _LOCK = {
-    "clientId": CLIENT, "consumerGroup": GROUP, "onlyThisBroker": False,
+    "clientId": CLIENT,
+    "consumerGroup": GROUP,
+    "onlyThisBroker": False,
     "mqSet": [{"topic": TOPIC, "brokerName": BROKER, "queueId": 0}],
-}  # fmt: skip
+}
 _SUBSCRIPTION = {
-    "topic": TOPIC, "subString": "a || b", "tagsSet": ["a", "b"], "codeSet": [97, 98],
-    "subVersion": NOW, "expressionType": "TAG", "classFilterMode": False,
-}  # fmt: skip
+    "topic": TOPIC,
+    "subString": "a || b",
+    "tagsSet": ["a", "b"],
+    "codeSet": [97, 98],
+    "subVersion": NOW,
+    "expressionType": "TAG",
+    "classFilterMode": False,
+}
 _SQL = {"topic": TOPIC, "subString": "a BETWEEN 1 AND 7", "expressionType": "SQL92"}
 _HEARTBEAT = {
     "clientID": CLIENT,
     "producerDataSet": [{"groupName": "cooks"}],
     "consumerDataSet": [
         {
-            "groupName": GROUP, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "unitMode": False,
+            "groupName": GROUP,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "unitMode": False,
             "subscriptionDataSet": [_SUBSCRIPTION],
         }
     ],
-}  # fmt: skip
+}
 _BATCH_ACK = {
     "brokerName": BROKER,
     "acks": [
         {
-            "c": GROUP, "t": TOPIC, "r": "0", "so": 0, "q": 0, "rq": 0, "pt": NOW, "it": 60_000,
+            "c": GROUP,
+            "t": TOPIC,
+            "r": "0",
+            "so": 0,
+            "q": 0,
+            "rq": 0,
+            "pt": NOW,
+            "it": 60_000,
             "b": base64.b64encode(b"\x05").decode(),
         }
     ],
-}  # fmt: skip
+}
 _SEND = {
-    "a": "cooks", "b": TOPIC, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": str(NOW), "h": "0",
+    "a": "cooks",
+    "b": TOPIC,
+    "c": "TBW102",
+    "d": "4",
+    "e": "0",
+    "f": "0",
+    "g": str(NOW),
+    "h": "0",
     "i": encode_properties({"TAGS": "a", "KEYS": "k1 k2", "UNIQ_KEY": _UNIQUE}).decode(),
-    "j": "0", "k": "false", "l": "16", "m": "false", "n": BROKER,
-}  # fmt: skip
+    "j": "0",
+    "k": "false",
+    "l": "16",
+    "m": "false",
+    "n": BROKER,
+}
 _LONG_SEND = {
-    "producerGroup": "cooks", "topic": TOPIC, "defaultTopic": "TBW102", "queueId": "0",
-    "defaultTopicQueueNums": "4", "sysFlag": "0", "bornTimestamp": str(NOW), "flag": "0",
-    "properties": _SEND["i"], "reconsumeTimes": "0", "unitMode": "false", "batch": "false",
-}  # fmt: skip
+    "producerGroup": "cooks",
+    "topic": TOPIC,
+    "defaultTopic": "TBW102",
+    "queueId": "0",
+    "defaultTopicQueueNums": "4",
+    "sysFlag": "0",
+    "bornTimestamp": str(NOW),
+    "flag": "0",
+    "properties": _SEND["i"],
+    "reconsumeTimes": "0",
+    "unitMode": "false",
+    "batch": "false",
+}
 _PULL = {
-    **_MEMBER, "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "6", "commitOffset": "0",
-    "suspendTimeoutMillis": "15000", "subscription": "*", "subVersion": str(NOW),
-    "expressionType": "TAG", "maxMsgBytes": "262144",
-}  # fmt: skip
+    **_MEMBER,
+    "queueOffset": "0",
+    "maxMsgNums": "32",
+    "sysFlag": "6",
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "15000",
+    "subscription": "*",
+    "subVersion": str(NOW),
+    "expressionType": "TAG",
+    "maxMsgBytes": "262144",
+}
 _POP = {
-    **_MEMBER, "queueId": "-1", "maxMsgNums": "32", "invisibleTime": "60000", "pollTime": "15000",
-    "bornTime": str(NOW), "initMode": "0", "expType": "TAG", "exp": "*", "order": "false",
+    **_MEMBER,
+    "queueId": "-1",
+    "maxMsgNums": "32",
+    "invisibleTime": "60000",
+    "pollTime": "15000",
+    "bornTime": str(NOW),
+    "initMode": "0",
+    "expType": "TAG",
+    "exp": "*",
+    "order": "false",
     "attemptId": "attempt-1",
-}  # fmt: skip
+}
 _TOPIC_SETTINGS = {
-    "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
-    "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+    "topic": TOPIC,
+    "defaultTopic": "TBW102",
+    "readQueueNums": "4",
+    "writeQueueNums": "4",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": "0",
+    "order": "false",
     "attributes": "+message.type=NORMAL",
-}  # fmt: skip
+}
 _TOPICS = {
     "topicConfigList": [
         {"topicName": TOPIC, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6, "attributes": {}}
     ]
 }
 _GROUP_SETTINGS = {
-    "groupName": GROUP, "consumeEnable": True, "retryQueueNums": 1, "retryMaxTimes": 16,
-    "groupRetryPolicy": {"type": "CUSTOMIZED"}, "attributes": {},
-}  # fmt: skip
+    "groupName": GROUP,
+    "consumeEnable": True,
+    "retryQueueNums": 1,
+    "retryMaxTimes": 16,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "attributes": {},
+}
 _MODE = {"topic": TOPIC, "consumerGroup": GROUP, "mode": "POP", "popShareQueueNum": 1}
 _ASSIGNMENT = {
-    "topic": TOPIC, "consumerGroup": GROUP, "clientId": CLIENT, "strategyName": "AVG",
+    "topic": TOPIC,
+    "consumerGroup": GROUP,
+    "clientId": CLIENT,
+    "strategyName": "AVG",
     "messageModel": "CLUSTERING",
-}  # fmt: skip
+}
 _RESET = {"group": GROUP, **_QUEUE, "timestamp": str(NOW), "isForce": "true", "offset": "-1"}
 _END = {
-    "topic": TOPIC, "producerGroup": "cooks", "tranStateTableOffset": "0", "commitLogOffset": "0",
-    "commitOrRollback": "8", "fromTransactionCheck": "false", "msgId": _UNIQUE,
+    "topic": TOPIC,
+    "producerGroup": "cooks",
+    "tranStateTableOffset": "0",
+    "commitLogOffset": "0",
+    "commitOrRollback": "8",
+    "fromTransactionCheck": "false",
+    "msgId": _UNIQUE,
     "transactionId": _UNIQUE,
-}  # fmt: skip
+}
 _BACK = {
-    "offset": "0", "group": GROUP, "delayLevel": "0", "originMsgId": _ID, "originTopic": TOPIC,
-    "unitMode": "false", "maxReconsumeTimes": "16",
-}  # fmt: skip
+    "offset": "0",
+    "group": GROUP,
+    "delayLevel": "0",
+    "originMsgId": _ID,
+    "originTopic": TOPIC,
+    "unitMode": "false",
+    "maxReconsumeTimes": "16",
+}
 _QUERY = {
-    "topic": TOPIC, "key": "k1", "maxNum": "32", "beginTimestamp": "0",
+    "topic": TOPIC,
+    "key": "k1",
+    "maxNum": "32",
+    "beginTimestamp": "0",
     "endTimestamp": str(2 * NOW),
-}  # fmt: skip
+}
 _CLONE = {"srcGroup": GROUP, "destGroup": "others", "topic": TOPIC, "offline": "false"}
 _HANDLE = encode_handle(TOPIC, BROKER, 2 * NOW, _UNIQUE)
 
@@ -250,7 +328,8 @@ _SAMPLES: list[tuple[Code, dict[str, str], object]] = [
     (Code.QUERY_STAGED, {"query": "q"}, b""),
     # The first user must be an administrator, so these leave everything open.
     (
-        Code.AUTH_CREATE_USER, {"username": "bob"},
+        Code.AUTH_CREATE_USER,
+        {"username": "bob"},
         {"username": "bob", "password": "b", "userType": "Normal"},
     ),
     (Code.AUTH_UPDATE_USER, {"username": "bob"}, {"username": "bob", "userStatus": "disable"}),
@@ -265,7 +344,7 @@ _SAMPLES: list[tuple[Code, dict[str, str], object]] = [
     (Code.AUTH_LIST_ACL, {"subjectFilter": "bob", "resourceFilter": "Topic"}, b""),
     (Code.CHANGE_BINDING, {"topic": TOPIC, "filter": "sensors/+/heat", "back": "false"}, b""),
     (Code.LIST_BINDINGS, {}, b""),
-]  # fmt: skip
+]
 
 SAMPLES = [
     Command(code, "JAVA", 513, number, ext=ext, body=_encoded(body))

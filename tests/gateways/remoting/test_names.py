@@ -21,8 +21,14 @@ LONG = "g" * 121
         (
             RequestCode.POP_MESSAGE,
             {
-                "consumerGroup": LONG, "topic": "t", "queueId": 0, "maxMsgNums": 1,
-                "invisibleTime": 9_000, "pollTime": 0, "bornTime": 0, "initMode": 0,
+                "consumerGroup": LONG,
+                "topic": "t",
+                "queueId": 0,
+                "maxMsgNums": 1,
+                "invisibleTime": 9_000,
+                "pollTime": 0,
+                "bornTime": 0,
+                "initMode": 0,
             },
         ),
         (
@@ -35,7 +41,7 @@ LONG = "g" * 121
             {"srcGroup": "g", "destGroup": LONG, "topic": "t", "offline": "false"},
         ),
     ],
-)  # fmt: skip
+)
 async def test_a_group_that_rocketmq_refuses_does_not_come_into_being(
     tmp_path: Path, code: RequestCode, ext: dict[str, object]
 ) -> None:

@@ -115,9 +115,15 @@ async def far_peer(server: BrokerServer, host: str = "10.1.2.3") -> AsyncIterato
 
 ADMINISTRATION = [code for code in HANDLERS if KINDS[code] is RequestKind.ADMINISTRATION]
 TOPIC_FIELDS = {
-    "topic": "orders", "defaultTopic": "TBW102", "readQueueNums": "2", "writeQueueNums": "2",
-    "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-}  # fmt: skip
+    "topic": "orders",
+    "defaultTopic": "TBW102",
+    "readQueueNums": "2",
+    "writeQueueNums": "2",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": "0",
+    "order": "false",
+}
 
 
 async def test_what_administers_is_refused_from_other_machines(

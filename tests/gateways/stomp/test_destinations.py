@@ -28,11 +28,16 @@ from onelog.gateways.stomp.destinations import (
         ("/temp-queue/t", [Destination("temp-queue", "t")]),
         ("/reply-queue/amq.gen-1", [Destination("reply-queue", "amq.gen-1")]),
         ("/queue/a,b", [Destination("queue", "a"), Destination("queue", "b")]),
-        (" /queue/a, /topic/b,c ",
-         [Destination("queue", "a"), Destination("topic", "amq.topic", "b"),
-          Destination("topic", "amq.topic", "c")]),
+        (
+            " /queue/a, /topic/b,c ",
+            [
+                Destination("queue", "a"),
+                Destination("topic", "amq.topic", "b"),
+                Destination("topic", "amq.topic", "c"),
+            ],
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_destination_means(text: str, found: list[Destination]) -> None:
     assert list(destinations(text)) == found
 

@@ -13,17 +13,38 @@ NOW_MS = 1_700_000_000_000
 
 def test_headers_that_amqp_has_are_its_properties() -> None:
     headers = {
-        "destination": "/queue/a", "receipt": "1", "content-length": "3", "content-type": "text/x",
-        "persistent": "true", "priority": "7", "correlation-id": "c", "reply-to": "/queue/r",
-        "expiration": "1000", "amqp-message-id": "m", "timestamp": "12", "type": "t",
-        "user-id": "u", "app-id": "p", "mine": "ours", "content-encoding": "gzip",
-    }  # fmt: skip
+        "destination": "/queue/a",
+        "receipt": "1",
+        "content-length": "3",
+        "content-type": "text/x",
+        "persistent": "true",
+        "priority": "7",
+        "correlation-id": "c",
+        "reply-to": "/queue/r",
+        "expiration": "1000",
+        "amqp-message-id": "m",
+        "timestamp": "12",
+        "type": "t",
+        "user-id": "u",
+        "app-id": "p",
+        "mine": "ours",
+        "content-encoding": "gzip",
+    }
     assert amqp_fields.decode_properties(properties_of(headers, NOW_MS)) == {
-        "content_type": "text/x", "content_encoding": "gzip", "headers": {"mine": "ours"},
-        "delivery_mode": 2, "priority": 7, "correlation_id": "c", "reply_to": "/queue/r",
-        "expiration": "1000", "message_id": "m", "timestamp": 12, "type": "t", "user_id": "u",
+        "content_type": "text/x",
+        "content_encoding": "gzip",
+        "headers": {"mine": "ours"},
+        "delivery_mode": 2,
+        "priority": 7,
+        "correlation_id": "c",
+        "reply_to": "/queue/r",
+        "expiration": "1000",
+        "message_id": "m",
+        "timestamp": 12,
+        "type": "t",
+        "user_id": "u",
         "app_id": "p",
-    }  # fmt: skip
+    }
 
 
 NAMES = st.text("abcdefXYZ", min_size=1, max_size=20)
@@ -45,9 +66,16 @@ def test_expires_is_a_time_of_the_clock() -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [{"priority": "high"}, {"priority": "256"}, {"priority": "-1"}, {"expiration": "soon"},
-     {"timestamp": "9" * 30}, {"correlation-id": "x" * 256}, {"n" * 300: "x"}],
-)  # fmt: skip
+    [
+        {"priority": "high"},
+        {"priority": "256"},
+        {"priority": "-1"},
+        {"expiration": "soon"},
+        {"timestamp": "9" * 30},
+        {"correlation-id": "x" * 256},
+        {"n" * 300: "x"},
+    ],
+)
 def test_what_cannot_be_kept_is_refused(headers: dict[str, str]) -> None:
     with pytest.raises(InvalidRequestError):
         properties_of(headers, NOW_MS)
@@ -63,16 +91,26 @@ def test_values_of_other_kinds_are_texts() -> None:
     }
     properties = amqp_fields.encode_properties({"headers": table, "delivery_mode": 1})
     assert dict(shown(properties)) == {
-        "persistent": "false", "n": "5", "b": "true", "l": '[1, {"a": "x"}]', "none": "",
+        "persistent": "false",
+        "n": "5",
+        "b": "true",
+        "l": '[1, {"a": "x"}]',
+        "none": "",
         "raw": "\N{REPLACEMENT CHARACTER}",
-    }  # fmt: skip
+    }
 
 
 def test_what_a_queue_is_declared_with() -> None:
-    headers = {"x-max-length": "10", "x-overflow": "reject-publish", "x-other": "y",
-               "x-single-active-consumer": "true"}  # fmt: skip
+    headers = {
+        "x-max-length": "10",
+        "x-overflow": "reject-publish",
+        "x-other": "y",
+        "x-single-active-consumer": "true",
+    }
     assert arguments_of(headers) == {
-        "x-max-length": 10, "x-overflow": "reject-publish", "x-single-active-consumer": True,
-    }  # fmt: skip
+        "x-max-length": 10,
+        "x-overflow": "reject-publish",
+        "x-single-active-consumer": True,
+    }
     with pytest.raises(InvalidRequestError):
         arguments_of({"x-max-length": "many"})

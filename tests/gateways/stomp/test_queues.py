@@ -22,9 +22,13 @@ def test_what_is_sent_is_delivered_with_its_headers(
         heard = client.get()
     assert heard.body == "héllo"
     expected = {
-        "destination": "/queue/a", "subscription": "1", "color": "red", "priority": "7",
-        "correlation-id": "c-1", "content-length": "6",
-    }  # fmt: skip
+        "destination": "/queue/a",
+        "subscription": "1",
+        "color": "red",
+        "priority": "7",
+        "correlation-id": "c-1",
+        "content-length": "6",
+    }
     assert {name: heard.headers.get(name) for name in expected} == expected
     assert heard.headers["message-id"]
 

@@ -54,8 +54,14 @@ def test_schedules_go_on_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_what_is_no_schedule_is_refused(onelog_stomp: EmbeddedBroker) -> None:
-    wrong = [{DELAY: "soon"}, {REPEAT: "3"}, {CRON: "* * *"}, {CRON: "61 * * * *"},
-             {DELAY: "-1"}, {PERIOD: "10", REPEAT: "5", "transaction": "t"}]  # fmt: skip
+    wrong = [
+        {DELAY: "soon"},
+        {REPEAT: "3"},
+        {CRON: "* * *"},
+        {CRON: "61 * * * *"},
+        {DELAY: "-1"},
+        {PERIOD: "10", REPEAT: "5", "transaction": "t"},
+    ]
     for headers in wrong:
         with connected(onelog_stomp.stomp_address) as client:
             client.connection.send("/queue/a", "x", headers=headers, receipt="no")

@@ -86,8 +86,11 @@ def test_stomp_py_with_heart_beats(onelog_stomp: EmbeddedBroker) -> None:
         ("SUBSCRIBE\nid:1\ndestination:/queue/a\nack:x\n\n\0", "bad request", "client-individual"),
         ("SUBSCRIBE\nid:1\ndestination:/queue/a\nselector:a =\n\n\0", "bad selector", "expected"),
         ("SUBSCRIBE\nid:1\ndestination:/topic/a\nbrowser:true\n\n\0", "bad request", "browser"),
-        ("SUBSCRIBE\nid:1\ndestination:/topic/a\nactivemq.subscriptionName:x\n\n\0",
-         "bad request", "client-id"),
+        (
+            "SUBSCRIBE\nid:1\ndestination:/topic/a\nactivemq.subscriptionName:x\n\n\0",
+            "bad request",
+            "client-id",
+        ),
         ("UNSUBSCRIBE\nid:1\n\n\0", "bad request", "no subscription"),
         ("ACK\nid:1\n\n\0", "bad request", "no message with that id"),
         ("ACK\n\n\0", "bad request", "'id'"),
@@ -100,7 +103,7 @@ def test_stomp_py_with_heart_beats(onelog_stomp: EmbeddedBroker) -> None:
         ("SEND\ndestination:/queue/a\ncontent-length:5000000000\n\n\0", "malformed frame", "limit"),
         ("SEND\ndestination:/queue/a\\t\n\n\0", "malformed frame", "escape"),
     ],
-)  # fmt: skip
+)
 def test_errors_say_what_is_wrong(
     onelog_stomp: EmbeddedBroker, frame: str, message: str, reason: str
 ) -> None:
@@ -136,10 +139,33 @@ def test_the_receipt_of_a_goodbye_comes_last(onelog_stomp: EmbeddedBroker) -> No
 def test_garbage_ends_its_own_connection_only(onelog_stomp: EmbeddedBroker) -> None:
     chance = random.Random(7)
     commands = [b"SEND", b"SUBSCRIBE", b"ACK", b"NACK", b"BEGIN", b"COMMIT", b"DISCONNECT", b"X"]
-    names = [b"destination", b"id", b"ack", b"transaction", b"receipt", b"content-length",
-             b"selector", b"browser", b"message-id", b"reply-to", b"expires"]  # fmt: skip
-    values = [b"/queue/a", b"/topic/a.>", b"/temp-queue/x", b"client", b"1", b"-1", b"\xff", b"a\\",
-              b"x" * 5000, b"", b"/queue/a,b,/topic/c", b"/exchange/amq.topic/#"]  # fmt: skip
+    names = [
+        b"destination",
+        b"id",
+        b"ack",
+        b"transaction",
+        b"receipt",
+        b"content-length",
+        b"selector",
+        b"browser",
+        b"message-id",
+        b"reply-to",
+        b"expires",
+    ]
+    values = [
+        b"/queue/a",
+        b"/topic/a.>",
+        b"/temp-queue/x",
+        b"client",
+        b"1",
+        b"-1",
+        b"\xff",
+        b"a\\",
+        b"x" * 5000,
+        b"",
+        b"/queue/a,b,/topic/c",
+        b"/exchange/amq.topic/#",
+    ]
     with connected(onelog_stomp.stomp_address) as witness:
         witness.subscribe("/queue/witness")
         for _ in range(60):
@@ -183,9 +209,10 @@ def test_who_does_not_read_does_not_fill_the_memory(onelog_stomp: EmbeddedBroker
 
 def test_every_error_has_a_name() -> None:
     kinds = [
-        each for _, each in inspect.getmembers(errors, inspect.isclass)
+        each
+        for _, each in inspect.getmembers(errors, inspect.isclass)
         if issubclass(each, OnelogError)
-    ]  # fmt: skip
+    ]
     assert all(any(parent in ERROR_TEXTS for parent in kind.__mro__) for kind in kinds)
 
 

@@ -29,11 +29,16 @@ def test_patterns_of_both_kinds(onelog_stomp: EmbeddedBroker) -> None:
         client.subscribe("/topic/#.c", "rabbitmq")
         for key in ("a.b", "a.b.c", "d"):
             client.send(f"/topic/{key}", key)
-        found = {(heard.headers["subscription"], heard.body) for heard in (
-            client.get() for _ in range(4))}  # fmt: skip
+        found = {
+            (heard.headers["subscription"], heard.body)
+            for heard in (client.get() for _ in range(4))
+        }
         assert found == {
-            ("one-word", "a.b"), ("activemq", "a.b"), ("activemq", "a.b.c"), ("rabbitmq", "a.b.c"),
-        }  # fmt: skip
+            ("one-word", "a.b"),
+            ("activemq", "a.b"),
+            ("activemq", "a.b.c"),
+            ("rabbitmq", "a.b.c"),
+        }
         assert client.is_quiet()
 
 
@@ -56,8 +61,10 @@ def test_a_selector_of_a_topic(onelog_stomp: EmbeddedBroker) -> None:
         client.send("/topic/t", "2", kind="y")
         client.send("/topic/t", "3", kind="z")
         client.send("/topic/t", "4")
-        found = {(heard.headers["subscription"], heard.body) for heard in (
-            client.get() for _ in range(3))}  # fmt: skip
+        found = {
+            (heard.headers["subscription"], heard.body)
+            for heard in (client.get() for _ in range(3))
+        }
         assert found == {("a", "1"), ("a", "2"), ("b", "4")}
 
 
@@ -110,11 +117,14 @@ def test_any_exchange(onelog_stomp: EmbeddedBroker) -> None:
         client.send("/exchange/amq.fanout", "1")
         client.send("/exchange/amq.direct/key", "2")
         client.send("/exchange/amq.direct/other", "3")
-        found = {(heard.headers["subscription"], heard.body, heard.headers["destination"])
-                 for heard in (client.get() for _ in range(2))}  # fmt: skip
+        found = {
+            (heard.headers["subscription"], heard.body, heard.headers["destination"])
+            for heard in (client.get() for _ in range(2))
+        }
         assert found == {
-            ("all", "1", "/exchange/amq.fanout/"), ("one", "2", "/exchange/amq.direct/key"),
-        }  # fmt: skip
+            ("all", "1", "/exchange/amq.fanout/"),
+            ("one", "2", "/exchange/amq.direct/key"),
+        }
         assert client.is_quiet()
         client.connection.send("/exchange/none", "x", receipt="no")
         error = client.errors.get(timeout=30)

@@ -57,8 +57,10 @@ def test_acknowledgements_count_with_the_commit(tmp_path: Path) -> None:
     with onelog.embedded(tmp_path, stomp=True) as mq, connected(mq.stomp_address) as client:
         client.subscribe("/queue/in", "in")
         client.subscribe("/queue/out", "out")
-        found = {(heard.headers["subscription"], heard.body) for heard in (
-            client.get() for _ in range(2))}  # fmt: skip
+        found = {
+            (heard.headers["subscription"], heard.body)
+            for heard in (client.get() for _ in range(2))
+        }
         assert found == {("in", "2"), ("out", "of 1")}
         assert client.is_quiet()
 

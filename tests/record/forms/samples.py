@@ -24,6 +24,9 @@ def kafka_batch(
 ) -> NewMessage:
     """One record with all these messages, in Kafka's form."""
     return NewMessage(
-        topic, queue_id, kafka.from_neutral(messages, codec=codec), sys_flag=Form.KAFKA.sys_flag,
+        topic,
+        queue_id,
+        kafka.from_neutral(messages, codec=codec),
+        sys_flag=Form.KAFKA.sys_flag,
         inner_count=len(messages),
-    )  # fmt: skip
+    )

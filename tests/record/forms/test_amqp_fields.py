@@ -141,9 +141,21 @@ def test_every_type_of_rabbitmq_is_read() -> None:
         + "0156 56".replace(" ", "")
     )
     assert decode_table(data) == {
-        "t": True, "b": -1, "B": 255, "s": -2, "u": 65534, "I": -3, "i": 4294967293, "l": -4,
-        "L": -4, "f": 1.5, "d": 1.5, "T": 5, "D": Decimal("1.23"), "V": None,
-    }  # fmt: skip
+        "t": True,
+        "b": -1,
+        "B": 255,
+        "s": -2,
+        "u": 65534,
+        "I": -3,
+        "i": 4294967293,
+        "l": -4,
+        "L": -4,
+        "f": 1.5,
+        "d": 1.5,
+        "T": 5,
+        "D": Decimal("1.23"),
+        "V": None,
+    }
 
 
 def test_tables_ten_thousand_deep_are_refused() -> None:

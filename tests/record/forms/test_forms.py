@@ -176,22 +176,35 @@ MANY = [Neutral(b"k%d" % number, b"v" * 50) for number in range(20)]
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 FIELDS = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXTS | st.binary(max_size=8)
-    | st.floats(allow_nan=False) | st.integers(0, 2**60).map(Timestamp),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | TEXTS
+    | st.binary(max_size=8)
+    | st.floats(allow_nan=False)
+    | st.integers(0, 2**60).map(Timestamp),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=6,
-)  # fmt: skip
+)
 PROPERTIES = st.fixed_dictionaries(
     {},
     optional={
-        "content_type": TEXTS, "content_encoding": TEXTS,
+        "content_type": TEXTS,
+        "content_encoding": TEXTS,
         "headers": st.dictionaries(TEXTS, FIELDS, min_size=1, max_size=5),
-        "delivery_mode": st.integers(0, 255), "priority": st.integers(0, 255),
-        "correlation_id": TEXTS, "reply_to": TEXTS, "expiration": TEXTS, "message_id": TEXTS,
-        "timestamp": st.integers(0, 2**64 - 1), "type": TEXTS, "user_id": TEXTS, "app_id": TEXTS,
+        "delivery_mode": st.integers(0, 255),
+        "priority": st.integers(0, 255),
+        "correlation_id": TEXTS,
+        "reply_to": TEXTS,
+        "expiration": TEXTS,
+        "message_id": TEXTS,
+        "timestamp": st.integers(0, 2**64 - 1),
+        "type": TEXTS,
+        "user_id": TEXTS,
+        "app_id": TEXTS,
         "cluster_id": TEXTS,
     },
-)  # fmt: skip
+)
 
 
 @given(TEXTS, TEXTS, PROPERTIES, st.binary(max_size=20), st.sampled_from(["kafka", "rocketmq"]))
@@ -205,20 +218,32 @@ def test_amqp_content_is_the_same_after_another_form(
 
 def test_what_an_amqp_client_sent_is_readable_elsewhere() -> None:
     raw = encode_properties(
-        {"content_type": "text/plain", "message_id": "4711", "priority": 5, "app_id": "shop",
-         "headers": {"count": 3, "paid": True, "name": "lamp", "gone": None}}
-    )  # fmt: skip
+        {
+            "content_type": "text/plain",
+            "message_id": "4711",
+            "priority": 5,
+            "app_id": "shop",
+            "headers": {"count": 3, "paid": True, "name": "lamp", "gone": None},
+        }
+    )
     record = amqp.encode("sales", "north.lamps", raw, b"three lamps")
     assert amqp.to_neutral(record, 1_000) == Neutral(
-        b"4711", b"three lamps",
+        b"4711",
+        b"three lamps",
         (
-            ("amqp.exchange", b"sales"), ("amqp.routing-key", b"north.lamps"),
-            ("amqp.content-type", b"text/plain"), ("amqp.priority", b"5"),
-            ("amqp.app-id", b"shop"), ("amqp.header-types", b"It--"), ("count", b"3"),
-            ("paid", b"true"), ("name", b"lamp"), ("gone", None),
+            ("amqp.exchange", b"sales"),
+            ("amqp.routing-key", b"north.lamps"),
+            ("amqp.content-type", b"text/plain"),
+            ("amqp.priority", b"5"),
+            ("amqp.app-id", b"shop"),
+            ("amqp.header-types", b"It--"),
+            ("count", b"3"),
+            ("paid", b"true"),
+            ("name", b"lamp"),
+            ("gone", None),
         ),
         1_000,
-    )  # fmt: skip
+    )
 
 
 def test_a_kafka_message_has_a_message_id_and_headers_for_amqp_clients() -> None:
@@ -226,8 +251,9 @@ def test_a_kafka_message_has_a_message_id_and_headers_for_amqp_clients() -> None
     content = amqp.read(amqp.from_neutral(message, key="queue"))
     assert (content.exchange, content.key, content.body) == ("", "queue", b"value")
     assert decode_properties(content.properties) == {
-        "message_id": "key", "headers": {"text": "a", "raw": b"\xff"},
-    }  # fmt: skip
+        "message_id": "key",
+        "headers": {"text": "a", "raw": b"\xff"},
+    }
 
 
 @given(st.binary(max_size=60))

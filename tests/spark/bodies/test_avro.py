@@ -23,8 +23,10 @@ ORDER = {
     "fields": [
         {"name": "id", "type": "long"},
         {"name": "note", "type": ["null", "string"], "default": None},
-        {"name": "price", "type": {
-            "type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {
+            "name": "price",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        },
         {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}},
         {"name": "before", "type": ["null", "State"]},
         {"name": "day", "type": {"type": "int", "logicalType": "date"}},
@@ -33,26 +35,47 @@ ORDER = {
         {"name": "opens", "type": {"type": "int", "logicalType": "time-millis"}},
         {"name": "ref", "type": {"type": "string", "logicalType": "uuid"}},
         {"name": "hash", "type": {"type": "fixed", "name": "Hash", "size": 4}},
-        {"name": "items", "type": {"type": "array", "items": {
-            "type": "record", "name": "Item", "fields": [
-                {"name": "sku", "type": "string"},
-                {"name": "at", "type": ["null", {"type": "int", "logicalType": "time-millis"}]},
-            ]}}},
+        {
+            "name": "items",
+            "type": {
+                "type": "array",
+                "items": {
+                    "type": "record",
+                    "name": "Item",
+                    "fields": [
+                        {"name": "sku", "type": "string"},
+                        {
+                            "name": "at",
+                            "type": ["null", {"type": "int", "logicalType": "time-millis"}],
+                        },
+                    ],
+                },
+            },
+        },
         {"name": "counts", "type": {"type": "map", "values": ["null", "int"]}},
         {"name": "either", "type": ["int", "long", "null"]},
         {"name": "number", "type": ["int", "double"]},
         {"name": "any", "type": ["null", "string", {"type": "array", "items": "Item"}]},
     ],
-}  # fmt: skip
+}
 VALUE = {
-    "id": 7, "note": None, "price": Decimal("12.50"), "state": "PAID", "before": "NEW",
-    "day": date(2026, 11, 15), "at": datetime(2026, 11, 15, 12, 0, 0, 5, tzinfo=UTC),
-    "wall": datetime(2026, 11, 15, 12), "opens": time(8, 30, 0, 1000),  # noqa: DTZ001
-    "ref": UUID(int=5), "hash": b"abcd",
+    "id": 7,
+    "note": None,
+    "price": Decimal("12.50"),
+    "state": "PAID",
+    "before": "NEW",
+    "day": date(2026, 11, 15),
+    "at": datetime(2026, 11, 15, 12, 0, 0, 5, tzinfo=UTC),
+    "wall": datetime(2026, 11, 15, 12),  # noqa: DTZ001
+    "opens": time(8, 30, 0, 1000),
+    "ref": UUID(int=5),
+    "hash": b"abcd",
     "items": [{"sku": "a", "at": None}, {"sku": "b", "at": time(1)}],
-    "counts": {"x": 1, "y": None}, "either": 1 << 40, "number": 3,
+    "counts": {"x": 1, "y": None},
+    "either": 1 << 40,
+    "number": 3,
     "any": [{"sku": "z", "at": None}],
-}  # fmt: skip
+}
 EXPECTED = {
     **VALUE,
     "opens": 30_600_001_000,
@@ -110,9 +133,14 @@ def test_only_the_columns_that_are_asked_for_are_made() -> None:
 @QUICK
 @given(st.lists(st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.text(max_size=9)), max_size=6))
 def test_what_is_written_is_read(values: list[tuple[int, str]]) -> None:
-    schema = {"type": "record", "name": "r", "fields": [
-        {"name": "n", "type": "long"}, {"name": "t", "type": "string"},
-    ]}  # fmt: skip
+    schema = {
+        "type": "record",
+        "name": "r",
+        "fields": [
+            {"name": "n", "type": "long"},
+            {"name": "t", "type": "string"},
+        ],
+    }
     rows, errors = decoded(schema, *(written(schema, {"n": n, "t": t}) for n, t in values))
     assert errors == {}
     assert rows == [{"n": n, "t": t} for n, t in values]
@@ -134,11 +162,16 @@ def test_other_bytes_are_errors_of_their_rows() -> None:
 @QUICK
 @given(st.lists(st.binary(max_size=60), max_size=5))
 def test_garbage_raises_nothing(bodies: list[bytes]) -> None:
-    schema = {"type": "record", "name": "r", "fields": [
-        {"name": "n", "type": ["null", "long"]}, {"name": "t", "type": "string"},
-        {"name": "d", "type": {"type": "bytes", "logicalType": "decimal", "precision": 4}},
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-    ]}  # fmt: skip
+    schema = {
+        "type": "record",
+        "name": "r",
+        "fields": [
+            {"name": "n", "type": ["null", "long"]},
+            {"name": "t", "type": "string"},
+            {"name": "d", "type": {"type": "bytes", "logicalType": "decimal", "precision": 4}},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        ],
+    }
     rows, errors = decoded(schema, *bodies)
     assert len(rows) == len(bodies)
     for row in errors:
@@ -162,9 +195,13 @@ def test_bodies_without_a_schema_anywhere_are_refused() -> None:
 
 
 def test_a_record_inside_of_itself_is_refused() -> None:
-    tree = {"type": "record", "name": "Tree", "fields": [
-        {"name": "left", "type": ["null", "Tree"]},
-    ]}  # fmt: skip
+    tree = {
+        "type": "record",
+        "name": "Tree",
+        "fields": [
+            {"name": "left", "type": ["null", "Tree"]},
+        ],
+    }
     with pytest.raises(ConfigError, match="'left' holds records of the kind that it is in"):
         spark_fields(parse_schema(json.dumps(tree)))
 

@@ -30,11 +30,21 @@ from tests.spark.record_samples import QUICK
 
 SIMPLE = st.sampled_from(
     [
-        BooleanType(), ByteType(), ShortType(), IntegerType(), LongType(), FloatType(),
-        DoubleType(), DecimalType(10, 2), DateType(), TimestampType(), TimestampNTZType(),
-        StringType(), BinaryType(),
+        BooleanType(),
+        ByteType(),
+        ShortType(),
+        IntegerType(),
+        LongType(),
+        FloatType(),
+        DoubleType(),
+        DecimalType(10, 2),
+        DateType(),
+        TimestampType(),
+        TimestampNTZType(),
+        StringType(),
+        BinaryType(),
     ]
-)  # fmt: skip
+)
 NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True)
 
 

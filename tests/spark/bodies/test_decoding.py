@@ -20,9 +20,14 @@ from tests.spark.bodies.test_avro import container, written
 from tests.spark.record_samples import encoded, rows_of, to_arrow
 from tests.spark.shop_protobuf import descriptor_set, order
 
-AVRO = {"type": "record", "name": "r", "fields": [
-    {"name": "id", "type": "int"}, {"name": "name", "type": ["null", "string"]},
-]}  # fmt: skip
+AVRO = {
+    "type": "record",
+    "name": "r",
+    "fields": [
+        {"name": "id", "type": "int"},
+        {"name": "name", "type": ["null", "string"]},
+    ],
+}
 
 
 def body_format(form: Form, sample: Iterable[bytes] = (), **options: Any) -> BodyFormat:

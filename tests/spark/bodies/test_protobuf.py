@@ -37,9 +37,19 @@ def test_every_type_has_a_column() -> None:
 
 def test_messages_become_rows() -> None:
     message = message_class("shop.Order")(
-        id=-7, ratio=0.5, small=-3, wide=(1 << 32) - 1, huge=(1 << 64) - 1, ok=True, name="größe",
-        raw=b"\0\xff", single=1.5, maybe=0, state=1, tags=["a", "b"],
-    )  # fmt: skip
+        id=-7,
+        ratio=0.5,
+        small=-3,
+        wide=(1 << 32) - 1,
+        huge=(1 << 64) - 1,
+        ok=True,
+        name="größe",
+        raw=b"\0\xff",
+        single=1.5,
+        maybe=0,
+        state=1,
+        tags=["a", "b"],
+    )
     message.at.seconds, message.at.nanos = 1_700_000_000, 5_999
     message.limit.value = 9
     message.items.add(sku="x", state=1)
@@ -49,15 +59,24 @@ def test_messages_become_rows() -> None:
     assert errors == {}
     assert rows == [
         {
-            "id": -7, "ratio": 0.5, "small": -3, "wide": (1 << 32) - 1,
-            "huge": Decimal((1 << 64) - 1), "ok": True, "name": "größe", "raw": b"\0\xff",
-            "single": 1.5, "maybe": 0, "state": "PAID",
+            "id": -7,
+            "ratio": 0.5,
+            "small": -3,
+            "wide": (1 << 32) - 1,
+            "huge": Decimal((1 << 64) - 1),
+            "ok": True,
+            "name": "größe",
+            "raw": b"\0\xff",
+            "single": 1.5,
+            "maybe": 0,
+            "state": "PAID",
             "at": datetime.fromtimestamp(1_700_000_000, UTC).replace(microsecond=5),
             "limit": Decimal(9),
             "items": [{"sku": "x", "state": "PAID"}, {"sku": "", "state": "NEW"}],
-            "tags": ["a", "b"], "counts": [(Decimal(3), {"sku": "y", "state": "NEW"})],
+            "tags": ["a", "b"],
+            "counts": [(Decimal(3), {"sku": "y", "state": "NEW"})],
         }
-    ]  # fmt: skip
+    ]
 
 
 def test_a_field_that_was_not_set_is_null_if_it_can_tell() -> None:

@@ -49,9 +49,19 @@ def test_flat_records_are_the_messages_that_were_in_the_others(data: bytes) -> N
     for one, other in zip(found, expected, strict=True):
         assert bytes(one.body) == unpacked_body(other)
         for field in (
-            "topic", "queue_id", "queue_offset", "log_offset", "properties", "flag", "born_ms",
-            "born_host", "store_ms", "store_host", "reconsume_times", "prepared_offset",
-        ):  # fmt: skip
+            "topic",
+            "queue_id",
+            "queue_offset",
+            "log_offset",
+            "properties",
+            "flag",
+            "born_ms",
+            "born_host",
+            "store_ms",
+            "store_host",
+            "reconsume_times",
+            "prepared_offset",
+        ):
             assert getattr(one, field) == getattr(other, field)
 
 

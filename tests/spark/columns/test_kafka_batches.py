@@ -29,8 +29,9 @@ BATCHES = st.lists(PLAIN, min_size=1, max_size=40) | st.lists(MESSAGES, min_size
 PARTS = st.lists(
     st.builds(kafka_batch, BATCHES, st.just("t"), st.just(3), st.sampled_from(Codec))
     | st.builds(lambda body: NewMessage("t", 3, body), st.binary(max_size=50)),
-    min_size=1, max_size=5,
-)  # fmt: skip
+    min_size=1,
+    max_size=5,
+)
 NAMES = st.lists(st.sampled_from(ALL), min_size=1, unique=True)
 
 

@@ -81,8 +81,12 @@ def test_fixed_fields_are_those_of_the_store_s_own_decoder(messages: list[NewMes
     for row, part in zip(rows, parts, strict=True):
         found = decode_message(memoryview(part))
         assert list(row.values()) == [
-            found.topic, found.queue_id, found.queue_offset, found.flag, found.log_offset,
-        ]  # fmt: skip
+            found.topic,
+            found.queue_id,
+            found.queue_offset,
+            found.flag,
+            found.log_offset,
+        ]
 
 
 @QUICK

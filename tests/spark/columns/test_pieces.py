@@ -30,14 +30,28 @@ def test_every_field_of_every_record_is_found(data: bytes) -> None:
     messages = decode_records(data)
     assert len(layout) == len(messages)
     found = (
-        layout.queue_id, layout.flag, layout.queue_offset, layout.log_offset, layout.sys_flag,
-        layout.born_ms, layout.store_ms, layout.body_crc, layout.end - layout.at,
-    )  # fmt: skip
+        layout.queue_id,
+        layout.flag,
+        layout.queue_offset,
+        layout.log_offset,
+        layout.sys_flag,
+        layout.born_ms,
+        layout.store_ms,
+        layout.body_crc,
+        layout.end - layout.at,
+    )
     for row, message in enumerate(messages):
         assert [int(column[row]) for column in found] == [
-            message.queue_id, message.flag, message.queue_offset, message.log_offset,
-            message.sys_flag, message.born_ms, message.store_ms, message.body_crc, message.size,
-        ]  # fmt: skip
+            message.queue_id,
+            message.flag,
+            message.queue_offset,
+            message.log_offset,
+            message.sys_flag,
+            message.born_ms,
+            message.store_ms,
+            message.body_crc,
+            message.size,
+        ]
         host_at = int(layout.store_host_at[row])
         assert data[host_at : host_at + len(message.store_host)] == message.store_host
     assert bodies(layout).to_pylist() == [bytes(each.body) for each in messages]

@@ -45,11 +45,19 @@ KEYED = st.lists(
         MESSAGES.map(lambda message: rocketmq.from_neutral(message)[1]),
         WELL_FORMED,
         PROPERTIES,
-        st.sampled_from([b"KEYS\x01a b\x02", b"__key\x01=/w==\x02", b"__key\x01no base64\x02",
-                         b"__body\x01null\x02", b"__body\x01nulL", b"__header.x\x01null\x02"]),
+        st.sampled_from(
+            [
+                b"KEYS\x01a b\x02",
+                b"__key\x01=/w==\x02",
+                b"__key\x01no base64\x02",
+                b"__body\x01null\x02",
+                b"__body\x01nulL",
+                b"__header.x\x01null\x02",
+            ]
+        ),
     ),
     max_size=8,
-)  # fmt: skip
+)
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -74,9 +82,15 @@ def test_values_of_amqp_s_tables_can_be_read() -> None:
     neutral = amqp.content_to_neutral(amqp.Content("shop", "paid", properties, b""), 0)
     (found,) = of([rocketmq.from_neutral(neutral)[1]]).headers(HEADERS).to_pylist()
     assert {each["key"]: each["value"] for each in found} == {
-        "amqp.exchange": b"shop", "amqp.routing-key": b"paid", "amqp.content-type": b"text/plain",
-        "list": b'[1, "x"]', "half": b"0.5", "n": b"7", "deep": b'{"a": true}', "s": b"text",
-    }  # fmt: skip
+        "amqp.exchange": b"shop",
+        "amqp.routing-key": b"paid",
+        "amqp.content-type": b"text/plain",
+        "list": b'[1, "x"]',
+        "half": b"0.5",
+        "n": b"7",
+        "deep": b'{"a": true}',
+        "s": b"text",
+    }
 
 
 @QUICK
@@ -93,8 +107,13 @@ def test_the_end_of_a_message_ends_its_last_property() -> None:
     texts = [b"TAGS\x01a", b"", b"KEYS\x01k", b"\x02TAGS\x01b", b"TAGS\x01c\x02", b"TAGS"]
     assert of(texts).column("TAGS").to_pylist() == ["a", None, None, "b", "c", None]
     assert of(texts).maps(MAP).to_pylist() == [
-        [("TAGS", "a")], [], [("KEYS", "k")], [("TAGS", "b")], [("TAGS", "c")], [],
-    ]  # fmt: skip
+        [("TAGS", "a")],
+        [],
+        [("KEYS", "k")],
+        [("TAGS", "b")],
+        [("TAGS", "c")],
+        [],
+    ]
 
 
 def test_no_messages_and_no_properties_are_fine() -> None:

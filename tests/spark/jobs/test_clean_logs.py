@@ -23,14 +23,20 @@ GOOD = [
     (
         '10.0.0.7 - - [01/May/2026:10:30:00 +0200] "GET /cart HTTP/1.1" 503 512 "-" "curl"',
         {
-            "time": "2026-05-01T08:30:00.000Z", "level": "ERROR", "origin": "10.0.0.7",
-            "text": "GET /cart HTTP/1.1", "status": 503, "bytes": 512,
+            "time": "2026-05-01T08:30:00.000Z",
+            "level": "ERROR",
+            "origin": "10.0.0.7",
+            "text": "GET /cart HTTP/1.1",
+            "status": 503,
+            "bytes": 512,
         },
     ),
     (
         "2026-05-01 10:30:00,123 ERROR shop.cart: no stock for 4711",
         {
-            "time": "2026-05-01T10:30:00.123Z", "level": "ERROR", "origin": "shop.cart",
+            "time": "2026-05-01T10:30:00.123Z",
+            "level": "ERROR",
+            "origin": "shop.cart",
             "text": "no stock for 4711",
         },
     ),
@@ -38,11 +44,12 @@ GOOD = [
         "2026-05-01T10:30:00Z [info] \x1b[31mjoe@example.org\x1b[0m  password=hunter2\ttook 5 ms"
         " Authorization: Bearer abc",
         {
-            "time": "2026-05-01T10:30:00.000Z", "level": "INFO",
+            "time": "2026-05-01T10:30:00.000Z",
+            "level": "INFO",
             "text": "<mail> password=*** took 5 ms Authorization: ***",
         },
     ),
-]  # fmt: skip
+]
 BAD = {
     "what is this": "a form that is not known",
     "2026-13-41 10:30:00 INFO x": "a time that is none",

@@ -31,9 +31,19 @@ def test_what_repeats_a_key_is_left_out_also_in_a_later_run(
     cluster.send("payments", [b"late"], KEYS="a")
     cluster.send("payments", [b"new"], KEYS="d")
     ended = onelog(
-        "job", "deduplicate", "payments", "--to", "once", "--remember", "600",
-        "--checkpoint", str(tmp_path), "-n", cluster.nameserver, "--json",
-    )  # fmt: skip
+        "job",
+        "deduplicate",
+        "payments",
+        "--to",
+        "once",
+        "--remember",
+        "600",
+        "--checkpoint",
+        str(tmp_path),
+        "-n",
+        cluster.nameserver,
+        "--json",
+    )
     assert ended.document == {"messages": 2, "batches": 1, "late": 0}
     assert bodies(cluster, "once")[5:] == [b"new"]
     assert messages(cluster, "once")[-1].keys == ["d"]
@@ -58,9 +68,14 @@ def test_by_the_time_of_messages_what_is_older_than_the_span_is_late(
 
     def copy() -> Ran:
         query = deduplicate.start(
-            spark, link(cluster), "payments", "once", tmp_path, remember_seconds=60,
+            spark,
+            link(cluster),
+            "payments",
+            "once",
+            tmp_path,
+            remember_seconds=60,
             clock="born_time",
-        )  # fmt: skip
+        )
         return run(query)
 
     for born_ms, late in ((1_000_000, 0), (500_000, 1), (1_000_001, 0)):

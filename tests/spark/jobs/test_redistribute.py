@@ -23,15 +23,30 @@ def test_each_key_keeps_its_order_in_four_times_the_queues(
     for number in range(120):
         key = number % 12
         cluster.send(
-            "orders", [b"%d" % number], queue=key % 2,
-            KEYS=f"k{key} all", TAGS=f"t{key}", colour="blue",
-        )  # fmt: skip
+            "orders",
+            [b"%d" % number],
+            queue=key % 2,
+            KEYS=f"k{key} all",
+            TAGS=f"t{key}",
+            colour="blue",
+        )
     for rows in (120, 0):  # A second run has nothing to do.
         ended = onelog(
-            "job", "redistribute", "orders", "--to", "wide", "--times", "4", "--json",
-            "--rows-per-batch", "50", "--checkpoint", str(tmp_path / "c"),
-            "-n", cluster.nameserver,
-        )  # fmt: skip
+            "job",
+            "redistribute",
+            "orders",
+            "--to",
+            "wide",
+            "--times",
+            "4",
+            "--json",
+            "--rows-per-batch",
+            "50",
+            "--checkpoint",
+            str(tmp_path / "c"),
+            "-n",
+            cluster.nameserver,
+        )
         assert ended.document["messages"] == rows, ended.err
     assert topics.queues(link(cluster), "wide") == 8
     assert sorted(map(int, bodies(cluster, "wide", 8))) == list(range(120))

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 def order(number: int, category: str, amount: float, second: int) -> bytes:
     fields = {
-        "order_id": str(number), "category": category, "amount": amount,
+        "order_id": str(number),
+        "category": category,
+        "amount": amount,
         "ordered_at": f"2024-05-01T10:00:{second:02d}Z",
-    }  # fmt: skip
+    }
     return json.dumps(fields).encode()
 
 
@@ -59,8 +61,9 @@ def test_each_order_counts_once_in_its_window_also_after_a_crash(
     assert sales_board.read(tmp_path) == []
     assert count(spark, cluster, tmp_path).rows == 3
     assert board(tmp_path) == {
-        (0, "books"): (2, Decimal("10.75")), (10, "toys"): (1, Decimal(5)),
-    }  # fmt: skip
+        (0, "books"): (2, Decimal("10.75")),
+        (10, "toys"): (1, Decimal(5)),
+    }
     assert len(bodies(cluster, "sales")) == 2
 
     # As if the driver had died when everything was written, before Spark took note of it.
@@ -72,9 +75,18 @@ def test_each_order_counts_once_in_its_window_also_after_a_crash(
         path.unlink(missing_ok=True)
     page = tmp_path / "board.html"
     ended = onelog(
-        "job", "sales-board", "orders", "--folder", str(tmp_path), "--result-topic", "sales",
-        "--page", str(page), "-n", cluster.nameserver,
-    )  # fmt: skip
+        "job",
+        "sales-board",
+        "orders",
+        "--folder",
+        str(tmp_path),
+        "--result-topic",
+        "sales",
+        "--page",
+        str(page),
+        "-n",
+        cluster.nameserver,
+    )
     assert ended.code == 0, ended.err
     assert next(line.split() for line in ended.out.splitlines() if "books" in line)[3] == "3"
     assert "4 orders, 16.75" in page.read_text()

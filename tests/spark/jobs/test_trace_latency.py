@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 
 def sent(ids: str, time_ms: int, cost_ms: int, success: bool = True) -> Published:
-    return Published(
-        time_ms, "", "shop", "orders", ids, "", "", "h:1", 5, cost_ms, 0, "", success
-    )  # fmt: skip
+    return Published(time_ms, "", "shop", "orders", ids, "", "", "h:1", 5, cost_ms, 0, "", success)
 
 
 def test_percentiles_of_sending_waiting_and_consuming(
@@ -37,9 +35,12 @@ def test_percentiles_of_sending_waiting_and_consuming(
     )
     found = {(each.span, each.topic, each.group): each for each in report(spark, link(cluster))}
     assert found.keys() == {
-        (SEND, "orders", "shop"), (WAIT, "orders", "readers"), (WAIT, "orders", "early"),
-        (CONSUME, "orders", "readers"), (CONSUME, UNKNOWN, "others"),
-    }  # fmt: skip
+        (SEND, "orders", "shop"),
+        (WAIT, "orders", "readers"),
+        (WAIT, "orders", "early"),
+        (CONSUME, "orders", "readers"),
+        (CONSUME, UNKNOWN, "others"),
+    }
     sending = found[SEND, "orders", "shop"]
     assert (sending.count, sending.failed, sending.p50_ms, sending.max_ms) == (101, 2, 51, 500)
     assert found[WAIT, "orders", "readers"] == Latency(

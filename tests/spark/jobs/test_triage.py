@@ -44,9 +44,11 @@ def test_letters_lie_in_heaps_with_samples(spark: "SparkSession", dead: Threaded
     )
     heaps = triage.heaps(letters, samples=2)
     assert [(heap.reason, heap.count) for heap in heaps] == [
-        ("no stock", 3), (triage.NOT_TOLD, 1), ("the body is no JSON", 1),
+        ("no stock", 3),
+        (triage.NOT_TOLD, 1),
+        ("the body is no JSON", 1),
         ("the listener took too long", 1),
-    ]  # fmt: skip
+    ]
     assert {(heap.origin_topic, heap.tags) for heap in heaps} == {("orders", "paid")}
     assert len(heaps[0].samples) == 2
     assert set(heaps[0].samples) < {'{"order": 0}', '{"order": 1}', '{"order": 2}'}

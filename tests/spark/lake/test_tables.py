@@ -158,8 +158,11 @@ def lake_of_0_1(folder: Path, form: Form) -> None:
         done = [Transaction("q", 0), Transaction("onelog-queue orders a 0", 3)]
         table.create_write_transaction(
             [AddAction(file.path, file.size_bytes, {"date": file.date}, 0, True, file.stats)],
-            "append", schema, ["date"], commit_properties=CommitProperties(app_transactions=done),
-        )  # fmt: skip
+            "append",
+            schema,
+            ["date"],
+            commit_properties=CommitProperties(app_transactions=done),
+        )
         return
     journal = folder / "orders" / "_onelog" / "q.json"
     journal.parent.mkdir(parents=True)

@@ -42,8 +42,10 @@ FITS: list[tuple[pa.DataType, pa.DataType, list[Any], list[Any]]] = [
     (pa.struct([("x", pa.int64())]), pa.string(), [{"x": 1}], [NO]),
     (pa.string(), pa.struct([("x", pa.int64())]), ["x"], [NO]),
     (
-        pa.list_(pa.float64()), pa.list_(pa.int64()),
-        [[1.0, 2.0], [1.5], None, []], [[1, 2], NO, None, []],
+        pa.list_(pa.float64()),
+        pa.list_(pa.int64()),
+        [[1.0, 2.0], [1.5], None, []],
+        [[1, 2], NO, None, []],
     ),
     (pa.list_(pa.int64()), pa.int64(), [[1]], [NO]),
     (
@@ -53,14 +55,18 @@ FITS: list[tuple[pa.DataType, pa.DataType, list[Any], list[Any]]] = [
         [{"x": "a", "y": 2, "gone": None, "new": True}, NO, None],
     ),
     (
-        pa.list_(pa.struct([("p", pa.float64())])), pa.list_(pa.struct([("p", pa.int64())])),
-        [[{"p": 1.0}, None], [{"p": 0.5}]], [[{"p": 1}, None], NO],
+        pa.list_(pa.struct([("p", pa.float64())])),
+        pa.list_(pa.struct([("p", pa.int64())])),
+        [[{"p": 1.0}, None], [{"p": 0.5}]],
+        [[{"p": 1}, None], NO],
     ),
     (
-        pa.map_(pa.string(), pa.float64()), pa.map_(pa.string(), pa.int64()),
-        [[("a", 1.0)], [("a", 1.5)], None, []], [[("a", 1)], NO, None, []],
+        pa.map_(pa.string(), pa.float64()),
+        pa.map_(pa.string(), pa.int64()),
+        [[("a", 1.0)], [("a", 1.5)], None, []],
+        [[("a", 1)], NO, None, []],
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("given", "kind", "values", "expected"), FITS)
@@ -145,8 +151,9 @@ def test_structs_grow_by_fields_that_readers_see(tmp_path: Path, form: Form) -> 
         found = DeltaTable(tmp_path / "orders").to_pyarrow_table().to_pylist()
         found.sort(key=lambda row: int(row["offset"]))
         assert [row["item"] for row in found] == [
-            {"sku": "a", "count": None}, {"sku": "b", "count": 3},
-        ]  # fmt: skip
+            {"sku": "a", "count": None},
+            {"sku": "b", "count": 3},
+        ]
         assert [row["late"] for row in found] == [None, True]
 
 

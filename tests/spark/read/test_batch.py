@@ -125,16 +125,21 @@ def test_messages_without_a_body_are_rows(orders: ThreadedCluster, place: dict[s
     found = reader(orders, startingOffsets='{"orders": {"0": 50, "1": -1}}', **place)
     (part,) = found.partitions()
     assert [body for batch in found.read(part) for body in batch["body"].to_pylist()] == [
-        b"", b"", b"y",
-    ]  # fmt: skip
+        b"",
+        b"",
+        b"y",
+    ]
 
 
 def test_inner_batches_are_taken_apart(orders: ThreadedCluster, place: dict[str, str]) -> None:
     parts = [(0, b"part %d" % number, b"") for number in range(3)]
     record = NewMessage(
-        "orders", 0, encode_batch(parts), inner_count=3,
+        "orders",
+        0,
+        encode_batch(parts),
+        inner_count=3,
         sys_flag=SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP,
-    )  # fmt: skip
+    )
 
     async def append() -> None:
         orders.broker().broker.store.append([record])
@@ -312,8 +317,10 @@ def test_bodies_become_columns(spark: SparkSession, orders: ThreadedCluster) -> 
         assert inferred.columns == ["offset", "id", "price", "more", "_error"]
         found = inferred.orderBy("offset").collect()
         assert [(row.id, row.price, row.more) for row in found] == [
-            (1, 2.5, None), (None, None, None), (3, None, True),
-        ]  # fmt: skip
+            (1, 2.5, None),
+            (None, None, None),
+            (3, None, True),
+        ]
         assert [row._error is None for row in found] == [True, False, True]
     strict = frame(
         spark, orders, subscribe="json", decode="json", schema="id long", mode="failfast"

@@ -66,9 +66,14 @@ SNAPSHOT = Snapshot({A0: Extent(5, 20), A1: Extent(0, 8), B0: Extent(0, 0)})
 
 def resolved(boundary: Boundary, origin: Known | None = None, **how: bool) -> dict[Queue, int]:
     return resolve(
-        "startingOffsets", boundary, SNAPSHOT, origin or Known(),
-        group="readers", now_ms=1_000, **how,
-    )  # fmt: skip
+        "startingOffsets",
+        boundary,
+        SNAPSHOT,
+        origin or Known(),
+        group="readers",
+        now_ms=1_000,
+        **how,
+    )
 
 
 @given(
@@ -213,11 +218,13 @@ def test_a_ration_is_in_proportion() -> None:
 RANGES = st.lists(
     st.builds(
         lambda queue, start, rows: QueueRange(queue, start, start + rows),
-        QUEUES, st.integers(0, 100), st.integers(-5, 60_000),
+        QUEUES,
+        st.integers(0, 100),
+        st.integers(-5, 60_000),
     ),
     max_size=8,
     unique_by=lambda each: each.queue,
-)  # fmt: skip
+)
 
 
 @given(

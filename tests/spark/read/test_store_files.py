@@ -211,8 +211,11 @@ def test_a_store_can_be_read_while_another_process_writes_and_deletes(
 ) -> None:
     writer = subprocess.Popen(
         [sys.executable, "-m", "tests.store.samples", str(tmp_path)],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"
@@ -356,9 +359,12 @@ def test_an_entry_that_leads_elsewhere_is_skipped(copied: Path, content: bytes) 
     )
     overwrite(path, slot * 20, content)
     found = rows_from_files(
-        copied, [each], by="queue", decoder=row_decoder(on_corruption="skip"),
+        copied,
+        [each],
+        by="queue",
+        decoder=row_decoder(on_corruption="skip"),
         fail_on_data_loss=False,
-    )  # fmt: skip
+    )
     lost = {row["offset"] for row in expected} - {row["offset"] for row in found}
     assert lost <= {each.start + 3}
     assert [row for row in expected if row["offset"] not in lost] == found

@@ -346,9 +346,12 @@ def test_a_group_follows_the_query_to_its_end(
     spark: SparkSession, orders: ThreadedCluster, tmp_path: Path
 ) -> None:
     rows = stream_of(
-        spark, {"nameserver": orders.nameserver},
-        group="spark", commitOffsets="true", maxOffsetsPerTrigger="60",
-    )  # fmt: skip
+        spark,
+        {"nameserver": orders.nameserver},
+        group="spark",
+        commitOffsets="true",
+        maxOffsetsPerTrigger="60",
+    )
     run(rows, tmp_path)
     link = read_options({"nameserver": orders.nameserver, "subscribe": "orders"}).link
     assert link is not None

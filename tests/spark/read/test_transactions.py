@@ -196,9 +196,11 @@ def test_the_gaps_of_a_compacted_topic_are_no_loss(start_cluster: StartCluster) 
     cluster = start_cluster(kafka__port=-1, broker__compaction_interval_ms=20)
     at = address(cluster.broker())
     config = {
-        "cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0.01",
+        "cleanup.policy": "compact",
+        "segment.ms": "1",
+        "min.cleanable.dirty.ratio": "0.01",
         "delete.retention.ms": "1",
-    }  # fmt: skip
+    }
     admin = AdminClient({"bootstrap.servers": at})
     made = admin.create_topics([NewTopic("orders", 1, 1, config=config)])
     made["orders"].result(SECONDS)

@@ -70,8 +70,11 @@ def test_the_messages_of_a_queue_are_shared_out_in_order() -> None:
 def test_rows_that_may_go_anywhere_take_turns_part_by_part() -> None:
     choice = QueueChoice(QUEUES, 1)
     assert [choice.current, choice.next(), choice.current, choice.next()] == [
-        QUEUES[1], QUEUES[2], QUEUES[2], QUEUES[3],
-    ]  # fmt: skip
+        QUEUES[1],
+        QUEUES[2],
+        QUEUES[2],
+        QUEUES[3],
+    ]
 
 
 def test_named_queues_are_counted_through_all_brokers_or_within_one() -> None:

@@ -51,7 +51,7 @@ def test_keys_tags_properties_and_flag_reach_the_message() -> None:
             [[("a", "1"), ("b", None), ("UNIQ_KEY", "old")]], pa.map_(pa.string(), pa.string())
         ),
         flag=pa.array([7], pa.int32()),
-    )  # fmt: skip
+    )
     properties = decode_properties(message.properties)
     assert message.flag == 7
     assert (properties["KEYS"], properties["TAGS"], properties["a"]) == ("42 43", "paid", "1")
@@ -80,9 +80,11 @@ def test_rows_without_a_key_a_tag_or_a_property_have_none_and_others_keep_theirs
         assert each.pop("WAIT") == "true"
         assert len(each.pop("UNIQ_KEY")) == 32
     assert own == [
-        {"KEYS": "k"}, {"TAGS": "t", "x": "1"}, {},
+        {"KEYS": "k"},
+        {"TAGS": "t", "x": "1"},
+        {},
         {"KEYS": "lll", "TAGS": "uu", "x": "22", "yy": "3"},
-    ]  # fmt: skip
+    ]
     assert [message.body for _, message in rows] == [b"a", b"bb", b"ccc", b"dddd"]
     assert [message.flag for _, message in rows] == [0, 2, 0, 4]
 
@@ -102,8 +104,11 @@ def test_slices_of_a_batch_are_encoded_like_batches() -> None:
     assert [row.body for _, row in rows] == [b"body 3", b"body 4", b"body 5", b"body 6"]
     own = [decode_properties(row.properties) for _, row in rows]
     assert [(each["KEYS"], each.get("n")) for each in own] == [
-        ("k3", "3"), ("k4", None), ("k5", "5"), ("k6", None),
-    ]  # fmt: skip
+        ("k3", "3"),
+        ("k4", None),
+        ("k5", "5"),
+        ("k6", None),
+    ]
 
 
 def test_numbers_become_text_in_keys_tags_and_properties() -> None:
@@ -141,10 +146,14 @@ def test_keys_are_bytes_or_text_and_whole() -> None:
     # As the source gives them: text where it is one, and bytes.
     texts = ["a b", None, "", None, "x\x01y", "größe"]
     both = encoded(
-        body=pa.array([b"x"] * len(keys)), key=pa.array(texts), key_bytes=pa.array(keys),
-        properties=pa.array([[("__key", "=AA=="), ("__body", "null")]] * len(keys),
-                            pa.map_(pa.string(), pa.string())),
-    )  # fmt: skip
+        body=pa.array([b"x"] * len(keys)),
+        key=pa.array(texts),
+        key_bytes=pa.array(keys),
+        properties=pa.array(
+            [[("__key", "=AA=="), ("__body", "null")]] * len(keys),
+            pa.map_(pa.string(), pa.string()),
+        ),
+    )
     assert [neutral_of(message).key for _, message in both] == keys
     # Who changes the text means that.
     ((_, changed),) = encoded(
@@ -167,9 +176,11 @@ def test_headers_keep_their_order_repeats_and_bytes() -> None:
     properties = [("a", "other"), ("mine", "kept"), ("__header.3.b", "null")]
     maps = pa.array([properties[1:2], [], None, properties], pa.map_(pa.string(), pa.string()))
     rows = encoded(
-        body=pa.array([b"x"] * 4), headers=pa.array(given, HEADERS),
-        tags=pa.array([None, "t", None, None]), properties=maps,
-    )  # fmt: skip
+        body=pa.array([b"x"] * 4),
+        headers=pa.array(given, HEADERS),
+        tags=pa.array([None, "t", None, None]),
+        properties=maps,
+    )
     found = [neutral_of(message) for _, message in rows]
     assert found[0].headers == (*(headers[0] or ()), ("mine", b"kept"))
     # What is reserved for the system has no effect as a header, and is one.
@@ -181,10 +192,11 @@ def test_headers_keep_their_order_repeats_and_bytes() -> None:
 
 def test_a_header_that_is_a_property_as_well_is_written_once() -> None:
     ((_, message),) = encoded(
-        body=pa.array([b"x"]), tags=pa.array(["t"]),
+        body=pa.array([b"x"]),
+        tags=pa.array(["t"]),
         headers=pa.array([[{"key": "a", "value": b"1"}, {"key": "TAGS", "value": b"t"}]], HEADERS),
         properties=pa.array([[("a", "1"), ("TAGS", "t")]], pa.map_(pa.string(), pa.string())),
-    )  # fmt: skip
+    )
     assert neutral_of(message).headers == (("TAGS", b"t"), ("a", b"1"))
 
 

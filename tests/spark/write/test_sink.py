@@ -169,7 +169,7 @@ def test_mistakes_are_named_with_their_remedy(
         (frame.selectExpr("body", "9 queue"), {"topic": "out"}, "drop the column `queue`"),
         (frame, {"topic": "out", "delivery": "never"}, "delivery"),
         (frame, {"topic": "out", "topik": "x"}, "did you mean topic"),
-    ]:  # fmt: skip
+    ]:
         with pytest.raises(Exception, match=reason):
             write(wrong, cluster, **options)
     with pytest.raises(Exception, match="cannot be overwritten"):

@@ -101,10 +101,12 @@ def test_publishes_that_are_alike_can_be_had_together(
 
 
 SENT = st.tuples(
-    st.sampled_from(["", "", "", "x"]), st.sampled_from(["a", "b", "long"]),
-    st.sampled_from([b"\0\0", b"\x10\0\2"]), st.sampled_from([b"one", b"two", b"three"]),
+    st.sampled_from(["", "", "", "x"]),
+    st.sampled_from(["a", "b", "long"]),
+    st.sampled_from([b"\0\0", b"\x10\0\2"]),
+    st.sampled_from([b"one", b"two", b"three"]),
     st.sampled_from([1, 1, 1, 2]),
-)  # fmt: skip
+)
 
 
 @given(st.lists(SENT, max_size=40), st.lists(st.integers(0, 3_000)))

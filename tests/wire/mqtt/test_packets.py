@@ -60,15 +60,24 @@ def connects(draw: st.DrawFn) -> Connect:
     will = None
     if draw(st.booleans()):
         will = Will(
-            draw(TEXT), draw(st.binary(max_size=40)), draw(st.integers(0, 2)),
-            draw(st.booleans()), draw(properties_of(WILL, level)),
-        )  # fmt: skip
+            draw(TEXT),
+            draw(st.binary(max_size=40)),
+            draw(st.integers(0, 2)),
+            draw(st.booleans()),
+            draw(properties_of(WILL, level)),
+        )
     user = draw(st.none() | TEXT)
     password = draw(st.none() | st.binary(max_size=9)) if user is not None or level == V5 else None
     return Connect(
-        level, draw(TEXT), draw(st.booleans()), draw(st.integers(0, 65_535)), will, user, password,
+        level,
+        draw(TEXT),
+        draw(st.booleans()),
+        draw(st.integers(0, 65_535)),
+        will,
+        user,
+        password,
         draw(properties_of(Packet.CONNECT, level)),
-    )  # fmt: skip
+    )
 
 
 def read_one(raw: bytes) -> tuple[bytes | bytearray, int, int, int]:

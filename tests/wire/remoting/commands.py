@@ -9,6 +9,13 @@ def encode_command(command: Command) -> list[Buffer]:
     """A command as buffers to write one after the other."""
     bodies = (command.body,) if command.body else ()
     return _encode(
-        command.code, command.language, command.version, command.opaque, command.flag,
-        command.remark, command.ext, bodies, command.serialize,
-    )  # fmt: skip
+        command.code,
+        command.language,
+        command.version,
+        command.opaque,
+        command.flag,
+        command.remark,
+        command.ext,
+        bodies,
+        command.serialize,
+    )

@@ -16,12 +16,38 @@ from onelog.wire.remoting.frame import RemotingFrameReader
 from tests.wire.remoting.commands import encode_command
 
 NASTY = (
-    "", " ", "-1", "0", "1", "2147483647", "-2147483649", "9223372036854775807",
-    "9223372036854775808", "-9223372036854775808", "1e9", "NaN", "null", "true", "１２", "\0",
-    "\x01", "\x02", "../../etc/passwd", "%RETRY%fuzz", "%DLQ%fuzz", "SCHEDULE_TOPIC_XXXX",
-    "a\x01b\x02", "x" * 300, "x" * 40_000, "é" * 100, "\ud7ff", "{}", "[" * 200,
-    "a > 1 AND b IN ('x')", "0 0 0",
-)  # fmt: skip
+    "",
+    " ",
+    "-1",
+    "0",
+    "1",
+    "2147483647",
+    "-2147483649",
+    "9223372036854775807",
+    "9223372036854775808",
+    "-9223372036854775808",
+    "1e9",
+    "NaN",
+    "null",
+    "true",
+    "１２",
+    "\0",
+    "\x01",
+    "\x02",
+    "../../etc/passwd",
+    "%RETRY%fuzz",
+    "%DLQ%fuzz",
+    "SCHEDULE_TOPIC_XXXX",
+    "a\x01b\x02",
+    "x" * 300,
+    "x" * 40_000,
+    "é" * 100,
+    "\ud7ff",
+    "{}",
+    "[" * 200,
+    "a > 1 AND b IN ('x')",
+    "0 0 0",
+)
 """What fields are replaced with."""
 ODD_VALUES: tuple[object, ...] = (None, True, -1, 1.5, 1e300, 2**31, 2**63 - 1, -(2**63), [], {})
 """What values in bodies are replaced with, besides."""
@@ -55,12 +81,22 @@ class Mutation:
         self._requests = requests
         self._random = random
         self._in_bytes: tuple[Callable[[bytearray], None], ...] = (
-            self._overwrite, self._overwrite, self._cut, self._insert, self._remove, self._resize,
-        )  # fmt: skip
+            self._overwrite,
+            self._overwrite,
+            self._cut,
+            self._insert,
+            self._remove,
+            self._resize,
+        )
         self._in_words: tuple[Callable[[Command], Command], ...] = (
-            self._with_fields, self._with_fields, self._with_body, self._with_value,
-            self._with_dialect, self._with_code, self._with_flag,
-        )  # fmt: skip
+            self._with_fields,
+            self._with_fields,
+            self._with_body,
+            self._with_value,
+            self._with_dialect,
+            self._with_code,
+            self._with_flag,
+        )
 
     def hello(self) -> bytes:
         """How a connection begins: remoting has no greeting."""

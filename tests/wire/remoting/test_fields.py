@@ -9,9 +9,17 @@ from onelog.wire.remoting import fields
 
 SOURCE = Path(onelog.__file__).parent
 LONG_TEXTS = {
-    "subscription", "exp", "key", "value", "attributes", "topicList", "filterGroups", "note",
-    "known", "expected",
-}  # fmt: skip
+    "subscription",
+    "exp",
+    "key",
+    "value",
+    "attributes",
+    "topicList",
+    "filterGroups",
+    "note",
+    "known",
+    "expected",
+}
 """What is read as a text and is no name."""
 
 

@@ -107,13 +107,25 @@ def bits(*offsets: int) -> str:
 
 
 SHORT = {
-    "c": "readers", "t": "orders", "r": "1", "so": 100, "q": 2, "rq": 0, "pt": 1700000000123,
+    "c": "readers",
+    "t": "orders",
+    "r": "1",
+    "so": 100,
+    "q": 2,
+    "rq": 0,
+    "pt": 1700000000123,
     "it": 60000,
-}  # fmt: skip
+}
 LONG = {
-    "consumerGroup": "readers", "topic": "orders", "retry": "1", "startOffset": 100,
-    "queueId": 2, "reviveQueueId": 0, "popTime": 1700000000123, "invisibleTime": 60000,
-}  # fmt: skip
+    "consumerGroup": "readers",
+    "topic": "orders",
+    "retry": "1",
+    "startOffset": 100,
+    "queueId": 2,
+    "reviveQueueId": 0,
+    "popTime": 1700000000123,
+    "invisibleTime": 60000,
+}
 
 
 @pytest.mark.parametrize(("entry", "name"), [(SHORT, "b"), (LONG, "bitSet")])

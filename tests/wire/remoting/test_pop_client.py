@@ -56,10 +56,18 @@ def body(*places: tuple[str, int, int], times: int = 0, **properties: str) -> by
 
 def test_a_request_has_the_fields_of_the_java_client() -> None:
     assert REQUEST.fields() == {
-        "consumerGroup": "readers", "topic": "orders", "queueId": "-1", "maxMsgNums": "32",
-        "invisibleTime": "60000", "pollTime": "15000", "bornTime": "1700000000000",
-        "initMode": "0", "expType": "TAG", "exp": "*", "order": "false",
-    }  # fmt: skip
+        "consumerGroup": "readers",
+        "topic": "orders",
+        "queueId": "-1",
+        "maxMsgNums": "32",
+        "invisibleTime": "60000",
+        "pollTime": "15000",
+        "bornTime": "1700000000000",
+        "initMode": "0",
+        "expType": "TAG",
+        "exp": "*",
+        "order": "false",
+    }
     ordered = REQUEST._replace(ordered=True, attempt_id="a-1").fields()
     assert (ordered["order"], ordered["attemptId"]) == ("true", "a-1")
 
@@ -161,9 +169,13 @@ def test_any_fields_give_receipts_or_a_wire_error(fields: dict[str, str]) -> Non
 def test_an_acknowledgement_names_the_real_topic() -> None:
     receipt = parse_receipt("5 1700000000123 60000 4 1 broker-a 0 6")
     assert receipt_fields("readers", "orders", receipt) == {
-        "consumerGroup": "readers", "topic": "%RETRY%readers_orders", "queueId": "0",
-        "extraInfo": "5 1700000000123 60000 4 1 broker-a 0 6", "offset": "6", "bname": "broker-a",
-    }  # fmt: skip
+        "consumerGroup": "readers",
+        "topic": "%RETRY%readers_orders",
+        "queueId": "0",
+        "extraInfo": "5 1700000000123 60000 4 1 broker-a 0 6",
+        "offset": "6",
+        "bname": "broker-a",
+    }
     assert change_fields("readers", "orders", receipt, 9)["invisibleTime"] == "9"
 
 
@@ -205,12 +217,19 @@ def test_a_batch_is_written_as_the_java_client_writes_it() -> None:
 @given(
     st.lists(
         st.builds(
-            Receipt, st.integers(0, 50), st.integers(0, 3), st.just(60_000), st.just(0),
-            st.sampled_from("012"), st.just("broker-a"), st.integers(0, 2), st.integers(50, 300),
+            Receipt,
+            st.integers(0, 50),
+            st.integers(0, 3),
+            st.just(60_000),
+            st.just(0),
+            st.sampled_from("012"),
+            st.just("broker-a"),
+            st.integers(0, 2),
+            st.integers(50, 300),
         ),
         min_size=1,
     )
-)  # fmt: skip
+)
 def test_the_broker_reads_every_message_of_a_batch(receipts: list[Receipt]) -> None:
     written = {
         (real_topic("orders", "readers", each.retry), each.queue_id, each.popped_ms, each.offset)

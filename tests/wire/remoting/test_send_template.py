@@ -25,13 +25,29 @@ def read(data: bytes) -> Command:
 
 
 @given(
-    texts, texts, texts, texts, st.binary(max_size=50), int32s, int32s, st.integers(0, 2**53),
-    st.integers(0, INT32_MAX), st.booleans(),
-)  # fmt: skip
+    texts,
+    texts,
+    texts,
+    texts,
+    st.binary(max_size=50),
+    int32s,
+    int32s,
+    st.integers(0, 2**53),
+    st.integers(0, INT32_MAX),
+    st.booleans(),
+)
 def test_a_filled_template_is_what_the_plain_way_writes(
-    group: str, topic: str, broker: str, properties: str, body: bytes, sys_flag: int, flag: int,
-    born_ms: int, opaque: int, oneway: bool,
-) -> None:  # fmt: skip
+    group: str,
+    topic: str,
+    broker: str,
+    properties: str,
+    body: bytes,
+    sys_flag: int,
+    flag: int,
+    born_ms: int,
+    opaque: int,
+    oneway: bool,
+) -> None:
     made = template(group, topic, broker)
     head = made.head(opaque, sys_flag, born_ms, flag, properties, len(body), oneway)
     fields = made.message_fields(sys_flag, born_ms, flag, properties)

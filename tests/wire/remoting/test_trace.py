@@ -26,15 +26,39 @@ TIMES = st.integers(0, 1 << 45)
 COUNTS = st.integers(-(1 << 31), (1 << 31) - 1)
 FLAGS = st.booleans()
 PUBLISHED = st.builds(
-    Published, TIMES, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS, COUNTS, COUNTS, COUNTS,
-    TEXTS, FLAGS, TEXTS,
-)  # fmt: skip
+    Published,
+    TIMES,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    COUNTS,
+    COUNTS,
+    COUNTS,
+    TEXTS,
+    FLAGS,
+    TEXTS,
+)
 DELIVERED = st.builds(Delivered, TIMES, TEXTS, TEXTS, TEXTS, TEXTS, COUNTS, TEXTS, TEXTS)
 CONSUMED = st.builds(Consumed, TEXTS, TEXTS, COUNTS, FLAGS, TEXTS, COUNTS, TIMES, TEXTS)
 ENDED = st.builds(
-    TransactionEnded, TIMES, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS, COUNTS, TEXTS, TEXTS,
+    TransactionEnded,
+    TIMES,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    COUNTS,
+    TEXTS,
+    TEXTS,
     FLAGS,
-)  # fmt: skip
+)
 RECALLED = st.builds(Recalled, TIMES, TEXTS, TEXTS, TEXTS, TEXTS, FLAGS)
 RECORDS = st.lists(PUBLISHED | DELIVERED | CONSUMED | ENDED | RECALLED, max_size=6)
 
@@ -113,10 +137,20 @@ def test_what_a_producer_of_5_5_writes() -> None:
     )
     (sent,) = decode_trace(body(record))
     assert sent == Published(
-        1_700_000_000_123, "DefaultRegion", "shop", "orders", "7F0000010A1B2C3D", "paid",
-        "order-7", "127.0.0.1:10911", 42, 3, MessageKind.NORMAL,
-        "7F00000100002A9F0000000000000000", True,
-    )  # fmt: skip
+        1_700_000_000_123,
+        "DefaultRegion",
+        "shop",
+        "orders",
+        "7F0000010A1B2C3D",
+        "paid",
+        "order-7",
+        "127.0.0.1:10911",
+        42,
+        3,
+        MessageKind.NORMAL,
+        "7F00000100002A9F0000000000000000",
+        True,
+    )
     assert encode_trace([sent]) == body(record)
 
 
@@ -124,8 +158,10 @@ def test_bodies_of_real_clients_are_read_and_written_to_the_byte() -> None:
     sent, ended = decode_trace(CAPTURED_4_9_8)
     assert isinstance(sent, Published)
     assert (sent.kind, sent.cost_ms, sent.keys) == (
-        MessageKind.TRANSACTION_HALF, 11, "key-orders-2",
-    )  # fmt: skip
+        MessageKind.TRANSACTION_HALF,
+        11,
+        "key-orders-2",
+    )
     assert isinstance(ended, TransactionEnded)
     assert (ended.state, ended.message_id) == ("COMMIT_MESSAGE", sent.message_id)
     given, failed = decode_trace(CAPTURED_5_5_0)
@@ -187,9 +223,19 @@ def test_the_end_of_a_transaction_and_a_recall() -> None:
     )
     ended, recalled = decode_trace(body(*records))
     assert ended == TransactionEnded(
-        5, "DefaultRegion", "shop", "orders", "id-1", "paid", "k1", "127.0.0.1:10911",
-        MessageKind.TRANSACTION_COMMIT, "tx-1", "COMMIT_MESSAGE", True,
-    )  # fmt: skip
+        5,
+        "DefaultRegion",
+        "shop",
+        "orders",
+        "id-1",
+        "paid",
+        "k1",
+        "127.0.0.1:10911",
+        MessageKind.TRANSACTION_COMMIT,
+        "tx-1",
+        "COMMIT_MESSAGE",
+        True,
+    )
     assert recalled == Recalled(6, "DefaultRegion", "shop", "orders", "id-1", True)
     assert encode_trace([ended, recalled]) == body(*records)
 

@@ -335,11 +335,17 @@ class DeadLetters:
         )
         queues = tuple(
             BoxQueue(
-                queue.broker, sets[queue.broker].preferred, sets[queue.broker].master,
-                queue.queue_id, queue.min_offset, queue.max_offset, position, queue.updated_ms,
+                queue.broker,
+                sets[queue.broker].preferred,
+                sets[queue.broker].master,
+                queue.queue_id,
+                queue.min_offset,
+                queue.max_offset,
+                position,
+                queue.updated_ms,
             )
             for queue, position in zip(status.queues, marks, strict=True)
-        )  # fmt: skip
+        )
         return Box(group, queues, status.failures)
 
     async def letters(

@@ -258,12 +258,17 @@ class Groups:
         gathered = await self._nodes.fetch_all(sources, code, ConsumeStats, ext)
         queues = [
             QueueProgress(
-                queue.topic, broker, queue.queue_id, found.broker_offset, found.consumer_offset,
-                found.pull_offset, found.last_timestamp,
+                queue.topic,
+                broker,
+                queue.queue_id,
+                found.broker_offset,
+                found.consumer_offset,
+                found.pull_offset,
+                found.last_timestamp,
             )
             for broker, answer in gathered.answers.items()
             for queue, found in answer.offset_table.items()
-        ]  # fmt: skip
+        ]
         queues.sort(key=lambda each: (each.topic, each.broker, each.queue_id))
         rate = sum(answer.consume_tps for answer in gathered.answers.values())
         return GroupProgress(group, tuple(queues), rate, gathered.failures)
@@ -636,11 +641,14 @@ class Positions:
             await self._clone(source, target, name)
         moves = [
             Move(
-                queue.topic, queue.broker, queue.queue_id,
-                before.get((queue.topic, queue.broker, queue.queue_id)), queue.position,
+                queue.topic,
+                queue.broker,
+                queue.queue_id,
+                before.get((queue.topic, queue.broker, queue.queue_id)),
+                queue.position,
             )
             for queue in queues
-        ]  # fmt: skip
+        ]
         return Moves(target, tuple(moves), progress.failures)
 
     async def _clone(self, source: str, target: str, topic: str) -> None:

@@ -199,12 +199,15 @@ class Topics:
         gathered = await self._nodes.fetch_all(route.sources, code, TopicStatsTable, ext)
         queues = [
             QueueRange(
-                broker, queue.queue_id, found.min_offset, found.max_offset,
+                broker,
+                queue.queue_id,
+                found.min_offset,
+                found.max_offset,
                 found.last_update_timestamp,
             )
             for broker, answer in gathered.answers.items()
             for queue, found in answer.offset_table.items()
-        ]  # fmt: skip
+        ]
         queues.sort(key=lambda each: (each.broker, each.queue_id))
         rate = sum(answer.topic_put_tps for answer in gathered.answers.values())
         return TopicStatus(route.topic, tuple(queues), rate, gathered.failures)

@@ -375,9 +375,15 @@ def _traced_step(each: _Traced, deliveries: dict[str, _Traced]) -> Step:
         case Published() as sent:
             note = "" if sent.success else "failed"
             return Step(
-                StepKind.SENT, sent.time_ms, sent.group, each.client, -1, sent.cost_ms, note,
+                StepKind.SENT,
+                sent.time_ms,
+                sent.group,
+                each.client,
+                -1,
+                sent.cost_ms,
+                note,
                 sent.offset_id,
-            )  # fmt: skip
+            )
         case Delivered() as given:
             return Step(
                 StepKind.DELIVERED, given.time_ms, given.group, each.client, given.retry_times
@@ -398,8 +404,10 @@ def _consumed_step(done: Consumed, each: _Traced, delivery: _Traced | None) -> S
         # Not every client writes when that was, and for whom.
         began = delivery.record
         at_ms, group, retry = (
-            at_ms or began.time_ms + done.cost_ms, group or began.group, began.retry_times,
-        )  # fmt: skip
+            at_ms or began.time_ms + done.cost_ms,
+            group or began.group,
+            began.retry_times,
+        )
     # What is no plain success or failure is worth a word.
     telling = done.outcome in (Outcome.TIME_OUT, Outcome.EXCEPTION, Outcome.RETURNED_NULL)
     note = Outcome(done.outcome).name.lower().replace("_", " ") if telling else ""

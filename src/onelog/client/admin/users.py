@@ -60,9 +60,13 @@ class Users:
     ) -> tuple[str, ...]:
         """Make a user; on which brokers. `signing`: RocketMQ's clients can sign as this user."""
         info = UserInfo(
-            username=name, password=password, roles=list(roles), signing=signing,
-            user_type="Super" if is_admin else "Normal", user_status="enable",
-        )  # fmt: skip
+            username=name,
+            password=password,
+            roles=list(roles),
+            signing=signing,
+            user_type="Super" if is_admin else "Normal",
+            user_status="enable",
+        )
         return await self._change(RequestCode.AUTH_CREATE_USER, {"username": name}, info, cluster)
 
     async def update(
@@ -85,10 +89,13 @@ class Users:
             found = {each.username: each for each in await self.list(cluster=cluster)}.get(name)
             roles = tuple(found.roles or ()) if found else None
         info = UserInfo(
-            username=name, password=password, signing=signing, user_type=kind,
+            username=name,
+            password=password,
+            signing=signing,
+            user_type=kind,
             roles=None if roles is None else list(roles),
             user_status=None if enabled is None else ("enable" if enabled else "disable"),
-        )  # fmt: skip
+        )
         return await self._change(RequestCode.AUTH_UPDATE_USER, {"username": name}, info, cluster)
 
     async def delete(self, name: str, *, cluster: str | None = None) -> tuple[str, ...]:

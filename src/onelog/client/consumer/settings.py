@@ -21,9 +21,14 @@ GROUP_CHARACTERS_MAX = 255
 
 _AS_GIVEN = frozenset({"orderly", "pop", "start", "allocation"})
 _LEAST = {
-    "retries_max": 0, "batch_size": 1, "threads": 1, "concurrency": 1, "prefetch_count": 1,
-    "prefetch_bytes": 1, "prefetch_span": 1,
-}  # fmt: skip
+    "retries_max": 0,
+    "batch_size": 1,
+    "threads": 1,
+    "concurrency": 1,
+    "prefetch_count": 1,
+    "prefetch_bytes": 1,
+    "prefetch_span": 1,
+}
 """Options that are whole numbers, and the least that each may be."""
 _TIMES = {"consume_timeout": "consume_timeout_ms", "invisible_time": "invisible_ms"}
 

@@ -117,11 +117,21 @@ class TraceHook:
                 continue
             self._add(
                 Published(
-                    context.started_ms, REGION, context.group, message.topic, message_id or "",
-                    message.tags or "", " ".join(message.keys), context.address,
-                    len(message.body), cost_ms, context.kind, offset_id or "", is_stored,
+                    context.started_ms,
+                    REGION,
+                    context.group,
+                    message.topic,
+                    message_id or "",
+                    message.tags or "",
+                    " ".join(message.keys),
+                    context.address,
+                    len(message.body),
+                    cost_ms,
+                    context.kind,
+                    offset_id or "",
+                    is_stored,
                 )
-            )  # fmt: skip
+            )
 
     def before_consume(self, context: ConsumeContext) -> None:
         """A listener is about to be called."""
@@ -130,10 +140,15 @@ class TraceHook:
         for message, region in _traced(context.messages):
             self._add(
                 Delivered(
-                    context.started_ms, region, group, request_id, message.message_id,
-                    message.delivery_attempt - 1, " ".join(message.keys),
+                    context.started_ms,
+                    region,
+                    group,
+                    request_id,
+                    message.message_id,
+                    message.delivery_attempt - 1,
+                    " ".join(message.keys),
                 )
-            )  # fmt: skip
+            )
 
     def after_consume(self, context: ConsumeContext) -> None:
         """It is done."""
@@ -144,20 +159,35 @@ class TraceHook:
         for message, _ in _traced(context.messages):
             self._add(
                 Consumed(
-                    request_id, message.message_id, cost_ms, context.is_success,
-                    " ".join(message.keys), context.outcome, ended_ms, group,
+                    request_id,
+                    message.message_id,
+                    cost_ms,
+                    context.is_success,
+                    " ".join(message.keys),
+                    context.outcome,
+                    ended_ms,
+                    group,
                 )
-            )  # fmt: skip
+            )
 
     def transaction_ended(self, context: TransactionContext) -> None:
         """A producer said how a transaction ended."""
         self._add(
             TransactionEnded(
-                now_ms(), REGION, context.group, context.topic, context.message_id, context.tags,
-                context.keys, context.address, MessageKind.TRANSACTION_COMMIT,
-                context.transaction_id, context.state, context.from_check,
+                now_ms(),
+                REGION,
+                context.group,
+                context.topic,
+                context.message_id,
+                context.tags,
+                context.keys,
+                context.address,
+                MessageKind.TRANSACTION_COMMIT,
+                context.transaction_id,
+                context.state,
+                context.from_check,
             )
-        )  # fmt: skip
+        )
 
     def _plain(self, group: str) -> str:
         """A consumer group as its users know it; traces are the same in every namespace."""
@@ -214,10 +244,18 @@ class TraceHook:
             body, sys_flag = packed(body, Compression.ZLIB)
         topic = instance.wrap(self._topic)
         ext = {
-            "a": GROUP, "b": topic, "c": DEFAULT_TOPIC, "d": str(QUEUES), "f": str(sys_flag),
-            "g": str(now_ms()), "h": "0", "i": encode_properties(properties).decode(), "j": "0",
-            "k": "false", "m": "false",
-        }  # fmt: skip
+            "a": GROUP,
+            "b": topic,
+            "c": DEFAULT_TOPIC,
+            "d": str(QUEUES),
+            "f": str(sys_flag),
+            "g": str(now_ms()),
+            "h": "0",
+            "i": encode_properties(properties).decode(),
+            "j": "0",
+            "k": "false",
+            "m": "false",
+        }
         for tried in range(1, TRIES + 1):
             try:
                 route = await instance.routes.get_for_sending(topic)

@@ -96,9 +96,13 @@ class PreparedBatches:
     async def stage(self, queue: Queue, body: bytes, batch: int, attempt: str) -> Staged:
         """Have a broker keep messages of one queue; `body` is what `encode_batch` makes."""
         ext = {
-            "query": self._query, "batch": str(batch), "attempt": attempt, "topic": queue.topic,
-            "queueId": str(queue.queue_id), **self._marks,
-        }  # fmt: skip
+            "query": self._query,
+            "batch": str(batch),
+            "attempt": attempt,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            **self._marks,
+        }
         route = await self._instance.routes.get_for_sending(queue.topic)
         ext["defaultTopicQueueNums"] = str(
             1 + max((each.queue_id for each in route.publish_queues), default=3)

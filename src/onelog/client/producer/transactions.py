@@ -156,10 +156,17 @@ class Transactions:
             log.warning("transaction %s was not ended: %s", half.transaction_id, error)
             return
         ext = self._end_fields(
-            message, state, str(address), topic=topic, message_id=receipt.message_id,
-            transaction_id=half.transaction_id, half_offset=receipt.offset,
-            log_offset=log_offset, broker=receipt.queue.broker, from_check=False,
-        )  # fmt: skip
+            message,
+            state,
+            str(address),
+            topic=topic,
+            message_id=receipt.message_id,
+            transaction_id=half.transaction_id,
+            half_offset=receipt.offset,
+            log_offset=log_offset,
+            broker=receipt.queue.broker,
+            from_check=False,
+        )
         instance.oneway(address, RequestCode.END_TRANSACTION, ext)
 
     # Questions of brokers.
@@ -196,12 +203,17 @@ class Transactions:
         finally:
             self._pending_checks.discard((peer, half_offset))
         ext = self._end_fields(
-            message, state, peer.connection.remote_address,
+            message,
+            state,
+            peer.connection.remote_address,
             topic=command.ext.get("topic") or self._producer.instance.wrap(message.topic),
-            message_id=message.message_id, transaction_id=command.ext.get("transactionId", ""),
-            half_offset=half_offset, log_offset=fields.number(command.ext, "commitLogOffset"),
-            broker=message.broker, from_check=True,
-        )  # fmt: skip
+            message_id=message.message_id,
+            transaction_id=command.ext.get("transactionId", ""),
+            half_offset=half_offset,
+            log_offset=fields.number(command.ext, "commitLogOffset"),
+            broker=message.broker,
+            from_check=True,
+        )
         if peer.is_open:  # If not, the broker asks somebody else, or us on another connection.
             peer.oneway(RequestCode.END_TRANSACTION, self._producer.instance.sign(ext))
 
@@ -236,9 +248,16 @@ class Transactions:
         hooks = self._producer.options.get("hooks", ())
         if hooks:
             context = TransactionContext(
-                self._producer.group, message.topic, message.tags or "", " ".join(message.keys),
-                message_id, transaction_id, _JAVA_NAMES[state], address, from_check,
-            )  # fmt: skip
+                self._producer.group,
+                message.topic,
+                message.tags or "",
+                " ".join(message.keys),
+                message_id,
+                transaction_id,
+                _JAVA_NAMES[state],
+                address,
+                from_check,
+            )
             transaction_ended(hooks, context)
         return ext
 

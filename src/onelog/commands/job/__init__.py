@@ -56,10 +56,17 @@ def sales_board(
     from onelog_examples import sales_board as work
 
     query = work.start(
-        job.spark, job.link, orders, folder, result_topic=result_topic, window_seconds=window,
-        late_seconds=late, every=every, startingOffsets=start,
+        job.spark,
+        job.link,
+        orders,
+        folder,
+        result_topic=result_topic,
+        window_seconds=window,
+        late_seconds=late,
+        every=every,
+        startingOffsets=start,
         maxOffsetsPerTrigger=str(rows_per_batch),
-    )  # fmt: skip
+    )
     board_view.follow(query, folder, orders, page, every, job.as_json)
 
 
@@ -84,10 +91,17 @@ def redistribute(
     from onelog.spark.jobs import redistribute as work
 
     query = work.start(
-        job.spark, job.link, source, to,
-        running.checkpoint(checkpoint, "redistribute", source, to), times=times, by=by,
-        group=group, every=every, maxOffsetsPerTrigger=str(rows_per_batch),
-    )  # fmt: skip
+        job.spark,
+        job.link,
+        source,
+        to,
+        running.checkpoint(checkpoint, "redistribute", source, to),
+        times=times,
+        by=by,
+        group=group,
+        every=every,
+        maxOffsetsPerTrigger=str(rows_per_batch),
+    )
     running.run(query, f"{source} to {to}", job.as_json)
 
 
@@ -114,11 +128,18 @@ def deduplicate(
     from onelog.spark.jobs import deduplicate as work
 
     query = work.start(
-        job.spark, job.link, source, to,
-        running.checkpoint(checkpoint, "deduplicate", source, to), by=by,
-        remember_seconds=remember, clock=clock, every=every, startingOffsets=start,
+        job.spark,
+        job.link,
+        source,
+        to,
+        running.checkpoint(checkpoint, "deduplicate", source, to),
+        by=by,
+        remember_seconds=remember,
+        clock=clock,
+        every=every,
+        startingOffsets=start,
         maxOffsetsPerTrigger=str(rows_per_batch),
-    )  # fmt: skip
+    )
     running.run(query, f"{source} to {to}", job.as_json)
 
 
@@ -140,9 +161,15 @@ def reconcile(
 
     other = {**job.link, "nameserver": second_nameserver} if second_nameserver else None
     found = work.reconcile(
-        job.spark, job.link, first, second, second_link=other, by=by,
-        samples=samples, **_from(since),
-    )  # fmt: skip
+        job.spark,
+        job.link,
+        first,
+        second,
+        second_link=other,
+        by=by,
+        samples=samples,
+        **_from(since),
+    )
     views.reconciliation(found, first, second, job.as_json)
     if not found.is_same:
         raise typer.Exit(1)
@@ -169,10 +196,15 @@ def clean_logs(
         views.log_statistics(work.statistics(job.spark, job.link, source, top), source, job.as_json)
         return
     query = work.start(
-        job.spark, job.link, source, to, rejects or f"{to}-rejects",
-        running.checkpoint(checkpoint, "clean-logs", source, to), every=every,
+        job.spark,
+        job.link,
+        source,
+        to,
+        rejects or f"{to}-rejects",
+        running.checkpoint(checkpoint, "clean-logs", source, to),
+        every=every,
         maxOffsetsPerTrigger=str(rows_per_batch),
-    )  # fmt: skip
+    )
     running.run(query, f"{source} to {to}", job.as_json)
 
 
@@ -224,9 +256,13 @@ def triage(
     from onelog.spark.jobs import triage as work
 
     letters = work.letters(
-        job.spark, job.link, group, reason_property=reason_property, with_traces=traces,
+        job.spark,
+        job.link,
+        group,
+        reason_property=reason_property,
+        with_traces=traces,
         expect_json=expect_json,
-    )  # fmt: skip
+    )
     chosen = views.only_where(letters, where)
     if resend:
         views.resend_letters(job.link, group, chosen, to_topic, dry_run, yes, job.as_json)

@@ -44,10 +44,14 @@ def reconciliation(found: "Reconciliation", first: str, second: str, as_json: bo
     out.print(table("keys that differ", "", "#keys", "meaning", rows=kinds))
     if found.samples:
         samples = (
-            (each.kind, "(none)" if each.key is None else each.key, each.first_count,
-             each.second_count)
+            (
+                each.kind,
+                "(none)" if each.key is None else each.key,
+                each.first_count,
+                each.second_count,
+            )
             for each in found.samples
-        )  # fmt: skip
+        )
         columns = ("", "key", f"#in {first}", f"#in {second}")
         out.print(table("some of them", *columns, rows=samples))
 
@@ -78,9 +82,15 @@ def latencies(found: "Sequence[Latency]", as_json: bool) -> None:
         return
     percentiles = {f">{name}": f"{name}_ms" for name in ("p50", "p95", "p99", "max")}
     shown = table(
-        "latency in ms", "topic", "span", "group", "#count", "#failed", *percentiles.items(),
+        "latency in ms",
+        "topic",
+        "span",
+        "group",
+        "#count",
+        "#failed",
+        *percentiles.items(),
         rows=document,
-    )  # fmt: skip
+    )
     console().print(shown)
 
 
@@ -114,17 +124,23 @@ def show_heaps(group: str, chosen: "DataFrame", samples: int, as_json: bool) -> 
     total = sum(heap.count for heap in heaps)
     shown = table(
         f"dead letters of {group}: {show_count(total)}",
-        ("#letters", "count"), "reason", ("topic", "origin_topic"), "tags", "first", "last",
+        ("#letters", "count"),
+        "reason",
+        ("topic", "origin_topic"),
+        "tags",
+        "first",
+        "last",
         "samples",
         rows=(
             {
-                **asdict(heap), "first": f"{heap.first:%Y-%m-%d %H:%M:%S}",
+                **asdict(heap),
+                "first": f"{heap.first:%Y-%m-%d %H:%M:%S}",
                 "last": f"{heap.last:%Y-%m-%d %H:%M:%S}",
                 "samples": Text("\n".join(map(show_text, heap.samples))),
             }
             for heap in heaps
         ),
-    )  # fmt: skip
+    )
     console().print(shown)
 
 
@@ -143,9 +159,11 @@ def resend_letters(
     done = triage.resend(link, group, chosen, to_topic=to_topic, dry_run=dry_run)
     if as_json:
         document = {
-            "resent": len(done.resent), "already": done.already, "dry_run": dry_run,
+            "resent": len(done.resent),
+            "already": done.already,
+            "dry_run": dry_run,
             "failures": [f"{each.who}: {each.reason}" for each in done.failures],
-        }  # fmt: skip
+        }
         typer.echo(json.dumps(document))
     else:
         would = "would be" if dry_run else "were"

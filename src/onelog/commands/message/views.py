@@ -82,13 +82,20 @@ def show_messages(messages: Sequence[Found], utc: bool) -> Shown:
     documents = [document(each) for each in messages]
     return documents, table(
         f"messages: {show_count(len(messages))}",
-        ("stored", "store_ms"), "broker", ">queue", ">offset", "tags", "keys", "id", "body",
+        ("stored", "store_ms"),
+        "broker",
+        ">queue",
+        ">offset",
+        "tags",
+        "keys",
+        "id",
+        "body",
         rows=(
             {**row, "keys": " ".join(row["keys"]), "body": short_body(found.message)}
             for row, found in zip(documents, messages, strict=True)
         ),
         utc=utc,
-    )  # fmt: skip
+    )
 
 
 def line(found: Found, utc: bool) -> str:
@@ -130,16 +137,21 @@ def show_message(found: Found, consumption: Sequence[Consumption] | None, utc: b
 
 def _consumption_table(message: Message, consumption: Sequence[Consumption]) -> Table:
     return table(
-        "consumer groups", "group", ">position", "past this message",
+        "consumer groups",
+        "group",
+        ">position",
+        "past this message",
         rows=(
             (
-                each.group, each.position,
-                "yes" if each.is_past
+                each.group,
+                each.position,
+                "yes"
+                if each.is_past
                 else f"no, {show_count(message.queue_offset - each.position)} messages before it",
             )
             for each in consumption
         ),
-    )  # fmt: skip
+    )
 
 
 def short_body(message: Message) -> str:
@@ -228,31 +240,43 @@ def _trace_views(
     keys = f", keys {show_text(' '.join(words))}" if words else ""
     yield table(
         f"{show_text(trace.unique_key)} of topic {show_text(trace.topic)}{keys}",
-        ("time", "at_ms"), ">since birth", "step", "group", ("where", "place"), ">retry", ">took",
+        ("time", "at_ms"),
+        ">since birth",
+        "step",
+        "group",
+        ("where", "place"),
+        ">retry",
+        ">took",
         "note",
         rows=(
             {
-                **step, "since_birth": _latency(step["since_born_ms"]),
+                **step,
+                "since_birth": _latency(step["since_born_ms"]),
                 "took": "-" if step["took_ms"] is None else f"{step['took_ms']:,} ms",
                 "note": _note(step["note"] or "", utc),
             }
             for step in steps
         ),
         utc=utc,
-    )  # fmt: skip
+    )
     if groups:
         yield table(
             "consumer groups",
-            "group", "state", ("since", "at_ms"), ">after", ">deliveries",
+            "group",
+            "state",
+            ("since", "at_ms"),
+            ">after",
+            ">deliveries",
             rows=(
                 {
-                    **each, "deliveries": each["deliveries"] or "-",
+                    **each,
+                    "deliveries": each["deliveries"] or "-",
                     "after": _latency(each["since_born_ms"]) if each["at_ms"] else "-",
                 }
                 for each in groups
             ),
             utc=utc,
-        )  # fmt: skip
+        )
     if trace.first is None:
         waits = any(step.kind in _WAITING for step in trace.steps)
         what = "consumers cannot see it yet" if waits else "the log does not have it any more"

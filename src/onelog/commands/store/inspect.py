@@ -187,26 +187,40 @@ def _state_line(facts: Document) -> str:
 
 def _show_tables(facts: Document, out: Console) -> None:
     segments = table(
-        "Segments", ">start", ">size", ">on disk", ("first stored", "first_store_ms"),
+        "Segments",
+        ">start",
+        ">size",
+        ">on disk",
+        ("first stored", "first_store_ms"),
         ("last stored by", "last_store_ms_at_most"),
         rows=(
             {
-                **each, "size": show_bytes(each["size"]),
+                **each,
+                "size": show_bytes(each["size"]),
                 "on_disk": show_bytes(each["allocated_bytes"]),
             }
             for each in facts["segments"]
         ),
-    )  # fmt: skip
+    )
     queues = table(
-        "Queues", "topic", (">queue", "queue_id"), (">min", "min_offset"), (">max", "max_offset"),
-        "#messages", ("last stored", "last_store_ms"),
+        "Queues",
+        "topic",
+        (">queue", "queue_id"),
+        (">min", "min_offset"),
+        (">max", "max_offset"),
+        "#messages",
+        ("last stored", "last_store_ms"),
         rows=facts["queues"],
-    )  # fmt: skip
+    )
     index = table(
-        "Index files", "name", "#entries", ("#of", "entries_max"),
-        ("first stored", "first_store_ms"), ("last stored", "last_store_ms"),
+        "Index files",
+        "name",
+        "#entries",
+        ("#of", "entries_max"),
+        ("first stored", "first_store_ms"),
+        ("last stored", "last_store_ms"),
         rows=facts["index_files"],
-    )  # fmt: skip
+    )
     for made in (segments, queues, index):
         if made.row_count:
             out.print()

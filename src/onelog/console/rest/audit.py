@@ -26,7 +26,11 @@ async def list_audit(ask: Ask) -> Listing[Entry]:
 
 OPERATIONS = [
     Operation(
-        "GET", "/v1/audit", "What administrators did, newest first", list_audit, Listing[Entry],
+        "GET",
+        "/v1/audit",
+        "What administrators did, newest first",
+        list_audit,
+        Listing[Entry],
         AuditQuery,
     ),
-]  # fmt: skip
+]

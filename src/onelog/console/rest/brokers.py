@@ -299,10 +299,17 @@ async def list_connections(ask: Ask) -> Listing[Client]:
         host, port = connection.local
         found.append(
             Client(
-                _id(connection), protocol, connection.remote_address, f"{host}:{port}",
-                connection.secure, connection.congested, client_id, language, sorted(groups),
+                _id(connection),
+                protocol,
+                connection.remote_address,
+                f"{host}:{port}",
+                connection.secure,
+                connection.congested,
+                client_id,
+                language,
+                sorted(groups),
             )
-        )  # fmt: skip
+        )
     found.sort(key=lambda each: (each.protocol, each.address))
     page = found[query.skip : query.skip + query.limit]
     end = query.skip + len(page)
@@ -393,14 +400,23 @@ async def get_cluster(ask: Ask) -> Cluster:
 OPERATIONS = [
     Operation("GET", "/v1/overview", "How the broker runs", get_overview, Overview),
     Operation(
-        "GET", "/v1/connections", "List connections of all protocols", list_connections,
-        Listing[Client], ConnectionQuery,
+        "GET",
+        "/v1/connections",
+        "List connections of all protocols",
+        list_connections,
+        Listing[Client],
+        ConnectionQuery,
     ),
     Operation("DELETE", "/v1/connections/{id}", "Close a connection", close_connection, Done),
     Operation("GET", "/v1/config", "List settings and their sources", get_config, Listing[Value]),
     Operation(
-        "PATCH", "/v1/config", "Change settings of the running broker", change_config,
-        Listing[Value], body=dict[str, bool | int | str], example={"broker.trace": False},
+        "PATCH",
+        "/v1/config",
+        "Change settings of the running broker",
+        change_config,
+        Listing[Value],
+        body=dict[str, bool | int | str],
+        example={"broker.trace": False},
     ),
     Operation("GET", "/v1/cluster", "Brokers and replicas", get_cluster, Cluster),
-]  # fmt: skip
+]

@@ -232,11 +232,13 @@ def _members(ask: Ask, name: str) -> list[Member]:
     if live is not None:
         found = [
             Member(
-                each.client.client_id, each.client.address, each.client.language,
+                each.client.client_id,
+                each.client.address,
+                each.client.language,
                 sorted(each.subscriptions),
             )
             for each in live.members.values()
-        ]  # fmt: skip
+        ]
     classic = broker.coordinator.classic_group(ask.principal, name)
     if classic is not None:
         found += [
@@ -286,11 +288,16 @@ async def get_group(ask: Ask) -> GroupDescription:
     )  # Times are read from the disk.
     queues = [
         Progress(
-            each.topic, each.queue_id, each.consumer_offset, each.broker_offset,
-            max(0, each.lag), max(0, each.in_flight), each.last_ms or None,
+            each.topic,
+            each.queue_id,
+            each.consumer_offset,
+            each.broker_offset,
+            max(0, each.lag),
+            max(0, each.in_flight),
+            each.last_ms or None,
         )
         for each in stats.queues
-    ]  # fmt: skip
+    ]
     config = broker.find_group(ask.principal, name)
     return GroupDescription(
         name=name,
@@ -403,24 +410,44 @@ async def clone_group(ask: Ask) -> Cloned:
 OPERATIONS = [
     Operation("GET", "/v1/groups", "List consumer groups", list_groups, Listing[Group], GroupQuery),
     Operation(
-        "POST", "/v1/groups", "Create a consumer group", create_group, GroupDescription,
-        body=NewGroup, status=201, example={"name": "billing", "retry_times_max": 5},
+        "POST",
+        "/v1/groups",
+        "Create a consumer group",
+        create_group,
+        GroupDescription,
+        body=NewGroup,
+        status=201,
+        example={"name": "billing", "retry_times_max": 5},
     ),
     Operation("GET", "/v1/groups/{group}", "Show a group", get_group, GroupDescription),
     Operation(
-        "PATCH", "/v1/groups/{group}", "Change a group", update_group, GroupDescription,
-        body=GroupSettings, example={"retry_times_max": 3},
+        "PATCH",
+        "/v1/groups/{group}",
+        "Change a group",
+        update_group,
+        GroupDescription,
+        body=GroupSettings,
+        example={"retry_times_max": 3},
     ),
     Operation(
         "DELETE", "/v1/groups/{group}", "Delete a group and its positions", delete_group, Done
     ),
     Operation(
-        "POST", "/v1/groups/{group}/reset", "Move a group, or see what that would mean",
-        reset_group, Moves, body=Reset,
+        "POST",
+        "/v1/groups/{group}/reset",
+        "Move a group, or see what that would mean",
+        reset_group,
+        Moves,
+        body=Reset,
         example={"topic": "orders", "to": "earliest", "dry_run": True},
     ),
     Operation(
-        "POST", "/v1/groups/{group}/clone", "Put a group where another one is", clone_group,
-        Cloned, body=Clone, example={"source": "billing"},
+        "POST",
+        "/v1/groups/{group}/clone",
+        "Put a group where another one is",
+        clone_group,
+        Cloned,
+        body=Clone,
+        example={"source": "billing"},
     ),
-]  # fmt: skip
+]

@@ -162,9 +162,12 @@ def _measured(ask: Ask, query: LakeQuery, ends: Ends) -> LakeQuery:
 
 
 _EXAMPLE: dict[str, Any] = {
-    "folder": "lake", "trouble": None, "queries": [], "reads": [],
+    "folder": "lake",
+    "trouble": None,
+    "queries": [],
+    "reads": [],
     "tables": [{"name": "orders", "form": "delta", "files": 3, "size_bytes": 9000, "rows": 100}],
-}  # fmt: skip
+}
 OPERATIONS = [
     Operation(
         "GET", "/v1/lake", "Lake tables, and what Spark reads", get_lake, Lake, example=_EXAMPLE

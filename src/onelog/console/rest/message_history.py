@@ -180,12 +180,18 @@ async def get_trace(ask: Ask) -> Trace:
     check(ask, "consume", found.topic, "topic")
     steps = [
         Step(
-            each.kind.value, each.at_ms, each.at_ms - found.born_ms, each.group or None,
-            each.place or None, each.retry if each.retry >= 0 else None, each.took_ms,
-            each.note or None, each.message_id or None,
+            each.kind.value,
+            each.at_ms,
+            each.at_ms - found.born_ms,
+            each.group or None,
+            each.place or None,
+            each.retry if each.retry >= 0 else None,
+            each.took_ms,
+            each.note or None,
+            each.message_id or None,
         )
         for each in found.steps
-    ]  # fmt: skip
+    ]
     return Trace(
         found.unique_key,
         found.topic,
@@ -208,11 +214,21 @@ async def list_delays(ask: Ask) -> Listing[Waiting]:
     listing = await admin_of(ask).delays.waiting(query.topic or None, count_max=query.limit)
     items = [
         Waiting(
-            each.due_ms, each.broker, each.topic, each.queue_id, each.message_id, each.unique_key,
-            list(each.keys), each.tags, each.born_ms, each.body_bytes, each.level, each.handle,
+            each.due_ms,
+            each.broker,
+            each.topic,
+            each.queue_id,
+            each.message_id,
+            each.unique_key,
+            list(each.keys),
+            each.tags,
+            each.born_ms,
+            each.body_bytes,
+            each.level,
+            each.handle,
         )
         for each in listing.messages
-    ]  # fmt: skip
+    ]
     return Listing(items, listing.count)
 
 
@@ -257,9 +273,13 @@ async def list_letters(ask: Ask) -> Listing[DeadLetter]:
 
 def _letter(letter: Letter) -> DeadLetter:
     return DeadLetter(
-        document(letter.found.message), letter.origin_topic, letter.origin_id, letter.tries,
-        letter.is_exhausted, letter.is_resent,
-    )  # fmt: skip
+        document(letter.found.message),
+        letter.origin_topic,
+        letter.origin_id,
+        letter.tries,
+        letter.is_exhausted,
+        letter.is_resent,
+    )
 
 
 async def resend_letters(ask: Ask) -> Resent:
@@ -305,12 +325,16 @@ async def list_transactions(ask: Ask) -> Listing[Transaction]:
         is_open = each.state.value == "Ongoing"
         items.append(
             Transaction(
-                each.name, each.producer_id, each.epoch, each.state.value, each.timeout_ms,
+                each.name,
+                each.producer_id,
+                each.epoch,
+                each.state.value,
+                each.timeout_ms,
                 each.begun_ms or None,
                 sorted(f"{topic}/{queue}" for topic, queue in each.queues),
                 is_open and now_ms - each.begun_ms > each.timeout_ms,
             )
-        )  # fmt: skip
+        )
         if number % 200 == 0:
             await asyncio.sleep(0)
     return Listing(items, len(items))
@@ -346,9 +370,14 @@ async def list_halves(ask: Ask) -> Listing[HalfMessage]:
 def _half(message: Message, checks: int) -> HalfMessage:
     properties = decode_properties(message.properties)
     return HalfMessage(
-        message.message_id, clean(message.unique_key), clean(properties.get(REAL_TOPIC, "")),
-        clean(properties.get(PRODUCER_GROUP, "")), message.born_ms, checks, len(message.body),
-    )  # fmt: skip
+        message.message_id,
+        clean(message.unique_key),
+        clean(properties.get(REAL_TOPIC, "")),
+        clean(properties.get(PRODUCER_GROUP, "")),
+        message.born_ms,
+        checks,
+        len(message.body),
+    )
 
 
 async def resume_half(ask: Ask) -> Done:
@@ -367,23 +396,34 @@ OPERATIONS = [
         "GET", "/v1/messages/{id}/trace", "What happened to a message", get_trace, Trace, TraceQuery
     ),
     Operation(
-        "GET", "/v1/delays", "List messages that wait for their time", list_delays,
-        Listing[Waiting], DelayQuery,
+        "GET",
+        "/v1/delays",
+        "List messages that wait for their time",
+        list_delays,
+        Listing[Waiting],
+        DelayQuery,
     ),
     Operation("DELETE", "/v1/delays/{id}", "Take a timed message back", cancel_delay, Done),
+    Operation("GET", "/v1/dead-letters", "List groups with dead letters", list_boxes, Listing[Box]),
     Operation(
-        "GET", "/v1/dead-letters", "List groups with dead letters", list_boxes, Listing[Box]
-    ),
-    Operation(
-        "GET", "/v1/dead-letters/{group}", "List dead letters of a group", list_letters,
-        Listing[DeadLetter], LetterQuery,
+        "GET",
+        "/v1/dead-letters/{group}",
+        "List dead letters of a group",
+        list_letters,
+        Listing[DeadLetter],
+        LetterQuery,
     ),
     Operation(
         "DELETE", "/v1/dead-letters/{group}", "Be done with dead letters", drop_letters, Done
     ),
     Operation(
-        "POST", "/v1/dead-letters/{group}/resend", "Send dead letters again", resend_letters,
-        Resent, body=Resend, example={"ids": [], "dry_run": True},
+        "POST",
+        "/v1/dead-letters/{group}/resend",
+        "Send dead letters again",
+        resend_letters,
+        Resent,
+        body=Resend,
+        example={"ids": [], "dry_run": True},
     ),
     Operation(
         "GET", "/v1/transactions", "List transactions", list_transactions, Listing[Transaction]
@@ -392,11 +432,20 @@ OPERATIONS = [
         "DELETE", "/v1/transactions/{id}", "Abort a transaction that hangs", abort_transaction, Done
     ),
     Operation(
-        "GET", "/v1/half-messages", "List half messages that are open", list_halves,
-        Listing[HalfMessage], HalfQuery,
+        "GET",
+        "/v1/half-messages",
+        "List half messages that are open",
+        list_halves,
+        Listing[HalfMessage],
+        HalfQuery,
     ),
     Operation(
-        "POST", "/v1/half-messages/resume", "Ask again about a half message", resume_half, Done,
-        body=Resumed, example={"id": "7F00000100002A9F0000000000000000"},
+        "POST",
+        "/v1/half-messages/resume",
+        "Ask again about a half message",
+        resume_half,
+        Done,
+        body=Resumed,
+        example={"id": "7F00000100002A9F0000000000000000"},
     ),
-]  # fmt: skip
+]

@@ -118,10 +118,14 @@ def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
         schema = {"type": "string", "minLength": 1, "maxLength": 255}
         found.append(
             {
-                "name": name, "in": "path", "required": True, "description": text,
-                "schema": schema, "example": example,
+                "name": name,
+                "in": "path",
+                "required": True,
+                "description": text,
+                "schema": schema,
+                "example": example,
             }
-        )  # fmt: skip
+        )
     return found
 
 

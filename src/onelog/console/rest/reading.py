@@ -139,9 +139,14 @@ async def _back(ask: Ask, topic: str, query: Query, wanted: Wanted | None) -> Fo
 
 
 async def _queue_back(
-    ask: Ask, topic: str, queue: int, query: Query, wanted: Wanted | None, share: int,
+    ask: Ask,
+    topic: str,
+    queue: int,
+    query: Query,
+    wanted: Wanted | None,
+    share: int,
     until: float,
-) -> tuple[list[Message], int, int]:  # fmt: skip
+) -> tuple[list[Message], int, int]:
     """The newest of one queue; the time is 0 if it was looked through, else where that ended."""
     begin, end = await _stretch(ask, topic, queue, query)
     found: list[Message] = []

@@ -102,11 +102,21 @@ async def list_replicas(ask: Ask) -> Listing[ReplicaNode]:
         found = status_of(*which, view)
         items += [
             ReplicaNode(
-                found.cluster, found.name, each.node, each.role, each.is_in_sync, each.address,
-                each.epoch, each.log_end, each.confirmed, each.lag_bytes, each.lag_ms, each.remark,
+                found.cluster,
+                found.name,
+                each.node,
+                each.role,
+                each.is_in_sync,
+                each.address,
+                each.epoch,
+                each.log_end,
+                each.confirmed,
+                each.lag_bytes,
+                each.lag_ms,
+                each.remark,
             )
             for each in found.nodes
-        ]  # fmt: skip
+        ]
     return Listing(items, len(items))
 
 
@@ -159,27 +169,55 @@ async def truncate(ask: Ask) -> SetState:
 
 OPERATIONS = [
     Operation(
-        "GET", "/v1/cluster/replicas", "List the nodes of replica sets", list_replicas,
+        "GET",
+        "/v1/cluster/replicas",
+        "List the nodes of replica sets",
+        list_replicas,
         Listing[ReplicaNode],
     ),
     Operation(
-        "POST", "/v1/cluster/promote", "Make another node the master", promote, SetState,
-        body=Promotion, example={"node": 1},
-    ),
-    Operation(
-        "POST", "/v1/cluster/drain", "Have a node leave its set", drain, SetState, body=Leaving,
+        "POST",
+        "/v1/cluster/promote",
+        "Make another node the master",
+        promote,
+        SetState,
+        body=Promotion,
         example={"node": 1},
     ),
     Operation(
-        "POST", "/v1/cluster/join", "Count a node that was started", join, SetState, body=Joining,
+        "POST",
+        "/v1/cluster/drain",
+        "Have a node leave its set",
+        drain,
+        SetState,
+        body=Leaving,
+        example={"node": 1},
+    ),
+    Operation(
+        "POST",
+        "/v1/cluster/join",
+        "Count a node that was started",
+        join,
+        SetState,
+        body=Joining,
         example={"node": 2},
     ),
     Operation(
-        "POST", "/v1/cluster/elect", "Make a node master, whatever it lacks", elect, SetState,
-        body=GivingUp, example={"node": 1},
+        "POST",
+        "/v1/cluster/elect",
+        "Make a node master, whatever it lacks",
+        elect,
+        SetState,
+        body=GivingUp,
+        example={"node": 1},
     ),
     Operation(
-        "POST", "/v1/cluster/truncate", "Have a node give up what its master lacks", truncate,
-        SetState, body=GivingUp, example={"node": 1},
+        "POST",
+        "/v1/cluster/truncate",
+        "Have a node give up what its master lacks",
+        truncate,
+        SetState,
+        body=GivingUp,
+        example={"node": 1},
     ),
-]  # fmt: skip
+]

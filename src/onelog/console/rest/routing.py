@@ -150,18 +150,30 @@ async def list_exchanges(ask: Ask) -> Listing[ExchangeSettings]:
 
 def _exchange(each: Exchange) -> ExchangeSettings:
     return ExchangeSettings(
-        each.name, each.vhost, each.kind, each.durable, each.auto_delete, each.internal,
-        _plain(each.arguments), len(each.bindings),
-    )  # fmt: skip
+        each.name,
+        each.vhost,
+        each.kind,
+        each.durable,
+        each.auto_delete,
+        each.internal,
+        _plain(each.arguments),
+        len(each.bindings),
+    )
 
 
 async def declare_exchange(ask: Ask) -> ExchangeSettings:
     """An exchange with these settings."""
     body: NewExchange = ask.body
     made = ask.context.broker.routing.declare_exchange(
-        ask.principal, body.vhost, body.name, body.kind, durable=body.durable,
-        auto_delete=body.auto_delete, internal=body.internal, arguments=body.arguments,
-    )  # fmt: skip
+        ask.principal,
+        body.vhost,
+        body.name,
+        body.kind,
+        durable=body.durable,
+        auto_delete=body.auto_delete,
+        internal=body.internal,
+        arguments=body.arguments,
+    )
     return _exchange(made)
 
 
@@ -184,19 +196,32 @@ async def list_work_queues(ask: Ask) -> Listing[WorkQueueState]:
 
 def _queue(each: WorkQueue) -> WorkQueueState:
     return WorkQueueState(
-        each.name, each.vhost, each.kind, each.durable, each.exclusive, each.auto_delete,
-        _plain(each.arguments), each.ready, each.unacked, each.ready_bytes, len(each.consumers),
+        each.name,
+        each.vhost,
+        each.kind,
+        each.durable,
+        each.exclusive,
+        each.auto_delete,
+        _plain(each.arguments),
+        each.ready,
+        each.unacked,
+        each.ready_bytes,
+        len(each.consumers),
         each.topic or None,
-    )  # fmt: skip
+    )
 
 
 async def declare_queue(ask: Ask) -> WorkQueueState:
     """A queue with these settings."""
     body: NewQueue = ask.body
     made = ask.context.broker.workqueues.declare(
-        ask.principal, body.vhost, body.name, durable=body.durable, auto_delete=body.auto_delete,
+        ask.principal,
+        body.vhost,
+        body.name,
+        durable=body.durable,
+        auto_delete=body.auto_delete,
         arguments=body.arguments,
-    )  # fmt: skip
+    )
     return _queue(made)
 
 
@@ -304,38 +329,71 @@ async def _explain(
 
 OPERATIONS = [
     Operation(
-        "GET", "/v1/exchanges", "List exchanges", list_exchanges, Listing[ExchangeSettings],
+        "GET",
+        "/v1/exchanges",
+        "List exchanges",
+        list_exchanges,
+        Listing[ExchangeSettings],
         VhostQuery,
     ),
     Operation(
-        "POST", "/v1/exchanges", "Declare an exchange", declare_exchange, ExchangeSettings,
-        body=NewExchange, status=201, example={"name": "shop", "kind": "topic"},
+        "POST",
+        "/v1/exchanges",
+        "Declare an exchange",
+        declare_exchange,
+        ExchangeSettings,
+        body=NewExchange,
+        status=201,
+        example={"name": "shop", "kind": "topic"},
     ),
     Operation(
         "DELETE", "/v1/exchanges/{name}", "Delete an exchange", delete_exchange, Done, VhostQuery
     ),
     Operation(
-        "GET", "/v1/queues", "List declared queues", list_work_queues, Listing[WorkQueueState],
+        "GET",
+        "/v1/queues",
+        "List declared queues",
+        list_work_queues,
+        Listing[WorkQueueState],
         VhostQuery,
     ),
     Operation(
-        "POST", "/v1/queues", "Declare a queue", declare_queue, WorkQueueState, body=NewQueue,
-        status=201, example={"name": "jobs", "arguments": {"x-max-length": 1000}},
+        "POST",
+        "/v1/queues",
+        "Declare a queue",
+        declare_queue,
+        WorkQueueState,
+        body=NewQueue,
+        status=201,
+        example={"name": "jobs", "arguments": {"x-max-length": 1000}},
     ),
     Operation("DELETE", "/v1/queues/{name}", "Delete a queue", delete_queue, Done, VhostQuery),
     Operation(
         "DELETE", "/v1/queues/{name}/messages", "Empty a queue", purge_queue, Done, VhostQuery
     ),
     Operation(
-        "GET", "/v1/bindings", "List bindings", list_bindings, Listing[BindingSettings],
+        "GET",
+        "/v1/bindings",
+        "List bindings",
+        list_bindings,
+        Listing[BindingSettings],
         BindingQuery,
     ),
     Operation(
-        "POST", "/v1/bindings", "Bind, or unbind", bind, Done, body=NewBinding,
+        "POST",
+        "/v1/bindings",
+        "Bind, or unbind",
+        bind,
+        Done,
+        body=NewBinding,
         example={"source": "shop", "destination": "jobs", "key": "order.*"},
     ),
     Operation(
-        "GET", "/v1/route", "Where a message would go, and why", simulate_route, RouteResult,
+        "GET",
+        "/v1/route",
+        "Where a message would go, and why",
+        simulate_route,
+        RouteResult,
         RouteQuery,
     ),
-]  # fmt: skip
+]

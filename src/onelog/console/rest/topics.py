@@ -292,11 +292,12 @@ async def get_route(ask: Ask) -> Listing[RoutedQueues]:
         RoutedQueues(
             each.brokers.name,
             {str(number): str(address) for number, address in each.brokers.members},
-            each.read_queues, each.write_queues,
+            each.read_queues,
+            each.write_queues,
             _PERMISSIONS.get(each.perm & PERM_READ_WRITE, "none"),
         )
         for each in (await admin_of(ask).topics.route(topic)).brokers
-    ]  # fmt: skip
+    ]
     return Listing(items, len(items))
 
 
@@ -344,10 +345,14 @@ async def send_message(ask: Ask) -> Sent:
             raise MessageError(f"a property may not have \\x01 or \\x02 in it: {name!r:.80}")
     host, port = ask.request.client or ("127.0.0.1", 0)
     message = NewMessage(
-        config.name, queue, _bytes(body), encode_properties(properties),
-        born_ms=ask.context.clock.now_ms(), born_host=encode_host(host, port),
+        config.name,
+        queue,
+        _bytes(body),
+        encode_properties(properties),
+        born_ms=ask.context.clock.now_ms(),
+        born_host=encode_host(host, port),
         store_host=ask.context.store_host,
-    )  # fmt: skip
+    )
     intent = None if body.deliver_at_ms is None else Intent(body.deliver_at_ms)
     _, where, error = await called(
         lambda done: broker.publish(ask.principal, message, done, None, intent)
@@ -424,52 +429,91 @@ async def put_schema(ask: Ask) -> SchemaOfTopic:
 OPERATIONS = [
     Operation("GET", "/v1/topics", "List topics", list_topics, Listing[Topic], TopicQuery),
     Operation(
-        "POST", "/v1/topics", "Create a topic", create_topic, Topic, body=NewTopic, status=201,
+        "POST",
+        "/v1/topics",
+        "Create a topic",
+        create_topic,
+        Topic,
+        body=NewTopic,
+        status=201,
         example={"name": "orders", "queues": 8},
     ),
     Operation("GET", "/v1/topics/{topic}", "Show a topic", get_topic, Topic),
     Operation(
-        "PATCH", "/v1/topics/{topic}", "Change a topic", update_topic, Topic, body=TopicSettings,
+        "PATCH",
+        "/v1/topics/{topic}",
+        "Change a topic",
+        update_topic,
+        Topic,
+        body=TopicSettings,
         example={"queues": 16, "permission": "rw"},
     ),
     Operation(
         "DELETE", "/v1/topics/{topic}", "Delete a topic and its messages", delete_topic, Done
     ),
     Operation(
-        "GET", "/v1/topics/{topic}/queues", "List the queues of a topic", list_queues,
+        "GET",
+        "/v1/topics/{topic}/queues",
+        "List the queues of a topic",
+        list_queues,
         Listing[Queue],
     ),
     Operation(
-        "GET", "/v1/topics/{topic}/groups", "List the groups that consume a topic",
-        list_topic_groups, Listing[str],
+        "GET",
+        "/v1/topics/{topic}/groups",
+        "List the groups that consume a topic",
+        list_topic_groups,
+        Listing[str],
     ),
     Operation(
-        "GET", "/v1/topics/{topic}/route", "Show where in the cluster a topic is", get_route,
+        "GET",
+        "/v1/topics/{topic}/route",
+        "Show where in the cluster a topic is",
+        get_route,
         Listing[RoutedQueues],
     ),
     Operation(
-        "GET", "/v1/topics/{topic}/messages", "Browse and search messages", list_messages,
-        Messages, MessageQuery,
+        "GET",
+        "/v1/topics/{topic}/messages",
+        "Browse and search messages",
+        list_messages,
+        Messages,
+        MessageQuery,
         text="Nothing is consumed by that. By key, by place (queue and offset), by time, with "
         "tags or a SQL-92 condition; without an offset the newest come first.",
     ),
     Operation(
-        "POST", "/v1/topics/{topic}/messages", "Send a message", send_message, Sent,
-        body=OutgoingMessage, status=201,
-        example={"body": "{\"order\": 1}", "keys": ["order-1"], "tags": "paid"},
+        "POST",
+        "/v1/topics/{topic}/messages",
+        "Send a message",
+        send_message,
+        Sent,
+        body=OutgoingMessage,
+        status=201,
+        example={"body": '{"order": 1}', "keys": ["order-1"], "tags": "paid"},
     ),
     Operation(
-        "DELETE", "/v1/topics/{topic}/messages", "Delete all messages of a topic", purge_topic,
+        "DELETE",
+        "/v1/topics/{topic}/messages",
+        "Delete all messages of a topic",
+        purge_topic,
         Done,
     ),
     Operation("GET", "/v1/messages/{id}", "Show a message", get_message, WholeMessage, OffsetQuery),
     Operation(
-        "GET", "/v1/topics/{topic}/schema", "Show what the bodies of a topic are", get_schema,
+        "GET",
+        "/v1/topics/{topic}/schema",
+        "Show what the bodies of a topic are",
+        get_schema,
         SchemaOfTopic,
     ),
     Operation(
-        "PUT", "/v1/topics/{topic}/schema", "Say what the bodies of a topic are", put_schema,
-        SchemaOfTopic, body=SchemaOfTopic,
-        example={"schema": {"format": "avro", "schema": "{\"type\": \"string\"}"}},
+        "PUT",
+        "/v1/topics/{topic}/schema",
+        "Say what the bodies of a topic are",
+        put_schema,
+        SchemaOfTopic,
+        body=SchemaOfTopic,
+        example={"schema": {"format": "avro", "schema": '{"type": "string"}'}},
     ),
-]  # fmt: skip
+]

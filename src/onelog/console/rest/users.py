@@ -231,30 +231,48 @@ async def delete_role(ask: Ask) -> Done:
 
 _EXAMPLE = [{"actions": ["publish"], "kind": "topic", "name": "orders"}]
 OPERATIONS = [
+    Operation("GET", "/v1/users", "List users", list_users, Listing[UserDocument], NameQuery),
     Operation(
-        "GET", "/v1/users", "List users", list_users, Listing[UserDocument], NameQuery
-    ),
-    Operation(
-        "POST", "/v1/users", "Create a user", create_user, UserDocument, body=NewUser, status=201,
+        "POST",
+        "/v1/users",
+        "Create a user",
+        create_user,
+        UserDocument,
+        body=NewUser,
+        status=201,
         example={"name": "ann", "password": "correct horse", "roles": [ADMIN_ROLE]},
     ),
     Operation("GET", "/v1/users/{name}", "Show a user", get_user, UserDocument),
     Operation(
-        "PATCH", "/v1/users/{name}", "Change a user", update_user, UserDocument,
-        body=UserSettings, example={"permissions": _EXAMPLE},
+        "PATCH",
+        "/v1/users/{name}",
+        "Change a user",
+        update_user,
+        UserDocument,
+        body=UserSettings,
+        example={"permissions": _EXAMPLE},
     ),
     Operation("DELETE", "/v1/users/{name}", "Delete a user", delete_user, Done),
+    Operation("GET", "/v1/roles", "List roles", list_roles, Listing[RoleDocument], NameQuery),
     Operation(
-        "GET", "/v1/roles", "List roles", list_roles, Listing[RoleDocument], NameQuery
-    ),
-    Operation(
-        "POST", "/v1/roles", "Create a role", create_role, RoleDocument, body=NewRole, status=201,
+        "POST",
+        "/v1/roles",
+        "Create a role",
+        create_role,
+        RoleDocument,
+        body=NewRole,
+        status=201,
         example={"name": "senders", "permissions": _EXAMPLE},
     ),
     Operation("GET", "/v1/roles/{name}", "Show a role", get_role, RoleDocument),
     Operation(
-        "PATCH", "/v1/roles/{name}", "Change what a role may do", update_role, RoleDocument,
-        body=RoleSettings, example={"permissions": _EXAMPLE},
+        "PATCH",
+        "/v1/roles/{name}",
+        "Change what a role may do",
+        update_role,
+        RoleDocument,
+        body=RoleSettings,
+        example={"permissions": _EXAMPLE},
     ),
     Operation("DELETE", "/v1/roles/{name}", "Delete a role", delete_role, Done),
-]  # fmt: skip
+]

@@ -290,9 +290,19 @@ class Compaction:
             return None
         aborted = self._producers.aborted_between(*queue_key, carried, max(dirty_end, carry_end))
         return CompactionPlan(
-            queue_key, before, start, clean, dirty_end, young_ms, carry_end, policy is not None,
-            tombstones_before, 0 if policy is None else policy.tombstone_ms, expired_ms, aborted,
-        )  # fmt: skip
+            queue_key,
+            before,
+            start,
+            clean,
+            dirty_end,
+            young_ms,
+            carry_end,
+            policy is not None,
+            tombstones_before,
+            0 if policy is None else policy.tombstone_ms,
+            expired_ms,
+            aborted,
+        )
 
     def _is_young(self, before: CompactedSegment, clean: int, young_ms: int) -> bool:
         """Whether what was carried over before it could be compacted is still too young."""

@@ -273,9 +273,13 @@ class CompactionRun:
 
     def _record(self, body: bytes, end: int, max_ms: int) -> NewMessage:
         return NewMessage(
-            COMPACTED_TOPIC, self.queue_id, body, encode_properties({LAST_OFFSET: str(end - 1)}),
-            sys_flag=_KAFKA_FORM, born_ms=max_ms,
-        )  # fmt: skip
+            COMPACTED_TOPIC,
+            self.queue_id,
+            body,
+            encode_properties({LAST_OFFSET: str(end - 1)}),
+            sys_flag=_KAFKA_FORM,
+            born_ms=max_ms,
+        )
 
     def compacted(self, first: int, last: int, now_ms: int) -> CompactedSegment:
         """What there is after the pass, which was written there."""
@@ -290,9 +294,17 @@ class CompactionRun:
             count += 0 if same is None else same.tombstones
             parts[time_ms // about_ms] = Cleaned(end, time_ms, count)
         return CompactedSegment(
-            self.queue_id, first, last, self.plan.start, self.clean, self.end, self.messages,
-            self.oldest_ms, now_ms, tuple(parts.values()),
-        )  # fmt: skip
+            self.queue_id,
+            first,
+            last,
+            self.plan.start,
+            self.clean,
+            self.end,
+            self.messages,
+            self.oldest_ms,
+            now_ms,
+            tuple(parts.values()),
+        )
 
 
 def _single(message: Message) -> list[Message]:

@@ -36,6 +36,7 @@ from onelog.store.reader import Fetched, FetchStatus
 
 BULK_COUNT_MAX = 1 << 16
 """Messages in one answer to a bulk reader."""
+_NO_SQL_FILTERS = "The broker does not support consumer to filter message by SQL92"
 _FOUND, _COLD, _LATER = FetchStatus.FOUND, FetchStatus.COLD, FetchStatus.LATER
 _AT_END = FetchStatus.OFFSET_OVERFLOW_ONE
 _ELSEWHERE = (FetchStatus.OFFSET_TOO_SMALL, FetchStatus.OFFSET_OVERFLOW_BADLY)
@@ -246,9 +247,7 @@ class Fetches:
             and subscription.predicate is not None
             and not self.settings().property_filter
         ):
-            raise FilterDisabledError(
-                "The broker does not support consumer to filter message by SQL92"
-            )
+            raise FilterDisabledError(_NO_SQL_FILTERS)
         if group is not None:
             if committed >= 0:
                 # Before the reset: one that this fetch hands out must not be overwritten.
@@ -260,9 +259,17 @@ class Fetches:
                     end = self.store.max_offset(topic, queue_id)
                     return Fetched(FetchStatus.OFFSET_RESET, [], moved, start, end)
         result = self.reader.read(
-            topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok=cold_ok,
-            bulk=limits[4], as_stored=limits[5], committed=limits[6],
-        )  # fmt: skip
+            topic,
+            queue_id,
+            offset,
+            count_max,
+            bytes_max,
+            subscription,
+            cold_ok=cold_ok,
+            bulk=limits[4],
+            as_stored=limits[5],
+            committed=limits[6],
+        )
         if self.store.carried and (topic, queue_id) in self.store.carried:
             result = result._replace(min_offset=self.store.min_offset(topic, queue_id))
         status = result.status

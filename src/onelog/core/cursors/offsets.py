@@ -97,8 +97,11 @@ class Offsets:
             if beyond:
                 log.warning(
                     "group %s was ahead of queues of topic %s, whose last messages were lost in a "
-                    "crash: it goes on at their ends (queue: offset) %s", group, topic, beyond,
-                )  # fmt: skip
+                    "crash: it goes on at their ends (queue: offset) %s",
+                    group,
+                    topic,
+                    beyond,
+                )
                 changes.append((self.name, cursor_key(group, topic), beyond))
         self._tables.write(changes)
 

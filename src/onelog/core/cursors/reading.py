@@ -112,10 +112,10 @@ class QueueReader:
         if offset < 0:
             return self._too_small(topic, queue_id)
         if topic in self._marked:
+            how = cold_ok, bulk, as_stored, committed
             found = self._of_marked(
-                topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok, bulk,
-                as_stored, committed,
-            )  # fmt: skip
+                topic, queue_id, offset, count_max, bytes_max, subscription, *how
+            )
             if not isinstance(found, int):
                 return found
             count_max = found
@@ -128,11 +128,10 @@ class QueueReader:
             if subscription is not None and (
                 subscription.codes is not None or subscription.predicate is not None
             ):
-                entries_max = cold_count if cold_ok and not bulk else SCAN_MAX
+                scan_max = cold_count if cold_ok and not bulk else SCAN_MAX
                 pulled = self._filtered(
-                    topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok,
-                    entries_max,
-                )  # fmt: skip
+                    topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok, scan_max
+                )
                 # The condition would have to read records; let a worker read the next ones first.
                 return pulled or self._cold(topic, queue_id, offset, cold_count, cold_bytes)
             read = self._checked(topic, queue_id, offset, count_max, bytes_max, cold_ok)
@@ -141,10 +140,10 @@ class QueueReader:
             if count_max <= 1:
                 raise
             # One of them the disk cannot read: the others one by one, up to that.
+            how_too = {"bulk": bulk, "as_stored": as_stored, "committed": committed}
             return self.read(
-                topic, queue_id, offset, 1, 1, subscription, cold_ok=cold_ok, bulk=bulk,
-                as_stored=as_stored, committed=committed,
-            )  # fmt: skip
+                topic, queue_id, offset, 1, 1, subscription, cold_ok=cold_ok, **how_too
+            )
 
     def _checked(
         self, topic: str, queue_id: int, offset: int, count_max: int, bytes_max: int, cold_ok: bool
@@ -236,14 +235,27 @@ class QueueReader:
             if left.end >= store.max_offset(*key):
                 return nothing_left(store, key, left.end)
             return self.read(
-                topic, queue_id, left.end, count_max, bytes_max, cold_ok=cold_ok, bulk=bulk,
-                as_stored=True, committed=committed,
-            )  # fmt: skip
+                topic,
+                queue_id,
+                left.end,
+                count_max,
+                bytes_max,
+                cold_ok=cold_ok,
+                bulk=bulk,
+                as_stored=True,
+                committed=committed,
+            )
         count_max = min(count_max, left.last - number)
         found = self.read(
-            COMPACTED_TOPIC, left.queue_id, number, count_max, bytes_max, cold_ok=cold_ok,
-            bulk=bulk, as_stored=True,
-        )  # fmt: skip
+            COMPACTED_TOPIC,
+            left.queue_id,
+            number,
+            count_max,
+            bytes_max,
+            cold_ok=cold_ok,
+            bulk=bulk,
+            as_stored=True,
+        )
         if found.status is FetchStatus.FOUND:
             return as_of_queue(found, left, store, key)
         if found.status is FetchStatus.MESSAGE_WAS_REMOVING:  # Damage.
@@ -263,10 +275,8 @@ class QueueReader:
         bulk: bool,
     ) -> Fetched:
         """`read` from a topic that may have records of other forms: each record is looked at."""
-        pulled = self.read(
-            topic, queue_id, offset, count_max, bytes_max, cold_ok=cold_ok, bulk=bulk,
-            as_stored=True, committed=True,
-        )  # fmt: skip
+        where = topic, queue_id, offset, count_max, bytes_max
+        pulled = self.read(*where, cold_ok=cold_ok, bulk=bulk, as_stored=True, committed=True)
         if pulled.status is not FetchStatus.FOUND:
             return pulled
         if subscription is not None and subscription.predicate and not self.filter_time.left():
@@ -305,10 +315,8 @@ class QueueReader:
                 )
             next_offset = reached
         status = FetchStatus.FOUND if slices else FetchStatus.NO_MATCHED_MESSAGE
-        return Fetched(
-            status, slices, next_offset, pulled.min_offset, pulled.max_offset, count, size,
-            pulled.ranges, offsets,
-        )  # fmt: skip
+        extent = pulled.min_offset, pulled.max_offset
+        return Fetched(status, slices, next_offset, *extent, count, size, pulled.ranges, offsets)
 
     def _is_enough(self, looked_at: int, subscription: Subscription | None) -> bool:
         """Whether a read of converted records ends here, whatever it has found."""
@@ -465,9 +473,15 @@ class QueueReader:
                 store.wait_readable([each for each in scan.ranges if each[1] > 0])
             if store.mend_some(topic, queue_id, scan.places):
                 return self._filtered(
-                    topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok,
+                    topic,
+                    queue_id,
+                    offset,
+                    count_max,
+                    bytes_max,
+                    subscription,
+                    cold_ok,
                     entries_max,
-                )  # fmt: skip
+                )
         try:
             slices = [self._store.record(at, size) for at, size in scan.ranges]
         except OffsetOutOfRangeError:

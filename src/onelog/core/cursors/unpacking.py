@@ -142,8 +142,12 @@ class Unpacking:
             log.warning(
                 "%d messages of the record at log offset %d, topic %r, are passed over for "
                 "readers of another protocol: %s (%d in all; said again at ten times as many)",
-                count, record.log_offset, record.topic, reason, self.passed_over,
-            )  # fmt: skip
+                count,
+                record.log_offset,
+                record.topic,
+                reason,
+                self.passed_over,
+            )
 
     def _keep(self, record: Message, found: Unpacked | WireError) -> None:
         if isinstance(found, Unpacked):

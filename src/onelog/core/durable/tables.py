@@ -325,8 +325,11 @@ class Tables:
         self._aside[name, key] = value, reason
         log.error(
             "the entry %.200r of table %s cannot be read (%.500s): it is set aside, and kept for a "
-            "version that can read it; make it anew if that is lost", key, name, reason,
-        )  # fmt: skip
+            "version that can read it; make it anew if that is lost",
+            key,
+            name,
+            reason,
+        )
 
     def is_aside(self, name: str, key: str) -> bool:
         """Whether an entry is there that cannot be read."""

@@ -96,10 +96,7 @@ _OWN_PLACE = 1 << 62
 class Handout:
     """What one hand-over leased: the offsets share their times, and most of their memory."""
 
-    __slots__ = (
-        "attempt_id", "due_ms", "is_rejected", "left", "number", "offsets", "policy", "popped_ms",
-        "queue",
-    )  # fmt: skip
+    __slots__ = "attempt_id due_ms is_rejected left number offsets policy popped_ms queue".split()
 
     def __init__(
         self,

@@ -137,9 +137,15 @@ class StoredSupply:
         begin = queue.next
         for _ in range(_SCANS_MAX):
             result = self._reader.read(
-                queue.topic, queue.queue_id, begin, count, room, cold_ok=cold_ok, as_stored=True,
+                queue.topic,
+                queue.queue_id,
+                begin,
+                count,
+                room,
+                cold_ok=cold_ok,
+                as_stored=True,
                 committed=committed,
-            )  # fmt: skip
+            )
             if result.status in (FetchStatus.FOUND, FetchStatus.COLD):
                 break
             if result.next_offset <= begin:

@@ -252,9 +252,14 @@ class Supply:
         begin = queue.next
         for _ in range(_SCANS_MAX):
             result = self._reader.read(
-                queue.topic, queue.queue_id, begin, count_max, bytes_max, request.subscription,
+                queue.topic,
+                queue.queue_id,
+                begin,
+                count_max,
+                bytes_max,
+                request.subscription,
                 cold_ok=cold_ok,
-            )  # fmt: skip
+            )
             if result.status in _ENDS or result.next_offset <= begin:
                 break
             begin = result.next_offset

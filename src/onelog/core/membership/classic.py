@@ -249,9 +249,14 @@ class ClassicGroups:
         due_ms = group.pending.pop(member_id, 0)
         self._deadlines.remove((group, member_id), due_ms)
         member = ClassicMember(
-            member_id, joining.instance_id, joining.client_id, joining.client_host,
-            joining.session_ms, joining.rebalance_ms, tuple(joining.protocols),
-        )  # fmt: skip
+            member_id,
+            joining.instance_id,
+            joining.client_id,
+            joining.client_host,
+            joining.session_ms,
+            joining.rebalance_ms,
+            tuple(joining.protocols),
+        )
         if not group.members:
             group.protocol_type, group.leader = joining.protocol_type, member_id
         group.members[member_id] = member
@@ -269,9 +274,15 @@ class ClassicGroups:
         self._deadlines.remove((group, old), old.due_ms)
         member_id = f"{joining.instance_id}-{self._new_id()}"
         member = ClassicMember(
-            member_id, joining.instance_id, joining.client_id, joining.client_host,
-            joining.session_ms, joining.rebalance_ms, tuple(joining.protocols), old.assignment,
-        )  # fmt: skip
+            member_id,
+            joining.instance_id,
+            joining.client_id,
+            joining.client_host,
+            joining.session_ms,
+            joining.rebalance_ms,
+            tuple(joining.protocols),
+            old.assignment,
+        )
         group.members = {
             (member_id if key == old.member_id else key): (member if each is old else each)
             for key, each in group.members.items()
@@ -398,9 +409,13 @@ class ClassicGroups:
                 for each in group.members.values()
             ]
         return Joined(
-            group.generation, group.protocol_type, group.protocol, group.leader, member.member_id,
+            group.generation,
+            group.protocol_type,
+            group.protocol,
+            group.leader,
+            member.member_id,
             members,
-        )  # fmt: skip
+        )
 
     # -- sharing out ---------------------------------------------------------------------------
 
@@ -538,15 +553,24 @@ class ClassicGroups:
     def restore(self, name: str, kept: dict[str, Any]) -> None:
         """Take up a group as it was when the broker stopped: its members have their time again."""
         group = ClassicGroup(
-            name, GroupState.STABLE if kept["members"] else GroupState.EMPTY, kept["generation"],
-            kept["protocol_type"], kept["protocol"], kept["leader"],
-        )  # fmt: skip
+            name,
+            GroupState.STABLE if kept["members"] else GroupState.EMPTY,
+            kept["generation"],
+            kept["protocol_type"],
+            kept["protocol"],
+            kept["leader"],
+        )
         for each in kept["members"]:
             member = ClassicMember(
-                each["id"], each["instance"], each["client"], each["host"], each["session_ms"],
-                each["rebalance_ms"], ((kept["protocol"], bytes.fromhex(each["metadata"])),),
+                each["id"],
+                each["instance"],
+                each["client"],
+                each["host"],
+                each["session_ms"],
+                each["rebalance_ms"],
+                ((kept["protocol"], bytes.fromhex(each["metadata"])),),
                 bytes.fromhex(each["assignment"]),
-            )  # fmt: skip
+            )
             group.members[member.member_id] = member
             if member.instance_id is not None:
                 group.static[member.instance_id] = member.member_id

@@ -227,9 +227,13 @@ class ConsumerGroups:
 
     def _added(self, group: ConsumerGroup, beat: Beat) -> ConsumerMember:
         member = ConsumerMember(
-            beat.member_id or self._new_id(), beat.instance_id, beat.client_id, beat.client_host,
-            beat.rack, beat.rebalance_ms or 0,
-        )  # fmt: skip
+            beat.member_id or self._new_id(),
+            beat.instance_id,
+            beat.client_id,
+            beat.client_host,
+            beat.rack,
+            beat.rebalance_ms or 0,
+        )
         group.members[member.member_id] = member
         group.touched.add(member.member_id)
         if beat.instance_id is not None:
@@ -488,14 +492,23 @@ def kept(member: ConsumerMember) -> dict[str, Any]:
 def restored(member_id: str, kept: Mapping[str, Any]) -> ConsumerMember:
     epoch, previous_epoch = kept["epochs"]
     return ConsumerMember(
-        member_id, kept["instance"], kept["client"], kept["host"], kept["rack"],
-        kept["rebalance_ms"], tuple(kept["topics"]), kept["regex"], kept["assignor"],
-        epoch, previous_epoch, MemberState(kept["state"]),
+        member_id,
+        kept["instance"],
+        kept["client"],
+        kept["host"],
+        kept["rack"],
+        kept["rebalance_ms"],
+        tuple(kept["topics"]),
+        kept["regex"],
+        kept["assignor"],
+        epoch,
+        previous_epoch,
+        MemberState(kept["state"]),
         frozenset((topic, number) for topic, number in kept["assigned"]),
         frozenset((topic, number) for topic, number in kept["revoking"]),
         session_ms=kept["session_ms"],
         protocols=tuple((name, bytes.fromhex(said)) for name, said in kept["protocols"]),
-    )  # fmt: skip
+    )
 
 
 def _free(

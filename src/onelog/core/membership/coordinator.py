@@ -263,9 +263,15 @@ class Coordinator:
             on_synced(self._mixed.sync(mixed, *member), None)
             return
         self._classic.sync(
-            group, member.generation, member.member_id, member.instance_id, protocol_type,
-            protocol, assignments, on_synced,
-        )  # fmt: skip
+            group,
+            member.generation,
+            member.member_id,
+            member.instance_id,
+            protocol_type,
+            protocol,
+            assignments,
+            on_synced,
+        )
 
     def heartbeat(self, principal: Principal, group: str, member: CommittingMember) -> None:
         """A member of a classic group is alive; raises what it has to know."""
@@ -393,9 +399,12 @@ class Coordinator:
             self._consumers.check_commit(group, member.member_id, member.generation)
         else:
             self._classic.check_commit(
-                group, member.generation, member.member_id, member.instance_id,
+                group,
+                member.generation,
+                member.member_id,
+                member.instance_id,
                 in_transaction=in_transaction,
-            )  # fmt: skip
+            )
 
     def commit(
         self,

@@ -94,10 +94,21 @@ class MixedGroups:
             if holder is not None:  # It is back in another process.
                 self._consumers.heartbeat(Beat(group.name, holder, AWAY_EPOCH, instance_id))
         beat = Beat(
-            group.name, member_id, JOIN_EPOCH, instance_id, None, joining.rebalance_ms,
-            wanted.topics, "", None, wanted.owned, joining.client_id, joining.client_host,
-            joining.session_ms, tuple(joining.protocols),
-        )  # fmt: skip
+            group.name,
+            member_id,
+            JOIN_EPOCH,
+            instance_id,
+            None,
+            joining.rebalance_ms,
+            wanted.topics,
+            "",
+            None,
+            wanted.owned,
+            joining.client_id,
+            joining.client_host,
+            joining.session_ms,
+            tuple(joining.protocols),
+        )
         member = self._beat(group, beat)
         if member.revoking and member.revoking.isdisjoint(wanted.owned):
             member = self._beat(group, beat)  # It has given up already what it is asked to.
@@ -162,10 +173,18 @@ class MixedGroups:
         for each in old.members.values():
             assigned = assigned_in(each.assignment) - group.owners.keys()
             member = ConsumerMember(
-                each.member_id, each.instance_id, each.client_id, each.client_host, None,
-                each.rebalance_ms, subscription(each.protocols[0][1]).topics, epoch=epoch,
-                assigned=assigned, session_ms=each.session_ms, protocols=tuple(each.protocols),
-            )  # fmt: skip
+                each.member_id,
+                each.instance_id,
+                each.client_id,
+                each.client_host,
+                None,
+                each.rebalance_ms,
+                subscription(each.protocols[0][1]).topics,
+                epoch=epoch,
+                assigned=assigned,
+                session_ms=each.session_ms,
+                protocols=tuple(each.protocols),
+            )
             group.members[member.member_id] = member
             if member.instance_id is not None:
                 group.static[member.instance_id] = member.member_id

@@ -78,10 +78,13 @@ class Retry:
         else:
             intent = self._wait(properties, group, delay_level, message.reconsume_times)
         again = written_again(
-            message, target.name, self.random.randrange(max(1, target.write_queues)),
-            encode_properties(properties), store_host=self.store_host,
+            message,
+            target.name,
+            self.random.randrange(max(1, target.write_queues)),
+            encode_properties(properties),
+            store_host=self.store_host,
             reconsume_times=message.reconsume_times + 1,
-        )  # fmt: skip
+        )
         return again, intent
 
     def _wait(

@@ -375,8 +375,15 @@ def predeclared(vhost: str, random: Random) -> Sequence[Exchange]:
     }
     return [
         Exchange(
-            vhost, name, kind, True, False, name == "amq.rabbitmq.trace", {},
-            matcher_of(kind, {}, random), is_predeclared=True,
+            vhost,
+            name,
+            kind,
+            True,
+            False,
+            name == "amq.rabbitmq.trace",
+            {},
+            matcher_of(kind, {}, random),
+            is_predeclared=True,
         )
         for name, kind in kinds.items()
-    ]  # fmt: skip
+    ]

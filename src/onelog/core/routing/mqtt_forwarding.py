@@ -151,8 +151,9 @@ class MqttForwarding:
         if len(self._line) >= _LINE_MAX:
             log.warning(
                 "messages of topic %s do not go on to subscribers: %d batches wait already",
-                topic, _LINE_MAX,
-            )  # fmt: skip
+                topic,
+                _LINE_MAX,
+            )
             return
         self._line.append((topic, message._replace(body=bytes(message.body))))
         if len(self._line) == 1:
@@ -194,11 +195,15 @@ class MqttForwarding:
         if kept:
             messages = [
                 NewMessage(
-                    first, queue_id, body, sys_flag=_FORM, born_ms=neutral.time_ms,
+                    first,
+                    queue_id,
+                    body,
+                    sys_flag=_FORM,
+                    born_ms=neutral.time_ms,
                     extra_queues=extra,
                 )
                 for first, queue_id, extra in groups_of([log_queue_of(each, 0) for each in kept])
-            ]  # fmt: skip
+            ]
             self._writer.put_together(messages, _stored)
 
 

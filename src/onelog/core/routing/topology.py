@@ -153,9 +153,15 @@ class Topology:
             return
         arguments = argument_values.from_json(value["arguments"])
         made = Exchange(
-            vhost_name, name, value["kind"], value.get("durable", True), value["auto_delete"],
-            value["internal"], arguments, matcher_of(value["kind"], arguments, self._random),
-        )  # fmt: skip
+            vhost_name,
+            name,
+            value["kind"],
+            value.get("durable", True),
+            value["auto_delete"],
+            value["internal"],
+            arguments,
+            matcher_of(value["kind"], arguments, self._random),
+        )
         if before is not None:  # It is told again.
             for binding in before.bindings.values():
                 made.bindings[binding.identity] = binding
@@ -369,8 +375,9 @@ class Topology:
         changes: list[tuple[Change, bool]] = []
         if instead:
             others = [each for each in exchange.bindings.values() if _is_rival(each, binding)]
-            changes += [((BINDINGS, each.table_key(vhost.name), None), each.durable)
-                        for each in others]  # fmt: skip
+            changes += [
+                ((BINDINGS, each.table_key(vhost.name), None), each.durable) for each in others
+            ]
         elif binding.identity in exchange.bindings:
             return
         most = BINDINGS_MAX if isinstance(exchange.matcher, FOUND) else BINDINGS_LOOKED_AT_MAX

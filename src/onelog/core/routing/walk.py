@@ -116,9 +116,11 @@ def walk(
 def is_topic(vhost: Vhost, key: str, topic: Callable[[str], TopicConfig | None]) -> bool:
     """Whether a key names a topic that nobody has declared as a queue."""
     return (
-        key not in vhost.queues and topic(key) is not None
-        and topic_of(vhost.name, key) == key and queue_of(key) == (vhost.name, key)
-    )  # fmt: skip
+        key not in vhost.queues
+        and topic(key) is not None
+        and topic_of(vhost.name, key) == key
+        and queue_of(key) == (vhost.name, key)
+    )
 
 
 def _target(

@@ -11,8 +11,13 @@ from typing import NamedTuple
 
 from onelog.errors import InvalidRequestError
 
-_FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day of month", 1, 31), ("month", 1, 12),
-           ("day of week", 0, 7))  # fmt: skip
+_FIELDS = (
+    ("minute", 0, 59),
+    ("hour", 0, 23),
+    ("day of month", 1, 31),
+    ("month", 1, 12),
+    ("day of week", 0, 7),
+)
 _PART = re.compile(r"(?:(\*)|([0-9]{1,2})(?:-([0-9]{1,2}))?)(?:/([0-9]{1,2}))?")
 _TEXT_MAX = 400
 _YEARS_MAX = 8
@@ -66,9 +71,13 @@ def parse_cron(text: str) -> Cron:
         _parsed(field, *known) for field, known in zip(fields, _FIELDS, strict=True)
     )
     found = Cron(
-        minutes, hours, days, months, frozenset(day % 7 for day in weekdays),
+        minutes,
+        hours,
+        days,
+        months,
+        frozenset(day % 7 for day in weekdays),
         "*" not in (fields[2], fields[4]),
-    )  # fmt: skip
+    )
     if found.next_ms(0) is None:
         raise InvalidRequestError(f"{text[:80]!r} is never: no month has such a day")
     return found

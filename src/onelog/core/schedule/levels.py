@@ -83,8 +83,11 @@ class Delay:
             if position > end:
                 log.warning(
                     "level %d was delivered up to %d, but a crash has cut its queue off at %d: it "
-                    "goes on there", level, position, end,
-                )  # fmt: skip
+                    "goes on there",
+                    level,
+                    position,
+                    end,
+                )
                 self._tables.write([(self.name, str(level), end)])
             elif position < end:
                 self._arm(level, 0)

@@ -236,9 +236,12 @@ def renewed(message: Message) -> NewMessage:
     properties[ROLL_TIMES] = str(int(times) + 1 if times.isascii() and times.isdigit() else 1)
     properties[ROLL_FROM] = str(message.queue_offset)
     return written_again(
-        message, TIMER_TOPIC, 0, encode_properties(properties),
+        message,
+        TIMER_TOPIC,
+        0,
+        encode_properties(properties),
         prepared_offset=message.prepared_offset,
-    )  # fmt: skip
+    )
 
 
 def restored(message: Message) -> NewMessage:

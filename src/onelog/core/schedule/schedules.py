@@ -64,9 +64,12 @@ class Repeating:
 
     def letter(self) -> DeadLetter:
         return DeadLetter(
-            self.vhost, self.exchange, (self.key,), base64.b64decode(self.properties),
+            self.vhost,
+            self.exchange,
+            (self.key,),
+            base64.b64decode(self.properties),
             base64.b64decode(self.body),
-        )  # fmt: skip
+        )
 
 
 class _Times:
@@ -97,9 +100,14 @@ class Schedules:
     name = _CONTENTS
 
     def __init__(
-        self, tables: Tables, routing: Routing, clock: Clock, schedule: Schedule, random: Random,
+        self,
+        tables: Tables,
+        routing: Routing,
+        clock: Clock,
+        schedule: Schedule,
+        random: Random,
         when_durable: Callable[[WhenSafe], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._tables, self._routing, self._clock, self._random = tables, routing, clock, random
         self._when_durable = when_durable
         self._contents: dict[str, Repeating] = {}
@@ -187,9 +195,16 @@ class Schedules:
             )
         self._routing.exchange(principal, vhost, exchange)
         content = Repeating(
-            vhost, exchange, key, base64.b64encode(properties).decode(),
-            base64.b64encode(body).decode(), delay_ms, period_ms, repeat, cron,
-        )  # fmt: skip
+            vhost,
+            exchange,
+            key,
+            base64.b64encode(properties).decode(),
+            base64.b64encode(body).decode(),
+            delay_ms,
+            period_ms,
+            repeat,
+            cron,
+        )
         self._tables.write(self._added(content, first_ms, left))
         self._when_durable(lambda error: on_stored(token, None, error))
 

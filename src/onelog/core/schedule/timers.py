@@ -156,8 +156,9 @@ class Timers:
             log.warning(
                 "timed messages were delivered up to queue offset %d, but a crash has cut their "
                 "queue off at %d: it goes on there",
-                max(position, *(step.end for step in progress.steps), end), end,
-            )  # fmt: skip
+                max(position, *(step.end for step in progress.steps), end),
+                end,
+            )
             self._tables.write([(self.name, _KEY, _as_json(*cut))])
 
     def _rocketmq_progress(self, end: int) -> DeliveryProgress:

@@ -136,8 +136,11 @@ class Sessions:
 
 def _row(kept: Kept) -> dict[str, Any]:
     return {
-        "expiry_s": kept.expiry_s, "gone_ms": kept.gone_ms, "will": kept.will, "user": kept.user,
-    }  # fmt: skip
+        "expiry_s": kept.expiry_s,
+        "gone_ms": kept.gone_ms,
+        "will": kept.will,
+        "user": kept.user,
+    }
 
 
 class _Subscriptions:

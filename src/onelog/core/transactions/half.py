@@ -159,8 +159,12 @@ class HalfMessages:
         if half > half_end or op > op_end or gone:
             log.warning(
                 "transactions were known up to half message %d and operation %d, but a crash has "
-                "cut their queues off at %d and %d: they go on there", half, op, half_end, op_end,
-            )  # fmt: skip
+                "cut their queues off at %d and %d: they go on there",
+                half,
+                op,
+                half_end,
+                op_end,
+            )
             changes: list[Change] = [(self.name, str(offset), None) for offset in gone]
             position = [min(half, half_end), min(op, op_end)]
             self._tables.write([*changes, (self.name, _POSITION, position)])

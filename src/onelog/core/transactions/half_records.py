@@ -105,9 +105,13 @@ def committed(half: Message, checks: int) -> NewMessage:
     for needle in (_MARK_NEEDLE, _TOPIC_NEEDLE, _QUEUE_NEEDLE):
         properties = without_property(properties, needle)
     return written_again(
-        half, topic, queue_id, properties, prepared_offset=half.log_offset,
+        half,
+        topic,
+        queue_id,
+        properties,
+        prepared_offset=half.log_offset,
         sys_flag=half.sys_flag & ~TRANSACTION_MASK | _COMMITTED,
-    )  # fmt: skip
+    )
 
 
 def check_of(half: Message, checks: int) -> NewMessage:

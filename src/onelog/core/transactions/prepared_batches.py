@@ -151,9 +151,12 @@ class PreparedBatches:
             known = self._queries.get(query)
             one_off = bool(value.get("one_off")) or _OLD_ONE_OFF.fullmatch(query) is not None
             state = _Query(
-                int(value["batch"]), list(value["parts"]), int(value["ms"]), str(value["note"]),
+                int(value["batch"]),
+                list(value["parts"]),
+                int(value["ms"]),
+                str(value["note"]),
                 one_off,
-            )  # fmt: skip
+            )
             if one_off:
                 self._one_offs[query] = None
             else:
@@ -272,9 +275,13 @@ class PreparedBatches:
         added = len(run.shared) + _ROOM_BYTES
         self._publisher.check_sizes(max(bodies), max(properties) + added)
         labels = {
-            "query": query, "batch": str(batch), "attempt": attempt or "0", "topic": run.topic,
-            "queue": str(run.queue_id), "count": str(len(run.parts)),
-        }  # fmt: skip
+            "query": query,
+            "batch": str(batch),
+            "attempt": attempt or "0",
+            "topic": run.topic,
+            "queue": str(run.queue_id),
+            "count": str(len(run.parts)),
+        }
         part = Part.of_run(run, labels)
         most = self._store.config.body_bytes_max
         if len(run.parts) > 1:

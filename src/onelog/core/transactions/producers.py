@@ -153,9 +153,12 @@ class BatchProducers:
         else:
             transactional = bool(batch.attributes & kafka.Attribute.TRANSACTIONAL)
             stamp = Stamp(
-                batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.records,
+                batch.producer_id,
+                batch.producer_epoch,
+                batch.base_sequence,
+                batch.records,
                 transactional,
-            )  # fmt: skip
+            )
             queue.replay(stamp, offset, now_ms)
 
     def keep(self) -> bool:

@@ -404,9 +404,14 @@ class TransactionalIds:
                 }
                 changes += self._coordinator.committing(group, there)
         ended = InPlaceTransaction(
-            transaction.name, *self._usable(producer_id, epoch), transaction.timeout_ms,
-            _ENDING[transaction.state], transaction.begun_ms, now_ms, before=transaction.before,
-        )  # fmt: skip
+            transaction.name,
+            *self._usable(producer_id, epoch),
+            transaction.timeout_ms,
+            _ENDING[transaction.state],
+            transaction.begun_ms,
+            now_ms,
+            before=transaction.before,
+        )
         changes.append((self.name, transaction.name, _kept(ended)))
         self.write_end(queues, producer_id, epoch, commit, changes)
         return self._transactions[transaction.name]

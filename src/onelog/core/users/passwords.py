@@ -64,9 +64,14 @@ def text64(data: bytes) -> str:
 
 def _scrypt(password: str, salt: bytes) -> bytes:
     return hashlib.scrypt(
-        password.encode(), salt=salt, n=_SCRYPT_N, r=_SCRYPT_R, p=_SCRYPT_P, dklen=32,
+        password.encode(),
+        salt=salt,
+        n=_SCRYPT_N,
+        r=_SCRYPT_R,
+        p=_SCRYPT_P,
+        dklen=32,
         maxmem=64 << 20,
-    )  # fmt: skip
+    )
 
 
 def scram_keys(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramKeys:

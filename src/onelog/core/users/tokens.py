@@ -61,11 +61,14 @@ class Tokens:
             if header.get("alg") not in ALGORITHMS:
                 raise NotAuthenticatedError(f"a token signed by {header.get('alg')!r} is not taken")
             claims = jwt.decode(
-                token, self._key(str(header.get("kid", ""))), algorithms=ALGORITHMS,
-                audience=config.jwt_audience or None, issuer=config.jwt_issuer or None,
+                token,
+                self._key(str(header.get("kid", ""))),
+                algorithms=ALGORITHMS,
+                audience=config.jwt_audience or None,
+                issuer=config.jwt_issuer or None,
                 leeway=LEEWAY_SECONDS,
                 options={"require": ["exp"], "verify_aud": bool(config.jwt_audience)},
-            )  # fmt: skip
+            )
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             raise NotAuthenticatedError(f"the token is not good: {error}") from None
         name = claims.get(config.jwt_claim)

@@ -270,8 +270,9 @@ class Users(Access):
             log.error(
                 "user %r cannot sign in here: the secret was encrypted with another key than that "
                 "in %s; copy the file from where the user was made, or set the password anew",
-                user.name, self._keys.path,
-            )  # fmt: skip
+                user.name,
+                self._keys.path,
+            )
         return replace(user, proofs=replace(proofs, secret=secret))
 
     def encrypt_secrets(self) -> bool:
@@ -291,8 +292,9 @@ class Users(Access):
             log.warning(
                 "the secrets of %d users are encrypted with the key in %s from now on; old records "
                 "of them are in the log until its retention deletes these files",
-                len(changes), self._keys.path,
-            )  # fmt: skip
+                len(changes),
+                self._keys.path,
+            )
         return bool(changes)
 
     def user(self, principal: Principal, name: str) -> User:
@@ -315,9 +317,13 @@ class Users(Access):
         return sorted(roles.values(), key=lambda each: each.name)
 
     def create_user(
-        self, principal: Principal, name: str, proofs: Proofs, roles: tuple[str, ...] = (),
+        self,
+        principal: Principal,
+        name: str,
+        proofs: Proofs,
+        roles: tuple[str, ...] = (),
         tags: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Make a user; the first one must be an administrator, or nobody would be one."""
         self.check(principal, "alter", ("broker", "users"))
         check_name(name, "user", InvalidRequestError)
@@ -339,10 +345,15 @@ class Users(Access):
                 raise RoleNotFoundError(f"there is no role {each!r}")
 
     def change_user(
-        self, principal: Principal, name: str, *, proofs: Proofs | None = None,
-        roles: tuple[str, ...] | None = None, tags: tuple[str, ...] | None = None,
+        self,
+        principal: Principal,
+        name: str,
+        *,
+        proofs: Proofs | None = None,
+        roles: tuple[str, ...] | None = None,
+        tags: tuple[str, ...] | None = None,
         disabled: bool | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Give a user another password, other roles; or let him in no more."""
         self.check(principal, "alter", ("broker", "users"))
         user = self.user(SELF, name)

@@ -24,16 +24,36 @@ DELIVERY_LIMIT = 20
 _OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 _NOT_OF_QUORUM = ("x-max-priority", "x-queue-mode")
 _NOT_OF_STREAMS = (
-    "x-max-priority", "x-queue-mode", "x-message-ttl", "x-expires", "x-max-length", "x-overflow",
-    "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-delivery-limit",
-)  # fmt: skip
+    "x-max-priority",
+    "x-queue-mode",
+    "x-message-ttl",
+    "x-expires",
+    "x-max-length",
+    "x-overflow",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-delivery-limit",
+)
 _COMPARED = (
-    "x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key",
-    "x-dead-letter-strategy", "x-max-length", "x-max-length-bytes", "x-max-in-memory-length",
-    "x-max-priority", "x-overflow", "x-queue-mode", "x-single-active-consumer", "x-queue-type",
-    "x-delivery-limit", "x-quorum-initial-group-size", "x-max-age",
-    "x-stream-max-segment-size-bytes", "x-skip-transient",
-)  # fmt: skip
+    "x-expires",
+    "x-message-ttl",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-in-memory-length",
+    "x-max-priority",
+    "x-overflow",
+    "x-queue-mode",
+    "x-single-active-consumer",
+    "x-queue-type",
+    "x-delivery-limit",
+    "x-quorum-initial-group-size",
+    "x-max-age",
+    "x-stream-max-segment-size-bytes",
+    "x-skip-transient",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +114,9 @@ def _flag(name: str, queue: str, value: Any) -> bool:
 def _one_of(*values: str) -> Callable[[str, str, Any], str]:
     def check(name: str, queue: str, value: Any) -> str:
         if _text(name, queue, value) not in values:
-            raise _invalid(name, queue, f"{{value_not_one_of,{value}}}; it may be "
-                           + ", ".join(values))  # fmt: skip
+            raise _invalid(
+                name, queue, f"{{value_not_one_of,{value}}}; it may be " + ", ".join(values)
+            )
         return str(value)
 
     return check

@@ -83,10 +83,9 @@ class Consumer:
     """One consumer of one queue. `data` is its gateway's."""
 
     __slots__ = (
-        "arguments", "data", "exclusive", "is_active", "is_open", "no_ack", "on_bodies",
-        "on_cancel", "on_deliver", "owner", "paused", "prefetch", "priority", "queue", "tag",
-        "unacked", "wants", "window",
-    )  # fmt: skip
+        "arguments data exclusive is_active is_open no_ack on_bodies on_cancel on_deliver owner "
+        "paused prefetch priority queue tag unacked wants window"
+    ).split()
 
     def __init__(
         self,

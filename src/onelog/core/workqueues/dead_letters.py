@@ -41,9 +41,13 @@ def dead_letter_of(
     if isinstance(copies, list):
         keys += [each for each in copies if isinstance(each, str)]
     death: dict[str, Any] = {
-        "count": Long(1), "reason": reason, "queue": queue, "time": Timestamp(now_ms // 1000),
-        "exchange": content.exchange, "routing-keys": keys,
-    }  # fmt: skip
+        "count": Long(1),
+        "reason": reason,
+        "queue": queue,
+        "time": Timestamp(now_ms // 1000),
+        "exchange": content.exchange,
+        "routing-keys": keys,
+    }
     expiration = property_of(content.properties, "expiration")
     if expiration is not None:
         death["original-expiration"] = expiration

@@ -51,9 +51,12 @@ class DeclaredQueues:
         if value is not None:
             vhost, name = split_key(key)
             limits_of(
-                _arguments(value), f"queue '{name}' in vhost '{vhost}'", durable=True,
-                exclusive=False, auto_delete=value["auto_delete"],
-            )  # fmt: skip
+                _arguments(value),
+                f"queue '{name}' in vhost '{vhost}'",
+                durable=True,
+                exclusive=False,
+                auto_delete=value["auto_delete"],
+            )
             self._known[key] = value
 
     def parts(self) -> Iterator[dict[str, Any]]:

@@ -81,11 +81,10 @@ class LogLedger:
     """One queue of the topic that a durable queue is; of those with priorities, one per level."""
 
     __slots__ = (
-        "_base", "_bits", "_bytes_end", "_done", "_fresh", "_hot_bytes", "_hot_end", "_level",
-        "_times_changed", "counts_times", "end", "hot", "in_log", "is_dirty", "is_wanted", "key",
-        "next", "out", "queue_id", "ready_bytes", "returned", "returned_bytes", "supply", "times",
-        "topic", "unacked_bytes", "void",
-    )  # fmt: skip
+        "_base _bits _bytes_end _done _fresh _hot_bytes _hot_end _level _times_changed "
+        "counts_times end hot in_log is_dirty is_wanted key next out queue_id ready_bytes "
+        "returned returned_bytes supply times topic unacked_bytes void"
+    ).split()
 
     def __init__(self, topic: str, queue_id: int) -> None:
         self.in_log = True
@@ -208,10 +207,17 @@ class LogLedger:
         while fresh and len(self.hot) < count:
             offset, some, _, now_ms, entries = fresh.pop(0)
             first = offset << bits | level
-            self.hot.extend(zip(
-                range(first, first + (some << bits), 1 << bits), repeat(0), entries.bodies,
-                entries.forms, repeat(now_ms), entries.payloads, strict=False,
-            ))  # fmt: skip
+            self.hot.extend(
+                zip(
+                    range(first, first + (some << bits), 1 << bits),
+                    repeat(0),
+                    entries.bodies,
+                    entries.forms,
+                    repeat(now_ms),
+                    entries.payloads,
+                    strict=False,
+                )
+            )
 
     def _drop_hot(self) -> None:
         self.hot.clear()

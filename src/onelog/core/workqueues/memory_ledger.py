@@ -48,10 +48,7 @@ def taken_from(waiting: deque[Delivery], count: int, bytes_max: int) -> tuple[li
 class MemoryLedger:
     """One level of a queue in memory."""
 
-    __slots__ = (
-        "_fresh", "_run_count", "_runs", "in_log", "out", "ready_bytes", "returned",
-        "unacked_bytes",
-    )  # fmt: skip
+    __slots__ = "_fresh _run_count _runs in_log out ready_bytes returned unacked_bytes".split()
 
     def __init__(self) -> None:
         self.in_log = False

@@ -30,16 +30,37 @@ log = logging.getLogger(__name__)
 
 Kind = Literal["policy", "operator"]
 POLICIES_MAX = 10_000
-_LIMITS = ("message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit",
-           "consumer-timeout")  # fmt: skip
+_LIMITS = (
+    "message-ttl",
+    "expires",
+    "max-length",
+    "max-length-bytes",
+    "delivery-limit",
+    "consumer-timeout",
+)
 _OF_EXCHANGES = (ALTERNATE,)
 _OTHERS = ("dead-letter-exchange", "dead-letter-routing-key", "overflow")
-_WITHOUT_MEANING = frozenset((
-    "queue-mode", "queue-version", "queue-master-locator", "queue-leader-locator",
-    "max-in-memory-length", "max-in-memory-bytes", "dead-letter-strategy", "initial-cluster-size",
-    "target-group-size", "max-age", "stream-max-segment-size-bytes", "ha-mode", "ha-params",
-    "ha-sync-mode", "ha-sync-batch-size", "ha-promote-on-shutdown", "ha-promote-on-failure",
-))  # fmt: skip
+_WITHOUT_MEANING = frozenset(
+    (
+        "queue-mode",
+        "queue-version",
+        "queue-master-locator",
+        "queue-leader-locator",
+        "max-in-memory-length",
+        "max-in-memory-bytes",
+        "dead-letter-strategy",
+        "initial-cluster-size",
+        "target-group-size",
+        "max-age",
+        "stream-max-segment-size-bytes",
+        "ha-mode",
+        "ha-params",
+        "ha-sync-mode",
+        "ha-sync-batch-size",
+        "ha-promote-on-shutdown",
+        "ha-promote-on-failure",
+    )
+)
 """What is about RabbitMQ's inside, or about replicas, which OneLog's whole log has."""
 _LIMITS_WITHOUT_MEANING = ("max-in-memory-length", "max-in-memory-bytes")
 _APPLY_TO = {
@@ -148,9 +169,10 @@ class Policies:
         """Those of some queues that a policy is for."""
         pattern, kinds = compile_pattern(policy.pattern), _APPLY_TO.get(policy.apply_to, ())
         return [
-            each for each in queues
+            each
+            for each in queues
             if each.vhost == policy.vhost and each.kind in kinds and pattern.is_in(each.name)
-        ]  # fmt: skip
+        ]
 
     def of_queue(self, kind: Kind, queue: WorkQueue) -> Policy | None:
         """The policy that counts for a queue."""
@@ -197,9 +219,12 @@ class Policies:
                 arguments[f"x-{name}"] = value
         try:
             return limits_of(
-                arguments, queue.label, durable=queue.durable, exclusive=queue.exclusive,
+                arguments,
+                queue.label,
+                durable=queue.durable,
+                exclusive=queue.exclusive,
                 auto_delete=queue.auto_delete,
-            )  # fmt: skip
+            )
         except PreconditionFailedError as error:
             log.warning("a policy is not for %s: %s", queue.label, error)
             return own

@@ -56,13 +56,12 @@ class WorkQueue:
     """One declared queue."""
 
     __slots__ = (
-        "__weakref__", "_accounted", "_callbacks", "_cold_ok", "_coming", "_coming_bytes",
-        "_is_busy", "_is_head_known", "_is_reading", "_may_expire", "_next_position", "_only",
-        "_top_first", "_turn_ms", "acked", "arguments", "auto_delete", "delivered", "due_ms",
-        "durable", "exclusive", "expires_ms", "had_consumers", "is_deleted", "is_pending",
-        "ledgers", "limits", "name", "own_limits", "owner", "passed", "published", "redelivered",
-        "round_robin", "topic", "used_ms", "vhost",
-    )  # fmt: skip
+        "__weakref__ _accounted _callbacks _cold_ok _coming _coming_bytes _is_busy _is_head_known "
+        "_is_reading _may_expire _next_position _only _top_first _turn_ms acked arguments "
+        "auto_delete delivered due_ms durable exclusive expires_ms had_consumers is_deleted "
+        "is_pending ledgers limits name own_limits owner passed published redelivered round_robin "
+        "topic used_ms vhost"
+    ).split()
 
     def __init__(
         self,
@@ -624,10 +623,12 @@ class WorkQueue:
         """
         now_ms = self._callbacks.clock.now_ms()
         late = [
-            each for each in found
+            each
+            for each in found
             if (due_ms := self._due_ms(each)) is not None
-            and due_ms <= now_ms and (due_ms > each[STORED_MS] or now_ms > self._turn_ms)
-        ]  # fmt: skip
+            and due_ms <= now_ms
+            and (due_ms > each[STORED_MS] or now_ms > self._turn_ms)
+        ]
         if not late:
             return found
         gone = {each[POSITION] for each in late}

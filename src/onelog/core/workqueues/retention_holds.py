@@ -150,11 +150,16 @@ class RetentionHolds:
         done = [each[POSITION] for each in found]
         copies = [
             NewMessage(
-                ledger.topic, ledger.queue_id, each[BODY], sys_flag=each[FORM],
-                born_ms=each[STORED_MS], born_host=self._host, store_host=self._host,
+                ledger.topic,
+                ledger.queue_id,
+                each[BODY],
+                sys_flag=each[FORM],
+                born_ms=each[STORED_MS],
+                born_host=self._host,
+                store_host=self._host,
             )
             for each in found
-        ]  # fmt: skip
+        ]
         try:
             with self._writer.head_room():
                 self._writer.write_now(copies, self._ledgers.records({ledger: done}))

@@ -139,16 +139,27 @@ class LogSupply:
         at = offset
         while at < end:
             result = self._reader.read(
-                topic, queue_id, at, min(count, end - at), bytes_max, cold_ok=cold_ok, bulk=True,
-                as_stored=True, committed=True,
-            )  # fmt: skip
+                topic,
+                queue_id,
+                at,
+                min(count, end - at),
+                bytes_max,
+                cold_ok=cold_ok,
+                bulk=True,
+                as_stored=True,
+                committed=True,
+            )
             if result.status is FetchStatus.COLD:
                 raise ColdError(result.ranges)
             if result.status is FetchStatus.FOUND:
                 stretch = self._deliveries(
-                    topic, queue_id, at, result.next_offset, result.slices,
+                    topic,
+                    queue_id,
+                    at,
+                    result.next_offset,
+                    result.slices,
                     (count, bytes_max, cold_ok),
-                )  # fmt: skip
+                )
                 if stretch.found:
                     return stretch
                 result = result._replace(next_offset=stretch.next_offset)
@@ -162,9 +173,16 @@ class LogSupply:
     def measure(self, topic: str, queue_id: int, begin: int, end: int) -> tuple[int, int]:
         """The payload bytes of some messages; of those in a batch, what the batch has."""
         result = self._reader.read(
-            topic, queue_id, begin, min(_MEASURED_COUNT, end - begin), _MEASURED_BYTES,
-            cold_ok=True, bulk=True, as_stored=True, committed=True,
-        )  # fmt: skip
+            topic,
+            queue_id,
+            begin,
+            min(_MEASURED_COUNT, end - begin),
+            _MEASURED_BYTES,
+            cold_ok=True,
+            bulk=True,
+            as_stored=True,
+            committed=True,
+        )
         size = 0
         for message in (each for view in result.slices for each in decode_messages(view)):
             form = message.sys_flag & FORM_MASK
@@ -270,9 +288,23 @@ def content_of(delivery: Delivery, queue: str) -> amqp.Content | None:
         return amqp.read(delivery[BODY])
     position, _, body, form, stored_ms, _ = delivery
     record = Message(
-        queue, 0, QueueOffset(position), LogOffset(0), memoryview(body), b"", 0, form, stored_ms,
-        LOOPBACK, stored_ms, LOOPBACK, 0, 0, 0, len(body),
-    )  # fmt: skip
+        queue,
+        0,
+        QueueOffset(position),
+        LogOffset(0),
+        memoryview(body),
+        b"",
+        0,
+        form,
+        stored_ms,
+        LOOPBACK,
+        stored_ms,
+        LOOPBACK,
+        0,
+        0,
+        0,
+        len(body),
+    )
     from onelog.record.forms.conversion import in_amqp_form  # Few queues have such messages.
 
     try:

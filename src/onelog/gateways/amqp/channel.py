@@ -59,10 +59,17 @@ class Channel:
         """What management tools are told of it."""
         consuming, publishing = self.consuming, self.publishing
         return ChannelState(
-            self, self.number, list(consuming.consumers.values()), consuming.prefetch,
-            consuming.window.limit, len(consuming.unacked), publishing.unconfirmed,
-            publishing.mode, publishing.count, consuming.delivered,
-        )  # fmt: skip
+            self,
+            self.number,
+            list(consuming.consumers.values()),
+            consuming.prefetch,
+            consuming.window.limit,
+            len(consuming.unacked),
+            publishing.unconfirmed,
+            publishing.mode,
+            publishing.count,
+            consuming.delivered,
+        )
 
     @property
     def is_awaited(self) -> bool:

@@ -136,9 +136,15 @@ def queue_declare(
     else:
         _not_reserved("queue", name)
         queue = queues.declare(
-            channel.principal, channel.vhost, name, durable=durable, exclusive=exclusive,
-            auto_delete=auto_delete, arguments=arguments, owner=channel.session,
-        )  # fmt: skip
+            channel.principal,
+            channel.vhost,
+            name,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            arguments=arguments,
+            owner=channel.session,
+        )
     channel.queue = queue.name
     channel.answer(nowait, "queue.declare-ok", queue.name, queue.ready, len(queue.consumers))
 
@@ -189,7 +195,11 @@ def queue_delete(
 ) -> None:
     name = channel.consuming.named(_clean(name))
     count = channel.broker.workqueues.delete(
-        channel.principal, channel.vhost, name, if_unused=if_unused, if_empty=if_empty,
+        channel.principal,
+        channel.vhost,
+        name,
+        if_unused=if_unused,
+        if_empty=if_empty,
         owner=channel.session,
-    )  # fmt: skip
+    )
     channel.answer(nowait, "queue.delete-ok", count)

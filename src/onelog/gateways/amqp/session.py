@@ -54,12 +54,18 @@ FRAME_BYTES_MIN = 4_096
 """What a client may agree on at least, and the most that it may send before it has."""
 CAPABILITIES: Table = dict.fromkeys(
     (
-        "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify",
-        "connection.blocked", "consumer_priorities", "authentication_failure_close",
-        "per_consumer_qos", "direct_reply_to",
+        "publisher_confirms",
+        "exchange_exchange_bindings",
+        "basic.nack",
+        "consumer_cancel_notify",
+        "connection.blocked",
+        "consumer_priorities",
+        "authentication_failure_close",
+        "per_consumer_qos",
+        "direct_reply_to",
     ),
     True,
-)  # fmt: skip
+)
 _OLD_GREETING = b"AMQP\1\1\0\x09"
 _PUBLISH = NUMBERS["basic.publish"]
 _CHANNEL_OPEN, _CHANNEL_CLOSE = NUMBERS["channel.open"], NUMBERS["channel.close"]
@@ -191,10 +197,17 @@ class AmqpSession(FramedSession):
         else:
             state = "blocked" if self.connection.held else "running"
         return ClientState(
-            self.connection, self.principal.name, self.vhost, state, self.since_ms, self.client,
-            [each.described() for each in self.channels.values()], self.frame_max,
-            self.channel_max, self.heartbeat_seconds,
-        )  # fmt: skip
+            self.connection,
+            self.principal.name,
+            self.vhost,
+            state,
+            self.since_ms,
+            self.client,
+            [each.described() for each in self.channels.values()],
+            self.frame_max,
+            self.channel_max,
+            self.heartbeat_seconds,
+        )
 
     def random_name(self) -> str:
         """A name that nobody else has."""

@@ -60,9 +60,13 @@ LITE_NAME_MAX = 64
 DELAYS_MS = [
     each * 1_000
     for each in (
-        1, 5, 10, 30, *(minute * 60 for minute in (*range(1, 11), 20, 30, 60, 120)),
+        1,
+        5,
+        10,
+        30,
+        *(minute * 60 for minute in (*range(1, 11), 20, 30, 60, 120)),
     )
-]  # fmt: skip
+]
 """How long consumers wait between attempts, unless their group says otherwise."""
 ATTEMPTS = 3
 BATCH = 32

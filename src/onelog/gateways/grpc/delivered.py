@@ -116,10 +116,13 @@ def _rare(properties: dict[str, str]) -> list[bytes]:
     get = properties.get
     found = [
         text(key, value)
-        for key, name in ((b"\x8a\x01", MESSAGE_GROUP), (b"\x92\x01", TRACE_CONTEXT),
-                          (b"\xaa\x01", LITE_TOPIC))
+        for key, name in (
+            (b"\x8a\x01", MESSAGE_GROUP),
+            (b"\x92\x01", TRACE_CONTEXT),
+            (b"\xaa\x01", LITE_TOPIC),
+        )
         if (value := get(name)) is not None
-    ]  # fmt: skip
+    ]
     if (deliver_ms := get(DELIVER_MS, "")).isdecimal():
         found.append(time(b"\x5a", int(deliver_ms)))
     if (priority := get(PRIORITY, "")).isdecimal():

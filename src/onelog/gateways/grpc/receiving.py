@@ -82,9 +82,16 @@ def receive_message(call: Call, request: Any) -> None:
     else:
         queue_id = request.message_queue.id if ordered else ANY_QUEUE
         wanted = gateway.pop.request(
-            group, topic, max(ANY_QUEUE, queue_id), count, invisible_ms, ordered=ordered,
-            subscription=subscription, attempt_id=attempt_id, from_last=True,
-        )  # fmt: skip
+            group,
+            topic,
+            max(ANY_QUEUE, queue_id),
+            count,
+            invisible_ms,
+            ordered=ordered,
+            subscription=subscription,
+            attempt_id=attempt_id,
+            from_last=True,
+        )
     waiting = _ReceiveRequest(call, group, topic, invisible_ms, ordered, renewed, subscription)
     call.ended = partial(_forget, call, client)
     if client is not None and client.is_lite:

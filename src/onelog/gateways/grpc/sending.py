@@ -74,9 +74,11 @@ class _Sending:
         self.statuses: dict[int, bytes] = {}
 
     def stored(
-        self, token: tuple[int, str, Intent | None, str], appended: Appended | None,
+        self,
+        token: tuple[int, str, Intent | None, str],
+        appended: Appended | None,
         error: OnelogError | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """The fate of one is known."""
         index, message_id, intent, topic = token
         if error is not None:
@@ -165,10 +167,21 @@ def _message(
     message = tuple.__new__(
         NewMessage,
         (
-            config.name, queue_id, body, text.encode() + gateway.added_properties, 0, 0, born_ms,
-            call.session.born_host, gateway.context.store_host, 0, 0, 1, extra,
+            config.name,
+            queue_id,
+            body,
+            text.encode() + gateway.added_properties,
+            0,
+            0,
+            born_ms,
+            call.session.born_host,
+            gateway.context.store_host,
+            0,
+            0,
+            1,
+            extra,
         ),
-    )  # fmt: skip
+    )
     return message, intent, properties["UNIQ_KEY"]
 
 

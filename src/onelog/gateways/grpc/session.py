@@ -52,10 +52,7 @@ class Method(NamedTuple):
 class Call:
     """One call: who makes it, and how it is answered. It owns what is held for it."""
 
-    __slots__ = (
-        "_headers", "client_id", "ended", "gateway", "method", "principal", "request", "session",
-        "stream",
-    )  # fmt: skip
+    __slots__ = "_headers client_id ended gateway method principal request session stream".split()
 
     def __init__(
         self, session: "GrpcSession", stream: Stream, method: Method, headers: dict[bytes, bytes]

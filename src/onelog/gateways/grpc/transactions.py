@@ -77,11 +77,23 @@ def ask_producer(client: Client, check: Check) -> bool:
     ):
         return False  # The group's name is free, and who is asked sees the message.
     stored = Message(
-        message.topic, message.queue_id, QueueOffset(check.half_offset),
-        LogOffset(check.log_offset), memoryview(message.body), message.properties, message.flag,
-        message.sys_flag, message.born_ms, message.born_host, check.store_ms, message.store_host,
-        0, 0, 0, 0,
-    )  # fmt: skip
+        message.topic,
+        message.queue_id,
+        QueueOffset(check.half_offset),
+        LogOffset(check.log_offset),
+        memoryview(message.body),
+        message.properties,
+        message.flag,
+        message.sys_flag,
+        message.born_ms,
+        message.born_host,
+        check.store_ms,
+        message.store_host,
+        0,
+        0,
+        0,
+        0,
+    )
     command = messages.RecoverOrphanedTransactionCommand(
         transaction_id=transaction_id(check.half_offset, check.log_offset),
         message=as_message(stored, message.topic),

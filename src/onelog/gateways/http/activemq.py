@@ -136,10 +136,13 @@ async def _receive(context: GatewayContext, request: Request) -> Response:
     else:
         client_id = parameters.get("clientId", "")
         queue = broker.workqueues.declare(
-            principal, VHOST, f"http-{client_id}-{name}" if client_id else "",
-            exclusive=not client_id, owner=reader,
+            principal,
+            VHOST,
+            f"http-{client_id}-{name}" if client_id else "",
+            exclusive=not client_id,
+            owner=reader,
             arguments={"x-expires": KEPT_MS} if client_id else {},
-        )  # fmt: skip
+        )
         key = f"{name.removesuffix('>')}#" if name.endswith(".>") or name == ">" else name
         broker.routing.bind(principal, VHOST, TOPIC_EXCHANGE, "queue", queue.name, key)
     try:

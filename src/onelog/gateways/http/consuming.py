@@ -98,10 +98,13 @@ async def _lease(
     if start not in ("earliest", "latest"):
         raise InvalidRequestError(f"from={start[:40]} is neither earliest nor latest")
     lease = LeaseRequest(
-        group, lambda: queues, ((topic, ANY_QUEUE),),
+        group,
+        lambda: queues,
+        ((topic, ANY_QUEUE),),
         1 if is_raw else number(parameters, "count", 10, 1, COUNT_MAX),
-        number(parameters, "lease_ms", LEASE_MS, 1, LEASE_MAX_MS), from_last=start == "latest",
-    )  # fmt: skip
+        number(parameters, "lease_ms", LEASE_MS, 1, LEASE_MAX_MS),
+        from_last=start == "latest",
+    )
     wait_ms = number(parameters, "wait_ms", 0, 0, WAIT_MAX_MS)
     waiter = _Waiter()
     try:

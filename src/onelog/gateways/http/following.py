@@ -38,8 +38,10 @@ def routes(context: GatewayContext) -> list[BaseRoute]:
 
     async def peek(request: Request) -> Response:
         principal, topic, parameters = (
-            principal_of(request), request.path_params["topic"], request.query_params
-        )  # fmt: skip
+            principal_of(request),
+            request.path_params["topic"],
+            request.query_params,
+        )
         count = number(parameters, "count", 10, 1, COUNT_MAX)
         positions = _positions(context, principal, topic, parameters.get("from", "earliest"), count)
         if "queue" in parameters:
@@ -145,5 +147,7 @@ def _positions(
                 f"from={start[:80]} is neither earliest, latest, nor queue:offset with commas"
             )
         given[int(queue_text[:9])] = int(offset_text[:18])
-    return {queue: min(max(given.get(queue, least[queue]), least[queue]), most[queue])
-            for queue in queues}  # fmt: skip
+    return {
+        queue: min(max(given.get(queue, least[queue]), least[queue]), most[queue])
+        for queue in queues
+    }

@@ -149,9 +149,13 @@ class Logins:
             return page(401, str(found))
         made = RedirectResponse("/", 303)
         made.set_cookie(
-            self._cookie(request), self._begin(found.name), LIFE_MS // 1000, httponly=True,
-            samesite="strict", secure=request.url.scheme == "https",
-        )  # fmt: skip
+            self._cookie(request),
+            self._begin(found.name),
+            LIFE_MS // 1000,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
         return made
 
     def _begin(self, name: str) -> str:

@@ -14,13 +14,25 @@ Body = dict[str, Any]
 def _connection(each: ClientState) -> Body:
     line = each.connection
     return {
-        "name": connection_name(line), "peer_host": line.remote[0], "peer_port": line.remote[1],
-        "host": line.local[0], "port": line.local[1], "vhost": each.vhost, "user": each.user,
-        "protocol": "AMQP 0-9-1", "type": "network", "state": each.state, "node": NODE,
-        "channels": len(each.channels), "channel_max": each.channel_max, "ssl": line.secure,
-        "frame_max": each.frame_max, "timeout": each.heartbeat_seconds,
-        "connected_at": each.since_ms, "client_properties": dict(each.says),
-    }  # fmt: skip
+        "name": connection_name(line),
+        "peer_host": line.remote[0],
+        "peer_port": line.remote[1],
+        "host": line.local[0],
+        "port": line.local[1],
+        "vhost": each.vhost,
+        "user": each.user,
+        "protocol": "AMQP 0-9-1",
+        "type": "network",
+        "state": each.state,
+        "node": NODE,
+        "channels": len(each.channels),
+        "channel_max": each.channel_max,
+        "ssl": line.secure,
+        "frame_max": each.frame_max,
+        "timeout": each.heartbeat_seconds,
+        "connected_at": each.since_ms,
+        "client_properties": dict(each.says),
+    }
 
 
 def connection_name(line: Connection) -> str:
@@ -31,21 +43,34 @@ def connection_name(line: Connection) -> str:
 def _channel(call: Call, client: ClientState, each: ChannelState) -> Body:
     name = connection_name(client.connection)
     return {
-        "name": f"{name} ({each.number})", "number": each.number, "vhost": client.vhost,
-        "user": client.user, "node": NODE, "state": client.state,
-        "consumer_count": len(each.consumers), "prefetch_count": each.prefetch,
-        "global_prefetch_count": each.window, "messages_unacknowledged": each.unacked,
-        "messages_unconfirmed": each.unconfirmed, "messages_uncommitted": 0,
-        "confirm": each.mode == "confirm", "transactional": each.mode == "tx",
+        "name": f"{name} ({each.number})",
+        "number": each.number,
+        "vhost": client.vhost,
+        "user": client.user,
+        "node": NODE,
+        "state": client.state,
+        "consumer_count": len(each.consumers),
+        "prefetch_count": each.prefetch,
+        "global_prefetch_count": each.window,
+        "messages_unacknowledged": each.unacked,
+        "messages_unconfirmed": each.unconfirmed,
+        "messages_uncommitted": 0,
+        "confirm": each.mode == "confirm",
+        "transactional": each.mode == "tx",
         "connection_details": {
-            "name": name, "peer_host": client.connection.remote[0],
+            "name": name,
+            "peer_host": client.connection.remote[0],
             "peer_port": client.connection.remote[1],
         },
-        "message_stats": call.rates.of(each.channel, {
-            "publish": each.published, "deliver_get": each.delivered,
-            "ack": each.delivered - each.unacked,
-        }),
-    }  # fmt: skip
+        "message_stats": call.rates.of(
+            each.channel,
+            {
+                "publish": each.published,
+                "deliver_get": each.delivered,
+                "ack": each.delivered - each.unacked,
+            },
+        ),
+    }
 
 
 async def connections(call: Call) -> list[Body]:

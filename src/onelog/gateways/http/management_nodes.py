@@ -10,12 +10,30 @@ from onelog.metrics import process_state
 NODE = f"onelog@{socket.gethostname()}"
 Body = dict[str, Any]
 _NOT_HERE = (
-    "connection_readers", "connection_writers", "connection_channels", "connection_other",
-    "queue_slave_procs", "quorum_queue_procs", "quorum_queue_dlx_procs", "stream_queue_procs",
-    "stream_queue_replica_reader_procs", "stream_queue_coordinator_procs", "plugins", "metrics",
-    "mgmt_db", "mnesia", "quorum_ets", "other_ets", "binary", "msg_index", "code", "atom",
-    "other_system", "allocated_unused", "reserved_unallocated",
-)  # fmt: skip
+    "connection_readers",
+    "connection_writers",
+    "connection_channels",
+    "connection_other",
+    "queue_slave_procs",
+    "quorum_queue_procs",
+    "quorum_queue_dlx_procs",
+    "stream_queue_procs",
+    "stream_queue_replica_reader_procs",
+    "stream_queue_coordinator_procs",
+    "plugins",
+    "metrics",
+    "mgmt_db",
+    "mnesia",
+    "quorum_ets",
+    "other_ets",
+    "binary",
+    "msg_index",
+    "code",
+    "atom",
+    "other_system",
+    "allocated_unused",
+    "reserved_unallocated",
+)
 """Parts of RabbitMQ's memory that a process of Python does not tell apart."""
 
 
@@ -25,14 +43,20 @@ async def nodes(call: Call) -> list[Body]:
     process, config = process_state(), call.broker.config
     return [
         {
-            "name": NODE, "type": "disc", "running": True, "mem_used": process.memory_bytes,
+            "name": NODE,
+            "type": "disc",
+            "running": True,
+            "mem_used": process.memory_bytes,
             "mem_limit": config.memory_queue_bytes_max,
-            "mem_alarm": call.broker.workqueues.memory_is_high, "fd_used": process.open_files,
+            "mem_alarm": call.broker.workqueues.memory_is_high,
+            "fd_used": process.open_files,
             "disk_free_alarm": bool(call.broker.admin.refusal(call.principal)),
-            "disk_used_percent": log.disk_percent, "partitions": [], "rates_mode": "basic",
+            "disk_used_percent": log.disk_percent,
+            "partitions": [],
+            "rates_mode": "basic",
             "uptime": call.context.clock.now_ms() - started,
         }
-    ]  # fmt: skip
+    ]
 
 
 async def get_node(call: Call) -> Body:
@@ -83,5 +107,8 @@ async def global_parameter(call: Call) -> Body:
 async def auth(call: Call) -> Body:
     """How people log in to the console: by name and password, not by another server."""
     return {
-        "enable_uaa": False, "uaa_client_id": "", "uaa_location": "", "oauth_enabled": False,
-    }  # fmt: skip
+        "enable_uaa": False,
+        "uaa_client_id": "",
+        "uaa_location": "",
+        "oauth_enabled": False,
+    }

@@ -21,8 +21,10 @@ Body = dict[str, Any]
 _ADMINISTRATOR = "administrator"
 _EVERYTHING = {"configure": ".*", "write": ".*", "read": ".*"}
 _ACTIONS = {
-    "configure": ("create", "alter", "delete"), "write": ("publish",), "read": ("consume",),
-}  # fmt: skip
+    "configure": ("create", "alter", "delete"),
+    "write": ("publish",),
+    "read": ("consume",),
+}
 
 
 # -- users -----------------------------------------------------------------------------------------
@@ -31,10 +33,12 @@ _ACTIONS = {
 def _shown(user: User) -> Body:
     tags = [_ADMINISTRATOR] if ADMIN_ROLE in user.roles else []
     return {
-        "name": user.name, "password_hash": "",
+        "name": user.name,
+        "password_hash": "",
         "hashing_algorithm": "rabbit_password_hashing_sha256",
-        "tags": tags + [each for each in user.tags if each != _ADMINISTRATOR], "limits": {},
-    }  # fmt: skip
+        "tags": tags + [each for each in user.tags if each != _ADMINISTRATOR],
+        "limits": {},
+    }
 
 
 _GUEST = User("guest", roles=(ADMIN_ROLE,))

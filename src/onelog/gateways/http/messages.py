@@ -33,9 +33,15 @@ def shown(
     """A message as JSON. A text is a text; other bytes are in base64, under a name of their own."""
     key, body, headers, time_ms = neutral_of(message)
     found: dict[str, Any] = {
-        "topic": topic, "queue": queue_id, "offset": offset, "id": message.message_id, **more,
-        "time_ms": time_ms, **_text_or_bytes("key", key), **_text_or_bytes("body", body),
-    }  # fmt: skip
+        "topic": topic,
+        "queue": queue_id,
+        "offset": offset,
+        "id": message.message_id,
+        **more,
+        "time_ms": time_ms,
+        **_text_or_bytes("key", key),
+        **_text_or_bytes("body", body),
+    }
     shown_headers: dict[str, Any] = {}
     for name, value in headers:
         text = _text_or_bytes("base64", value)

@@ -94,28 +94,33 @@ def _broker(context: GatewayContext, principal: Principal, page: Page) -> None:
         "rocketmq_timing_messages", "gauge", "Timed messages that wait.", state.timed_count, where
     )
     page.one(
-        "onelog_messages_passed_over_total", "counter",
+        "onelog_messages_passed_over_total",
+        "counter",
         "Messages that could not be read, and that readers of other protocols did not get.",
         context.broker.messages_passed_over,
-    )  # fmt: skip
+    )
     delayed = sum(end - done for done, end in state.delayed.values())
     page.one("onelog_delayed_messages", "gauge", "Messages of delay levels that wait.", delayed)
     page.one(
-        "onelog_queue_entries_mended_total", "counter",
+        "onelog_queue_entries_mended_total",
+        "counter",
         "Entries of queues that did not lead to their records, and were written anew.",
         state.entries_mended,
-    )  # fmt: skip
+    )
     page.one(
-        "onelog_entries_set_aside", "gauge",
+        "onelog_entries_set_aside",
+        "gauge",
         "Entries of tables (topics, queues, users and so on) that are recorded and cannot be read.",
         len(state.set_aside),
-    )  # fmt: skip
+    )
     stalls = context.stalls
     page.one("onelog_loop_stalls_total", "counter", "Holds of the loop over 20 ms.", stalls.count)
     page.one(
-        "onelog_loop_stalled_seconds_total", "counter", "How long these were.",
+        "onelog_loop_stalled_seconds_total",
+        "counter",
+        "How long these were.",
         stalls.total_ms / 1000,
-    )  # fmt: skip
+    )
     _store(context, page, log, where)
     _replication(context, page)
 
@@ -135,9 +140,12 @@ def _totals(page: Page, state: BrokerState, where: Labels) -> None:
         "rocketmq_broker_tps", "gauge", "Messages put per second.", state.rates["put"][0], where
     )
     page.one(
-        "rocketmq_broker_qps", "gauge", "Messages got per second.",
-        state.rates["transferred"][0], where,
-    )  # fmt: skip
+        "rocketmq_broker_qps",
+        "gauge",
+        "Messages got per second.",
+        state.rates["transferred"][0],
+        where,
+    )
 
 
 def _store(context: GatewayContext, page: Page, log: LogState, where: Labels) -> None:
@@ -146,9 +154,12 @@ def _store(context: GatewayContext, page: Page, log: LogState, where: Labels) ->
     page.one("rocketmq_storage_size", "gauge", "Bytes of the log.", log.end - log.min_offset, where)
     reserve_ms = max(0, context.clock.now_ms() - log.first_ms) if log.first_ms > 0 else 0
     page.one(
-        "rocketmq_storage_message_reserve_time", "gauge", "Age of the oldest message, in ms.",
-        reserve_ms, where,
-    )  # fmt: skip
+        "rocketmq_storage_message_reserve_time",
+        "gauge",
+        "Age of the oldest message, in ms.",
+        reserve_ms,
+        where,
+    )
     page.one(
         "onelog_disk_used_ratio", "gauge", "Of the store's disk.", round(log.disk_percent / 100, 4)
     )
@@ -296,8 +307,10 @@ def _counts(context: GatewayContext, principal: Principal, page: Page) -> Iterat
     """What came in and went out since the start, per topic, and per topic and group."""
     measures = context.broker.admin.measures(principal)
     for text, counter in (
-        ("in", measures.topic_put), ("out", measures.group_get), ("back", measures.sent_back),
-    ):  # fmt: skip
+        ("in", measures.topic_put),
+        ("out", measures.group_get),
+        ("back", measures.sent_back),
+    ):
         names = [f"rocketmq_{what}_{text}_total" for what in ("messages", "throughput")]
         lines: tuple[list[str], list[str]] = ([], [])
         for number, key in enumerate(counter.keys(), 1):

@@ -12,10 +12,13 @@ Body = dict[str, Any]
 def shown(policy: Policy) -> Body:
     """A policy as RabbitMQ shows it."""
     return {
-        "vhost": policy.vhost, "name": policy.name, "pattern": policy.pattern,
-        "apply-to": policy.apply_to, "definition": dict(policy.definition),
+        "vhost": policy.vhost,
+        "name": policy.name,
+        "pattern": policy.pattern,
+        "apply-to": policy.apply_to,
+        "definition": dict(policy.definition),
         "priority": policy.priority,
-    }  # fmt: skip
+    }
 
 
 def _kind(call: Call) -> Kind:

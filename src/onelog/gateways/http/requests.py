@@ -154,9 +154,10 @@ def as_requested(request: Request, made: list[dict[str, Any]], page_max: int) ->
     query = request.query_params
     if by := query.get("sort"):
         made = sorted(
-            made, key=lambda each: (str(type(_column(each, by))), _column(each, by)),
+            made,
+            key=lambda each: (str(type(_column(each, by))), _column(each, by)),
             reverse=query.get("sort_reverse") == "true",
-        )  # fmt: skip
+        )
     if columns := query.get("columns"):
         wanted = {each.partition(".")[0] for each in columns.split(",")}
         made = [{name: each[name] for name in each if name in wanted} for each in made]
@@ -171,9 +172,14 @@ def as_requested(request: Request, made: list[dict[str, Any]], page_max: int) ->
     found = [each for each in made if query.get("name", "") in str(each.get("name", ""))]
     items = found[(page - 1) * size : page * size]
     return {
-        "filtered_count": len(found), "item_count": len(items), "items": items, "page": page,
-        "page_count": max(1, -(-len(found) // size)), "page_size": size, "total_count": len(made),
-    }  # fmt: skip
+        "filtered_count": len(found),
+        "item_count": len(items),
+        "items": items,
+        "page": page,
+        "page_count": max(1, -(-len(found) // size)),
+        "page_size": size,
+        "total_count": len(made),
+    }
 
 
 def _column(each: dict[str, Any], name: str) -> Any:

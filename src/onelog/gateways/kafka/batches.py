@@ -168,9 +168,12 @@ def stamp_of(batch: Batch) -> Stamp | None:
     if batch.producer_id < 0:
         return None
     return Stamp(
-        batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.records,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.records,
         bool(batch.attributes & Attribute.TRANSACTIONAL),
-    )  # fmt: skip
+    )
 
 
 # -- to consumers ------------------------------------------------------------------------------
@@ -255,9 +258,20 @@ def _converted(messages: Sequence[WithOffset]) -> list[bytes | memoryview]:
 def gap(begin: int, end: int) -> bytes:
     """A batch without records that stands for offsets at which nothing is to be had."""
     empty = kafka.HEAD.pack(
-        begin, kafka.HEAD.size - 12, 0, kafka.MAGIC, 0, 0, end - begin - 1, 0, 0,
-        -1, -1, -1, 0,
-    )  # fmt: skip
+        begin,
+        kafka.HEAD.size - 12,
+        0,
+        kafka.MAGIC,
+        0,
+        0,
+        end - begin - 1,
+        0,
+        0,
+        -1,
+        -1,
+        -1,
+        0,
+    )
     return kafka.with_crc(empty)
 
 

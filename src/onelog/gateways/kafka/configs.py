@@ -145,9 +145,10 @@ TOPIC_CONFIGS: dict[str, TopicSetting] = {
 
 
 OF_BROKER = {
-    RETENTION_MS: "store.retention_ms", MAX_MESSAGE_BYTES: "kafka.message_bytes_max",
+    RETENTION_MS: "store.retention_ms",
+    MAX_MESSAGE_BYTES: "kafka.message_bytes_max",
     IN_SYNC_MIN: "kafka.in_sync_min",
-}  # fmt: skip
+}
 """Settings whose defaults are settings of the broker."""
 
 

@@ -168,9 +168,13 @@ _TOLD_BY_COORDINATORS = {
 
 
 _COORDINATED = {
-    ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN,
-    ApiKey.TXN_OFFSET_COMMIT, ApiKey.END_TXN, ApiKey.OFFSET_COMMIT,
-}  # fmt: skip
+    ApiKey.INIT_PRODUCER_ID,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    ApiKey.TXN_OFFSET_COMMIT,
+    ApiKey.END_TXN,
+    ApiKey.OFFSET_COMMIT,
+}
 
 
 def coordinator_code(error: OnelogError) -> ErrorCode:

@@ -50,9 +50,11 @@ _BATCH_VERSION, _TIME_VERSION = 4, 2
 _ZSTD_BIT = 1 << Codec.ZSTD
 _READ_COMMITTED = 1
 _NOTHING = (
-    FetchStatus.OFFSET_OVERFLOW_ONE, FetchStatus.FULL, FetchStatus.NO_MATCHED_LOGIC_QUEUE,
+    FetchStatus.OFFSET_OVERFLOW_ONE,
+    FetchStatus.FULL,
+    FetchStatus.NO_MATCHED_LOGIC_QUEUE,
     FetchStatus.NO_MESSAGE_IN_QUEUE,
-)  # fmt: skip
+)
 _EMPTY = (FetchStatus.NO_MATCHED_LOGIC_QUEUE, FetchStatus.NO_MESSAGE_IN_QUEUE)
 _GAPS = (FetchStatus.MESSAGE_WAS_REMOVING, FetchStatus.NO_MATCHED_MESSAGE)
 """What is not there any more, by damage or compaction, and never will be."""
@@ -96,9 +98,14 @@ def fetch(session: KafkaSession, request: Request) -> Steps:
     bytes_max = max(1, min(fields.get("max_bytes", FETCH_BYTES_MAX), FETCH_BYTES_MAX))
     cursor_bytes = max((each.bytes_max for _, each in wanted), default=1)
     limits = Limits(
-        _COUNT_MAX, max(1, cursor_bytes), bytes_max, min(fields["min_bytes"], bytes_max), True,
-        True, fields.get("isolation_level") == _READ_COMMITTED,
-    )  # fmt: skip
+        _COUNT_MAX,
+        max(1, cursor_bytes),
+        bytes_max,
+        min(fields["min_bytes"], bytes_max),
+        True,
+        True,
+        fields.get("isolation_level") == _READ_COMMITTED,
+    )
     wait_ms = (
         fields["max_wait_ms"] if fetching.cursors and not any(fetching.refused.values()) else 0
     )
@@ -255,10 +262,14 @@ def _send_on(session: KafkaSession, answers: list[tuple[PartitionKey, Fields]]) 
 
 def _refused(partition: int, code: ErrorCode) -> Fields:
     return {
-        "partition_index": partition, "error_code": code, "high_watermark": -1,
-        "last_stable_offset": -1, "log_start_offset": -1, "aborted_transactions": None,
+        "partition_index": partition,
+        "error_code": code,
+        "high_watermark": -1,
+        "last_stable_offset": -1,
+        "log_start_offset": -1,
+        "aborted_transactions": None,
         "records": b"",
-    }  # fmt: skip
+    }
 
 
 def _partition(

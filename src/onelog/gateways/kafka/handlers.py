@@ -124,9 +124,14 @@ def _none_here(session: KafkaSession, request: Request) -> Fields:
 
 
 _OF_FOLLOWERS = (
-    ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.METADATA,
-    ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.FIND_COORDINATOR,
-)  # fmt: skip
+    ApiKey.API_VERSIONS,
+    ApiKey.SASL_HANDSHAKE,
+    ApiKey.SASL_AUTHENTICATE,
+    ApiKey.METADATA,
+    ApiKey.DESCRIBE_CLUSTER,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    ApiKey.FIND_COORDINATOR,
+)
 FOLLOWER_HANDLERS: dict[ApiKey, Handler] = {
     **dict.fromkeys(HANDLERS, _ask_the_master),
     **{key: HANDLERS[key] for key in _OF_FOLLOWERS},

@@ -60,49 +60,67 @@ OWN = {
 }
 """What we call what Kafka calls so."""
 _OF_TOPICS = {
-    "compression.gzip.level": "", "compression.lz4.level": "", "compression.type": "",
-    "compression.zstd.level": "", "log.cleaner.delete.retention.ms": "delete.retention.ms",
+    "compression.gzip.level": "",
+    "compression.lz4.level": "",
+    "compression.type": "",
+    "compression.zstd.level": "",
+    "log.cleaner.delete.retention.ms": "delete.retention.ms",
     "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
     "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
     "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms",
-    "log.cleanup.policy": "cleanup.policy", "log.flush.interval.messages": "flush.messages",
-    "log.flush.interval.ms": "flush.ms", "log.index.interval.bytes": "index.interval.bytes",
+    "log.cleanup.policy": "cleanup.policy",
+    "log.flush.interval.messages": "flush.messages",
+    "log.flush.interval.ms": "flush.ms",
+    "log.index.interval.bytes": "index.interval.bytes",
     "log.index.size.max.bytes": "segment.index.bytes",
     "log.local.retention.bytes": "local.retention.bytes",
     "log.local.retention.ms": "local.retention.ms",
     "log.message.timestamp.after.max.ms": "message.timestamp.after.max.ms",
     "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms",
-    "log.message.timestamp.type": "message.timestamp.type", "log.preallocate": "preallocate",
-    "log.retention.bytes": "retention.bytes", "log.roll.jitter.ms": "segment.jitter.ms",
-    "log.roll.ms": "segment.ms", "log.segment.bytes": "segment.bytes",
-    "log.segment.delete.delay.ms": "file.delete.delay.ms", "unclean.leader.election.enable": "",
-}  # fmt: skip
+    "log.message.timestamp.type": "message.timestamp.type",
+    "log.preallocate": "preallocate",
+    "log.retention.bytes": "retention.bytes",
+    "log.roll.jitter.ms": "segment.jitter.ms",
+    "log.roll.ms": "segment.ms",
+    "log.segment.bytes": "segment.bytes",
+    "log.segment.delete.delay.ms": "file.delete.delay.ms",
+    "unclean.leader.election.enable": "",
+}
 """Defaults of settings of topics; the same name if none is given."""
 _LONG_MAX = str((1 << 63) - 1)
 _NUMBERS = {
-    "background.threads": "10", "follower.replication.throttled.rate": _LONG_MAX,
+    "background.threads": "10",
+    "follower.replication.throttled.rate": _LONG_MAX,
     "group.consumer.assignment.interval.ms": "1000",
     "group.coordinator.cached.buffer.max.bytes": "1048588",
-    "group.share.assignment.interval.ms": "1000", "group.streams.assignment.interval.ms": "1000",
-    "leader.replication.throttled.rate": _LONG_MAX, "log.cleaner.backoff.ms": "15000",
-    "log.cleaner.dedupe.buffer.size": "134217728", "log.cleaner.io.buffer.size": "524288",
-    "log.cleaner.threads": "1", "num.io.threads": "8", "num.network.threads": "3",
-    "num.recovery.threads.per.data.dir": "2", "num.replica.fetchers": "1",
-    "producer.id.expiration.ms": "86400000", "remote.fetch.max.wait.ms": "500",
+    "group.share.assignment.interval.ms": "1000",
+    "group.streams.assignment.interval.ms": "1000",
+    "leader.replication.throttled.rate": _LONG_MAX,
+    "log.cleaner.backoff.ms": "15000",
+    "log.cleaner.dedupe.buffer.size": "134217728",
+    "log.cleaner.io.buffer.size": "524288",
+    "log.cleaner.threads": "1",
+    "num.io.threads": "8",
+    "num.network.threads": "3",
+    "num.recovery.threads.per.data.dir": "2",
+    "num.replica.fetchers": "1",
+    "producer.id.expiration.ms": "86400000",
+    "remote.fetch.max.wait.ms": "500",
     "remote.list.offsets.request.timeout.ms": "30000",
     "remote.log.index.file.cache.total.size.bytes": "1073741824",
     "remote.log.manager.copier.thread.pool.size": "10",
     "remote.log.manager.copy.max.bytes.per.second": _LONG_MAX,
     "remote.log.manager.expiration.thread.pool.size": "10",
     "remote.log.manager.fetch.max.bytes.per.second": _LONG_MAX,
-    "remote.log.manager.follower.thread.pool.size": "2", "remote.log.reader.threads": "10",
+    "remote.log.manager.follower.thread.pool.size": "2",
+    "remote.log.reader.threads": "10",
     "replica.alter.log.dirs.io.max.bytes.per.second": _LONG_MAX,
     "share.coordinator.cached.buffer.max.bytes": "1048588",
-}  # fmt: skip
+}
 _SWITCHES = {
     "follower.fetch.last.tiered.offset.enable": "false",
     "transaction.partition.verification.enable": "true",
-}  # fmt: skip
+}
 KEPT: dict[str, TopicSetting] = {
     **{name: TOPIC_CONFIGS[topic or name] for name, topic in _OF_TOPICS.items()},
     **{name: TopicSetting(each, ConfigType.LONG, whole(0)) for name, each in _NUMBERS.items()},
@@ -110,7 +128,7 @@ KEPT: dict[str, TopicSetting] = {
         name: TopicSetting(each, ConfigType.BOOL, one_of("true", "false"))
         for name, each in _SWITCHES.items()
     },
-}  # fmt: skip
+}
 """Kafka's other settings that can change while a broker runs."""
 METRICS_CONFIGS: dict[str, TopicSetting] = {
     "interval.ms": TopicSetting("300000", ConfigType.INT, whole(100, 3_600_000)),
@@ -119,9 +137,13 @@ METRICS_CONFIGS: dict[str, TopicSetting] = {
 }
 _PATTERN_MAX = 1_000
 _MATCHED = (
-    "client_instance_id", "client_id", "client_software_name", "client_software_version",
-    "client_source_address", "client_source_port",
-)  # fmt: skip
+    "client_instance_id",
+    "client_id",
+    "client_software_name",
+    "client_software_version",
+    "client_source_address",
+    "client_source_port",
+)
 
 
 def _is_match(value: str) -> bool:
@@ -204,11 +226,14 @@ class KeptSettings:
         given = self.given(METRICS + name)
         return [
             Shown(
-                key, given.get(key, default), _METRICS_SOURCE if given else DEFAULT_SOURCE, kind,
+                key,
+                given.get(key, default),
+                _METRICS_SOURCE if given else DEFAULT_SOURCE,
+                kind,
                 default,
             )
             for key, (default, kind, _) in METRICS_CONFIGS.items()
-        ]  # fmt: skip
+        ]
 
 
 def _source(name: str, own: Mapping[str, str], common: Mapping[str, str]) -> int | None:

@@ -64,11 +64,14 @@ class TopicIds:
 
 INTERNAL_TOPICS = {
     name: TopicConfig(
-        name, VIEW_PARTITIONS, VIEW_PARTITIONS, PERM_READ,
+        name,
+        VIEW_PARTITIONS,
+        VIEW_PARTITIONS,
+        PERM_READ,
         attributes={CLEANUP_POLICY: COMPACT, "segment.bytes": str(100 << 20)},
     )
     for name in VIEW_TOPICS
-}  # fmt: skip
+}
 """Kafka's own, which are views here (see `groups.offsets_topic`)."""
 
 

@@ -30,9 +30,11 @@ def alter_partition_reassignments(session: KafkaSession, request: Request) -> Fi
     ]
     allowed = request.fields.get("allow_replication_factor_change", True)
     return {
-        "error_code": 0, "error_message": None, "responses": results,
+        "error_code": 0,
+        "error_message": None,
+        "responses": results,
         "allow_replication_factor_change": allowed,
-    }  # fmt: skip
+    }
 
 
 def _reassigned(session: KafkaSession, topic: str, wanted: Fields) -> Fields:
@@ -42,8 +44,9 @@ def _reassigned(session: KafkaSession, topic: str, wanted: Fields) -> Fields:
         if wanted["replicas"] is None:
             code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
         elif sorted(wanted["replicas"]) not in (
-            [leader], sorted(replicas := session.gateway.cluster.copies(leader)["replica_nodes"])
-        ):  # fmt: skip
+            [leader],
+            sorted(replicas := session.gateway.cluster.copies(leader)["replica_nodes"]),
+        ):
             code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
             reason = f"a partition stays where it is, on {replicas}"
     except OnelogError as error:
@@ -97,13 +100,19 @@ def describe_quorum(session: KafkaSession, request: Request) -> Fields:
     node_id = cluster.controller_id
     voter = {"replica_id": node_id, "log_end_offset": 0}
     alone: Fields = {
-        "error_code": 0, "error_message": None, "leader_id": node_id,
-        "leader_epoch": cluster.leader_epoch, "high_watermark": 0, "current_voters": [voter],
+        "error_code": 0,
+        "error_message": None,
+        "leader_id": node_id,
+        "leader_epoch": cluster.leader_epoch,
+        "high_watermark": 0,
+        "current_voters": [voter],
         "observers": [],
-    }  # fmt: skip
+    }
     unknown: Fields = {
-        "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "error_message": None, "leader_id": -1,
-    }  # fmt: skip
+        "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        "error_message": None,
+        "leader_id": -1,
+    }
     results = [
         {
             "topic_name": topic["topic_name"],

@@ -248,18 +248,25 @@ def _append(
         data = batches.with_append_time(memoryview(data), now_ms)
         result["log_append_time_ms"] = now_ms
     message = NewMessage(
-        topic.name, queue_id, data, sys_flag=_KAFKA_FORM, born_ms=batch.max_ms,
-        born_host=session.born_host, store_host=session.gateway.store_host,
+        topic.name,
+        queue_id,
+        data,
+        sys_flag=_KAFKA_FORM,
+        born_ms=batch.max_ms,
+        born_host=session.born_host,
+        store_host=session.gateway.store_host,
         inner_count=batch.records,
-    )  # fmt: skip
+    )
     stamp = batches.stamp_of(batch)
     if stamp is not None and stamp.transactional and request.version >= _ADDING_VERSION:
         producing.add_to_transaction(stamp)
     session.broker.publish_batch(
-        session.principal, message, stamp,
+        session.principal,
+        message,
+        stamp,
         _stored if request.fields["acks"] == ALL else _STORED_HERE,
         (producing, topic.name, queue_id, result),
-    )  # fmt: skip
+    )
 
 
 def _require_keys(keyless: list[int], result: Fields) -> None:

@@ -97,8 +97,10 @@ def _answer_login(session: KafkaSession, request: Request, found: Principal | On
 
 def _refused(why: str) -> Fields:
     return {
-        "error_code": ErrorCode.SASL_AUTHENTICATION_FAILED, "error_message": why, "auth_bytes": b"",
-    }  # fmt: skip
+        "error_code": ErrorCode.SASL_AUTHENTICATION_FAILED,
+        "error_message": why,
+        "auth_bytes": b"",
+    }
 
 
 HANDLERS: dict[ApiKey, Handler] = {

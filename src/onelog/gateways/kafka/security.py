@@ -36,12 +36,27 @@ _REFUSED: Fields = {
 }
 _KINDS = {2: "topic", 3: "group", 4: "broker", 5: "transaction"}
 _ACTIONS = {
-    2: "admin", 3: "consume", 4: "publish", 5: "create", 6: "delete", 7: "alter", 8: "describe",
-    9: "admin", 10: "describe", 11: "alter", 12: "publish",
-}  # fmt: skip
+    2: "admin",
+    3: "consume",
+    4: "publish",
+    5: "create",
+    6: "delete",
+    7: "alter",
+    8: "describe",
+    9: "admin",
+    10: "describe",
+    11: "alter",
+    12: "publish",
+}
 _OPERATIONS = {
-    "admin": 2, "consume": 3, "publish": 4, "create": 5, "delete": 6, "alter": 7, "describe": 8,
-}  # fmt: skip
+    "admin": 2,
+    "consume": 3,
+    "publish": 4,
+    "create": 5,
+    "delete": 6,
+    "alter": 7,
+    "describe": 8,
+}
 _ANY, _MATCH, _LITERAL, _PREFIXED = 1, 2, 3, 4
 _DENY, _ALLOW = 2, 3
 _CLUSTER = "kafka-cluster"
@@ -62,9 +77,11 @@ class Acl(NamedTuple):
     def fields(self) -> Fields:
         """Who may, or may not, do what from where."""
         return {
-            "principal": self.principal, "host": self.host, "operation": self.operation,
+            "principal": self.principal,
+            "host": self.host,
+            "operation": self.operation,
             "permission_type": self.permission,
-        }  # fmt: skip
+        }
 
     @property
     def thing(self) -> tuple[int, str, int]:
@@ -182,18 +199,24 @@ def delete_acls(session: KafkaSession, request: Request) -> Fields:
     for each in filters:
         try:
             session.require_administrator()
-            matching = [acl for user in users.all_users(session.principal)
-                        for acl in _deleted(session, user, each)]  # fmt: skip
+            matching = [
+                acl
+                for user in users.all_users(session.principal)
+                for acl in _deleted(session, user, each)
+            ]
         except OnelogError as error:
             results.append({**_outcome(error), "matching_acls": []})
             continue
         gone = [
             {
-                **_outcome(None), **acl.fields(), "resource_type": acl.kind,
-                "resource_name": acl.name, "pattern_type": acl.pattern,
+                **_outcome(None),
+                **acl.fields(),
+                "resource_type": acl.kind,
+                "resource_name": acl.name,
+                "pattern_type": acl.pattern,
             }
             for acl in matching
-        ]  # fmt: skip
+        ]
         results.append({**_outcome(None), "matching_acls": gone})
     return {"filter_results": results}
 

@@ -57,9 +57,17 @@ LONG_BYTES, LONG_STEPS = 32 << 10, 64
 _FEATURES = {"transaction.version": 2}
 """What clients may use only if all brokers do; with 2, transactions that KIP-890 describes."""
 _OPERATIONS: dict[int, Action] = {
-    3: "consume", 4: "publish", 5: "create", 6: "delete", 7: "alter", 8: "describe", 9: "alter",
-    10: "describe", 11: "alter", 12: "publish",
-}  # fmt: skip
+    3: "consume",
+    4: "publish",
+    5: "create",
+    6: "delete",
+    7: "alter",
+    8: "describe",
+    9: "alter",
+    10: "describe",
+    11: "alter",
+    12: "publish",
+}
 """What Kafka's operations are here, by their numbers."""
 _FEATURES_VERSION = 4
 """Clients before do not understand that a feature may be off."""
@@ -74,8 +82,7 @@ Steps = Generator[None, None, Fields | None]
 class Request:
     """A request, and its answer once there is one."""
 
-    __slots__ = ("answer", "client_id", "fields", "is_dropped", "is_long", "key", "number",
-                 "version")  # fmt: skip
+    __slots__ = "answer client_id fields is_dropped is_long key number version".split()
 
     def __init__(self, key: int, version: int, number: int, client_id: str, fields: Fields) -> None:
         self.key = key

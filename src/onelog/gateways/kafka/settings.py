@@ -43,9 +43,12 @@ def describe_configs(session: KafkaSession, request: Request) -> Fields:
     results = []
     for resource in request.fields["resources"]:
         answer: Fields = {
-            "error_code": 0, "error_message": None, "resource_type": resource["resource_type"],
-            "resource_name": resource["resource_name"], "configs": [],
-        }  # fmt: skip
+            "error_code": 0,
+            "error_message": None,
+            "resource_type": resource["resource_type"],
+            "resource_name": resource["resource_name"],
+            "configs": [],
+        }
         try:
             wanted = resource["configuration_keys"]
             answer["configs"] = [
@@ -81,10 +84,14 @@ def _shown(session: KafkaSession, resource: Fields) -> list[Shown]:
 
 def _described(shown: Shown, fields: Fields) -> Fields:
     results: Fields = {
-        "name": shown.name, "value": shown.value, "read_only": shown.read_only,
-        "config_source": shown.source, "is_sensitive": False, "config_type": shown.kind,
+        "name": shown.name,
+        "value": shown.value,
+        "read_only": shown.read_only,
+        "config_source": shown.source,
+        "is_sensitive": False,
+        "config_type": shown.kind,
         "documentation": None,
-    }  # fmt: skip
+    }
     if fields.get("include_synonyms"):
         results["synonyms"] = [{"name": shown.name, "value": shown.value, "source": shown.source}]
         if shown.source not in (DEFAULT_SOURCE, BROKER_SOURCE, CLUSTER_SOURCE):
@@ -155,8 +162,11 @@ def _altered(session: KafkaSession, request: Request, changes: Changes) -> Field
     for resource in resources:
         kind, name = resource["resource_type"], resource["resource_name"]
         answer: Fields = {
-            "error_code": 0, "error_message": None, "resource_type": kind, "resource_name": name,
-        }  # fmt: skip
+            "error_code": 0,
+            "error_message": None,
+            "resource_type": kind,
+            "resource_name": name,
+        }
         try:
             session.require_administrator()
             if counts[kind, name] > 1:
@@ -208,8 +218,11 @@ def _alter(
 def list_config_resources(session: KafkaSession, request: Request) -> Fields:
     """LIST_CONFIG_RESOURCES: what has settings; version 0 asks for those of clients' metrics."""
     kinds = request.fields.get("resource_types", [CLIENT_METRICS]) or [
-        TOPIC, BROKER, CLIENT_METRICS, GROUP,
-    ]  # fmt: skip
+        TOPIC,
+        BROKER,
+        CLIENT_METRICS,
+        GROUP,
+    ]
     found: list[Fields] = []
     if TOPIC in kinds:
         found += [

@@ -84,10 +84,13 @@ def share_fetch(session: KafkaSession, request: Request) -> Fields | None:
         _answer_when_safe(pending, ())
         return None
     taking = Taking(
-        pending.group, pending.member, list(pending.partition_keys),
-        min(fields["max_records"], RECORDS_MAX), max(1, min(fields["max_bytes"], FETCH_BYTES_MAX)),
+        pending.group,
+        pending.member,
+        list(pending.partition_keys),
+        min(fields["max_records"], RECORDS_MAX),
+        max(1, min(fields["max_bytes"], FETCH_BYTES_MAX)),
         not fields.get("share_acquire_mode"),
-    )  # fmt: skip
+    )
     wait_ms = 0 if pending.refused else fields["max_wait_ms"]
     session.broker.sharing.take(
         session.principal, taking, pending.share_limits, wait_ms, _taken, session, pending
@@ -156,9 +159,13 @@ def _settle(pending: _ShareFetchRequest) -> None:
             try:
                 outcomes = _outcomes(each["acknowledgement_batches"], fields.get("is_renew_ack"))
                 session.broker.sharing.settle(
-                    session.principal, pending.group, pending.member, queue, outcomes,
+                    session.principal,
+                    pending.group,
+                    pending.member,
+                    queue,
+                    outcomes,
                     pending.share_limits,
-                )  # fmt: skip
+                )
                 pending.acknowledged[partition_key] = ErrorCode.NONE
             except OnelogError as error:
                 pending.acknowledged[partition_key] = error_code(error)

@@ -134,9 +134,13 @@ def _leader(cluster: Cluster, node: int) -> Fields:
     found: Fields = {"eligible_leader_replicas": [], "last_known_elr": []}
     if node not in cluster.live and not (cluster.follows and node >= 0):
         return found | {
-            "error_code": ErrorCode.LEADER_NOT_AVAILABLE, "leader_id": -1, "leader_epoch": -1,
-            "replica_nodes": [node], "isr_nodes": [], "offline_replicas": [node],
-        }  # fmt: skip
+            "error_code": ErrorCode.LEADER_NOT_AVAILABLE,
+            "leader_id": -1,
+            "leader_epoch": -1,
+            "replica_nodes": [node],
+            "isr_nodes": [],
+            "offline_replicas": [node],
+        }
     leader = {"error_code": 0, "leader_id": node, "leader_epoch": cluster.leader_epoch}
     return found | leader | cluster.copies(node)
 
@@ -265,9 +269,11 @@ def _named_once(topics: list[Fields]) -> tuple[list[Fields], list[Fields]]:
     for each, key in zip(topics, keys, strict=True):
         if counts[key] > 1:
             again[key] = {
-                "name": each["name"], "topic_id": each.get("topic_id", NO_ID),
-                "error_code": ErrorCode.INVALID_REQUEST, "error_message": "Duplicate topic name.",
-            }  # fmt: skip
+                "name": each["name"],
+                "topic_id": each.get("topic_id", NO_ID),
+                "error_code": ErrorCode.INVALID_REQUEST,
+                "error_message": "Duplicate topic name.",
+            }
     return [each for each, key in zip(topics, keys, strict=True) if key not in again], list(
         again.values()
     )
@@ -282,8 +288,10 @@ def _create(
     if broker.find_topic(principal, name) is not None or name in VIEW_TOPICS:
         return _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
     count, copies, placed = (
-        wanted["num_partitions"], wanted["replication_factor"], wanted["assignments"],
-    )  # fmt: skip
+        wanted["num_partitions"],
+        wanted["replication_factor"],
+        wanted["assignments"],
+    )
     nodes: list[int] = []
     replicas = session.gateway.context.loaded.config.replication.replicas
     if placed:

@@ -66,9 +66,12 @@ def write_txn_markers(session: KafkaSession, request: Request) -> Fields | None:
     for number, each in enumerate(markers):
         try:
             session.broker.branches.end(
-                session.principal, each["producer_id"], each["producer_epoch"],
-                each["transaction_result"], partial(ended, number),
-            )  # fmt: skip
+                session.principal,
+                each["producer_id"],
+                each["producer_epoch"],
+                each["transaction_result"],
+                partial(ended, number),
+            )
         except OnelogError as error:
             ended(number, error)
     return None

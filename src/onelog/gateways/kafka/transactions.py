@@ -71,9 +71,12 @@ def init_producer_id(session: KafkaSession, request: Request) -> Fields | None:
             producer_id, epoch = broker.new_producer_id(session.principal), 0
         else:
             producer_id, epoch = broker.in_place.begin(
-                session.principal, name, fields["transaction_timeout_ms"],
-                fields.get("producer_id", -1), fields.get("producer_epoch", -1),
-            )  # fmt: skip
+                session.principal,
+                name,
+                fields["transaction_timeout_ms"],
+                fields.get("producer_id", -1),
+                fields.get("producer_epoch", -1),
+            )
     except OnelogError as error:
         return {"error_code": _code(request, error), **refused}
     results = {"error_code": 0, "producer_id": producer_id, "producer_epoch": epoch}
@@ -109,9 +112,10 @@ def add_partitions_to_txn(session: KafkaSession, request: Request) -> Fields | N
     if not codes:
         others = ErrorCode.NONE
         producer = (
-            fields["v3_and_below_transactional_id"], fields["v3_and_below_producer_id"],
+            fields["v3_and_below_transactional_id"],
+            fields["v3_and_below_producer_id"],
             fields["v3_and_below_producer_epoch"],
-        )  # fmt: skip
+        )
         try:
             session.broker.in_place.add_queues(session.principal, *producer, queues)
             spread = session.gateway.spread
@@ -159,9 +163,12 @@ def add_offsets_to_txn(session: KafkaSession, request: Request) -> Fields | None
         return None
     try:
         session.broker.in_place.add_group(
-            session.principal, fields["transactional_id"], fields["producer_id"],
-            fields["producer_epoch"], fields["group_id"],
-        )  # fmt: skip
+            session.principal,
+            fields["transactional_id"],
+            fields["producer_id"],
+            fields["producer_epoch"],
+            fields["group_id"],
+        )
     except OnelogError as error:
         return {"error_code": _code(request, error)}
     return {"error_code": 0}
@@ -203,15 +210,24 @@ def txn_offset_commit(session: KafkaSession, request: Request) -> Steps:
         cluster.require_coordinator(fields["group_id"])
         if cluster.coordinator(name) != cluster.node_id:
             session.broker.branches.commit_offsets(
-                session.principal, fields["producer_id"], fields["producer_epoch"],
-                fields["group_id"], member_of(fields), positions,
-            )  # fmt: skip
+                session.principal,
+                fields["producer_id"],
+                fields["producer_epoch"],
+                fields["group_id"],
+                member_of(fields),
+                positions,
+            )
         else:
             session.broker.in_place.commit_offsets(
-                session.principal, name, fields["producer_id"],
-                fields["producer_epoch"], fields["group_id"], member_of(fields), positions,
+                session.principal,
+                name,
+                fields["producer_id"],
+                fields["producer_epoch"],
+                fields["group_id"],
+                member_of(fields),
+                positions,
                 joins=request.version >= _JOINING_VERSION,
-            )  # fmt: skip
+            )
     except OnelogError as error:
         return {"topics": failed(results, _code(request, error))}
     session.broker.in_place.when_durable(partial(committed, session, request, results))
@@ -223,10 +239,14 @@ def end_txn(session: KafkaSession, request: Request) -> Fields | None:
     fields = request.fields
     try:
         session.broker.in_place.end(
-            session.principal, fields["transactional_id"], fields["producer_id"],
-            fields["producer_epoch"], fields["committed"], partial(_ended, session, request),
+            session.principal,
+            fields["transactional_id"],
+            fields["producer_id"],
+            fields["producer_epoch"],
+            fields["committed"],
+            partial(_ended, session, request),
             renews=request.version >= _RENEWING_VERSION,
-        )  # fmt: skip
+        )
     except OnelogError as error:
         return {"error_code": _code(request, error)}
     return None

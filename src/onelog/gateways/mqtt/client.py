@@ -243,9 +243,14 @@ class MqttClient:
         if self._window is None:
             self._window = Window(self.outgoing.window)
         consumer = self._broker.workqueues.consume(
-            SELF, DEFAULT_VHOST, name, self._delivered, self._cancelled, window=self._window,
+            SELF,
+            DEFAULT_VHOST,
+            name,
+            self._delivered,
+            self._cancelled,
+            window=self._window,
             owner=self,
-        )  # fmt: skip
+        )
         consumer.data = subscribed
         self._consumers[name] = consumer
 

@@ -57,9 +57,13 @@ class Will(NamedTuple):
     def written(self) -> str:
         """As a text that sessions keep."""
         fields = (
-            self.topic, base64.b64encode(self.payload).decode(), self.qos, self.retain,
-            base64.b64encode(self.properties).decode(), self.delay_s,
-        )  # fmt: skip
+            self.topic,
+            base64.b64encode(self.payload).decode(),
+            self.qos,
+            self.retain,
+            base64.b64encode(self.properties).decode(),
+            self.delay_s,
+        )
         return json.dumps(fields)
 
     @classmethod
@@ -350,9 +354,14 @@ class Clients:
         flags = will.qos << 1 | will.retain
         try:
             self.publish(
-                client_id.encode(), PublishTopic.of(will.topic), will.topic.encode(), flags,
-                will.properties, will.payload, _stored_will,
-            )  # fmt: skip
+                client_id.encode(),
+                PublishTopic.of(will.topic),
+                will.topic.encode(),
+                flags,
+                will.properties,
+                will.payload,
+                _stored_will,
+            )
         except OnelogError as error:
             log.warning("the will of MQTT client %r was not published: %s", client_id, error)
 

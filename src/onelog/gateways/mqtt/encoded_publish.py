@@ -24,9 +24,8 @@ class EncodedPublish:
     """A message, and its encodings."""
 
     __slots__ = (
-        "_halves", "_plain", "expires_ms", "flags", "is_plain", "payload",
-        "properties", "publisher", "qos", "topic",
-    )  # fmt: skip
+        "_halves _plain expires_ms flags is_plain payload properties publisher qos topic".split()
+    )
 
     def __init__(self, content: Content) -> None:
         flags, time_ms, self.publisher, self.topic, self.properties, self.payload = content

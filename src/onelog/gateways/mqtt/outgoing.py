@@ -98,9 +98,9 @@ class Outgoing:
     """The messages on their way to one connected client."""
 
     __slots__ = (
-        "_acks", "_alias_max", "_aliases", "_bytes_max", "_connection", "_held", "_held_bytes",
-        "_is_plain", "_last_id", "_level", "dropped", "in_flight", "recorder", "send", "window",
-    )  # fmt: skip
+        "_acks _alias_max _aliases _bytes_max _connection _held _held_bytes _is_plain _last_id "
+        "_level dropped in_flight recorder send window"
+    ).split()
 
     def __init__(
         self,

@@ -318,11 +318,12 @@ class MqttSession(FramedSession):
             self._receive_max = config.receive_maximum
         self._tells_reasons = about.get(Property.REQUEST_PROBLEM_INFORMATION, 1) == 1
         outgoing = Outgoing(
-            self._level, self.connection,
+            self._level,
+            self.connection,
             min(about.get(Property.RECEIVE_MAXIMUM, 65_535), config.in_flight_max),
             about.get(Property.MAXIMUM_PACKET_SIZE, 0),
             min(about.get(Property.TOPIC_ALIAS_MAXIMUM, 0), config.topic_alias_maximum),
-        )  # fmt: skip
+        )
         is_durable = greeting.expiry_s > 0
         client = MqttClient(clients, greeting.client_id, outgoing, is_durable)
         self._client = client

@@ -129,8 +129,10 @@ class Gateway:
         """While there are users, requests are signed, and users have permissions."""
         logins = self.broker.logins
         chosen = (
-            self.loaded.config.security.remote_admin, self.broker.users.is_open, logins.is_needed
-        )  # fmt: skip
+            self.loaded.config.security.remote_admin,
+            self.broker.users.is_open,
+            logins.is_needed,
+        )
         if chosen == self._chosen:
             return
         self._chosen = is_remote, is_open, is_needed = chosen
@@ -194,9 +196,13 @@ class BrokerSession(ServerSession[Success]):
         if name is not None:
             content, signature = signed_parts(command.code, ext)
             signer = self._logins.signed(
-                name, signature, content, self.principal, partial(self._refused, command),
+                name,
+                signature,
+                content,
+                self.principal,
+                partial(self._refused, command),
                 command.body,
-            )  # fmt: skip
+            )
             if signer is None:
                 return False
             principal = signer

@@ -14,8 +14,12 @@ from onelog.errors import InvalidRequestError, WireError
 from onelog.record.forms import amqp_fields
 from onelog.record.forms.amqp_fields import NO_PROPERTIES
 
-SCHEDULE = ("AMQ_SCHEDULED_DELAY", "AMQ_SCHEDULED_PERIOD", "AMQ_SCHEDULED_REPEAT",
-            "AMQ_SCHEDULED_CRON")  # fmt: skip
+SCHEDULE = (
+    "AMQ_SCHEDULED_DELAY",
+    "AMQ_SCHEDULED_PERIOD",
+    "AMQ_SCHEDULED_REPEAT",
+    "AMQ_SCHEDULED_CRON",
+)
 _TEXTS = {
     "content-type": "content_type",
     "content-encoding": "content_encoding",
@@ -28,19 +32,37 @@ _TEXTS = {
 }
 _NUMBERS = {"priority": ("priority", 255), "timestamp": ("timestamp", (1 << 63) - 1)}
 _ARGUMENT_NUMBERS = {
-    "x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-max-priority",
-    "x-delivery-limit", "x-consumer-timeout", "x-max-age",
-}  # fmt: skip
+    "x-message-ttl",
+    "x-expires",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-priority",
+    "x-delivery-limit",
+    "x-consumer-timeout",
+    "x-max-age",
+}
 _ARGUMENT_TEXTS = {
-    "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-overflow",
-    "x-queue-type", "x-queue-mode",
-}  # fmt: skip
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+    "x-overflow",
+    "x-queue-type",
+    "x-queue-mode",
+}
 _ARGUMENT_SWITCHES = {"x-single-active-consumer"}
 _ARGUMENTS = _ARGUMENT_NUMBERS | _ARGUMENT_TEXTS | _ARGUMENT_SWITCHES
 _OWN = {
-    "destination", "receipt", "transaction", "content-length", "persistent", "expiration",
-    *_TEXTS, *_NUMBERS, *SCHEDULE, *_ARGUMENTS,
-}  # fmt: skip
+    "destination",
+    "receipt",
+    "transaction",
+    "content-length",
+    "persistent",
+    "expiration",
+    *_TEXTS,
+    *_NUMBERS,
+    *SCHEDULE,
+    *_ARGUMENTS,
+}
 """What is said with it about a message is no header of it."""
 _SHOWN = {
     **{name: header for header, name in _TEXTS.items()},

@@ -149,10 +149,16 @@ def _send_later(session: StompSession, frame: Frame, postings: list[Posting]) ->
         last = receipt if posting is postings[-1] else None
         try:
             session.broker.schedules.add(
-                session.principal, session.vhost, *posting,
-                delay_ms=delay_ms, period_ms=period_ms, repeat=repeat, cron=cron,
-                on_stored=session.stored, token=last,
-            )  # fmt: skip
+                session.principal,
+                session.vhost,
+                *posting,
+                delay_ms=delay_ms,
+                period_ms=period_ms,
+                repeat=repeat,
+                cron=cron,
+                on_stored=session.stored,
+                token=last,
+            )
         except OnelogError:
             session.pending -= 1
             raise

@@ -57,8 +57,9 @@ _MODES: dict[str, Mode] = {
 class Subscription:
     """One SUBSCRIBE."""
 
-    __slots__ = ("_first_lines", "_session", "_tag", "consumers", "durable_name", "ident",
-                 "matches", "mode", "number", "out", "watching")  # fmt: skip
+    __slots__ = (
+        "_first_lines _session _tag consumers durable_name ident matches mode number out watching"
+    ).split()
 
     def __init__(self, session: StompSession, ident: str, mode: Mode) -> None:
         self._session = session
@@ -109,10 +110,16 @@ class Subscription:
             frames.append(
                 b"%bmessage-id:%b\n%b%b%b%bcontent-length:%d\n\n%b\0"
                 % (
-                    self._first_lines, ident, ack, where, b"redelivered:true\n" if times else b"",
-                    _header_lines(properties, version), len(body), bytes(body),
+                    self._first_lines,
+                    ident,
+                    ack,
+                    where,
+                    b"redelivered:true\n" if times else b"",
+                    _header_lines(properties, version),
+                    len(body),
+                    bytes(body),
                 )
-            )  # fmt: skip
+            )
         self._session.connection.send(frames)
         return unwanted
 

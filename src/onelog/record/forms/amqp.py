@@ -108,9 +108,11 @@ def read(record: Buffer) -> Content:
     exchange, key = bytes(record[1:key_at]), bytes(record[key_at + 1 : begin - 4])
     body = record[end:]
     return Content(
-        exchange.decode("utf-8", "surrogateescape"), key.decode("utf-8", "surrogateescape"),
-        bytes(record[begin:end]), bytes(body) if isinstance(body, bytearray) else body,
-    )  # fmt: skip
+        exchange.decode("utf-8", "surrogateescape"),
+        key.decode("utf-8", "surrogateescape"),
+        bytes(record[begin:end]),
+        bytes(body) if isinstance(body, bytearray) else body,
+    )
 
 
 # -- to the neutral message ------------------------------------------------------------------------

@@ -384,9 +384,20 @@ def with_only(
     if not attributes & Attribute.APPEND_TIME:
         max_ms = batch.base_ms + max(each.time_delta for each in kept)
     head = HEAD.pack(
-        base_offset, HEAD.size - _LENGTH_END + len(packed), batch.leader_epoch, MAGIC, 0,
-        attributes, batch.last_offset_delta, batch.base_ms, max_ms, -1, -1, -1, len(kept),
-    )  # fmt: skip
+        base_offset,
+        HEAD.size - _LENGTH_END + len(packed),
+        batch.leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        batch.last_offset_delta,
+        batch.base_ms,
+        max_ms,
+        -1,
+        -1,
+        -1,
+        len(kept),
+    )
     return with_crc(head + packed)
 
 
@@ -400,9 +411,20 @@ def from_neutral(
     latest_ms = max(sane_ms(message.time_ms) for message in messages)
     last = len(messages) - 1
     head = HEAD.pack(
-        base_offset, HEAD.size - _LENGTH_END + len(packed), 0, MAGIC, 0, codec, last, base_ms,
-        latest_ms, -1, -1, -1, len(messages),
-    )  # fmt: skip
+        base_offset,
+        HEAD.size - _LENGTH_END + len(packed),
+        0,
+        MAGIC,
+        0,
+        codec,
+        last,
+        base_ms,
+        latest_ms,
+        -1,
+        -1,
+        -1,
+        len(messages),
+    )
     return with_crc(head + packed)
 
 
@@ -415,9 +437,20 @@ def control_batch(producer_id: int, epoch: int, now_ms: int, *, commit: bool) ->
     raw = _record(Neutral(key, value, (), now_ms), 0, now_ms)
     attributes = Attribute.TRANSACTIONAL | Attribute.CONTROL
     head = HEAD.pack(
-        0, HEAD.size - _LENGTH_END + len(raw), 0, MAGIC, 0, attributes, 0, now_ms, now_ms,
-        producer_id, epoch, -1, 1,
-    )  # fmt: skip
+        0,
+        HEAD.size - _LENGTH_END + len(raw),
+        0,
+        MAGIC,
+        0,
+        attributes,
+        0,
+        now_ms,
+        now_ms,
+        producer_id,
+        epoch,
+        -1,
+        1,
+    )
     return with_crc(head + raw)
 
 

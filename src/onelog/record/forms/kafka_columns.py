@@ -85,9 +85,18 @@ def _fields(
     if is_stamped.any():
         time_delta[is_stamped[rows]] = 0
     return Fields(
-        raw, rows, offset_delta, first_ms[rows] + time_delta, key_at, key_end, key_bytes >= 0,
-        value_at, value_end, value_bytes >= 0, headers,
-    )  # fmt: skip
+        raw,
+        rows,
+        offset_delta,
+        first_ms[rows] + time_delta,
+        key_at,
+        key_end,
+        key_bytes >= 0,
+        value_at,
+        value_end,
+        value_bytes >= 0,
+        headers,
+    )
 
 
 def _check_headers(raw: Bytes, headers: Ints, at: Ints, end: Ints) -> None:

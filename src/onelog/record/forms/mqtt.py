@@ -90,9 +90,13 @@ def read(body: bytes | memoryview) -> Content:
         raise WireError(f"an MQTT record claims {payload_at} bytes of {len(body)}")
     raw = bytes(body)
     return Content(
-        flags, time_ms, raw[_HEAD.size : topic_at], raw[topic_at:properties_at],
-        raw[properties_at:payload_at], raw[payload_at:],
-    )  # fmt: skip
+        flags,
+        time_ms,
+        raw[_HEAD.size : topic_at],
+        raw[topic_at:properties_at],
+        raw[properties_at:payload_at],
+        raw[payload_at:],
+    )
 
 
 def expiry_s(properties: bytes) -> int | None:

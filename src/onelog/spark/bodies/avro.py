@@ -36,16 +36,26 @@ VALUE = "value"
 CONTAINER_MAGIC = b"Obj\x01"
 
 _PRIMITIVE: dict[str, type[sql.DataType]] = {
-    "boolean": sql.BooleanType, "int": sql.IntegerType, "long": sql.LongType,
-    "float": sql.FloatType, "double": sql.DoubleType, "bytes": sql.BinaryType,
-    "string": sql.StringType, "fixed": sql.BinaryType, "enum": sql.StringType,
-}  # fmt: skip
+    "boolean": sql.BooleanType,
+    "int": sql.IntegerType,
+    "long": sql.LongType,
+    "float": sql.FloatType,
+    "double": sql.DoubleType,
+    "bytes": sql.BinaryType,
+    "string": sql.StringType,
+    "fixed": sql.BinaryType,
+    "enum": sql.StringType,
+}
 _LOGICAL: dict[str, type[sql.DataType]] = {
-    "date": sql.DateType, "time-millis": sql.LongType, "time-micros": sql.LongType,
-    "timestamp-millis": sql.TimestampType, "timestamp-micros": sql.TimestampType,
-    "local-timestamp-millis": sql.TimestampNTZType, "local-timestamp-micros": sql.TimestampNTZType,
+    "date": sql.DateType,
+    "time-millis": sql.LongType,
+    "time-micros": sql.LongType,
+    "timestamp-millis": sql.TimestampType,
+    "timestamp-micros": sql.TimestampType,
+    "local-timestamp-millis": sql.TimestampNTZType,
+    "local-timestamp-micros": sql.TimestampNTZType,
     "uuid": sql.StringType,
-}  # fmt: skip
+}
 Kind = tuple[sql.DataType, Convert | None]
 """A type, and what makes fastavro's values ones that Arrow takes, if that is needed."""
 

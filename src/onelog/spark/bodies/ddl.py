@@ -15,13 +15,25 @@ from onelog.errors import ConfigError
 
 _WORD = r"[A-Za-z_]\w*"
 _SIMPLE: dict[str, type[sql.DataType]] = {
-    "boolean": sql.BooleanType, "tinyint": sql.ByteType, "byte": sql.ByteType,
-    "smallint": sql.ShortType, "short": sql.ShortType, "int": sql.IntegerType,
-    "integer": sql.IntegerType, "bigint": sql.LongType, "long": sql.LongType,
-    "float": sql.FloatType, "real": sql.FloatType, "double": sql.DoubleType,
-    "date": sql.DateType, "timestamp": sql.TimestampType, "timestamp_ltz": sql.TimestampType,
-    "timestamp_ntz": sql.TimestampNTZType, "string": sql.StringType, "binary": sql.BinaryType,
-}  # fmt: skip
+    "boolean": sql.BooleanType,
+    "tinyint": sql.ByteType,
+    "byte": sql.ByteType,
+    "smallint": sql.ShortType,
+    "short": sql.ShortType,
+    "int": sql.IntegerType,
+    "integer": sql.IntegerType,
+    "bigint": sql.LongType,
+    "long": sql.LongType,
+    "float": sql.FloatType,
+    "real": sql.FloatType,
+    "double": sql.DoubleType,
+    "date": sql.DateType,
+    "timestamp": sql.TimestampType,
+    "timestamp_ltz": sql.TimestampType,
+    "timestamp_ntz": sql.TimestampNTZType,
+    "string": sql.StringType,
+    "binary": sql.BinaryType,
+}
 _DECIMALS = ("decimal", "dec", "numeric")
 
 

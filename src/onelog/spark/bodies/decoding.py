@@ -85,9 +85,14 @@ def body_format(decode: Decode, sample: Iterable[bytes] = ()) -> BodyFormat:
     nullable = _nullable(fields)
     assert isinstance(nullable, StructType)
     return BodyFormat(
-        decode.form, nullable, decode.mode, decode.framing, definition, decode.message_type,
+        decode.form,
+        nullable,
+        decode.mode,
+        decode.framing,
+        definition,
+        decode.message_type,
         containers,
-    )  # fmt: skip
+    )
 
 
 def json_format(fields: StructType, mode: Mode = "permissive") -> BodyFormat:

@@ -35,11 +35,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WRAPPER = re.compile(r"google\.protobuf\.(?:Double|Float|U?Int(?:32|64)|Bool|String|Bytes)Value")
 _TIMESTAMP = "google.protobuf.Timestamp"
 _SCALARS: dict[int, type[sql.DataType]] = {
-    FieldDescriptor.CPPTYPE_DOUBLE: sql.DoubleType, FieldDescriptor.CPPTYPE_FLOAT: sql.FloatType,
-    FieldDescriptor.CPPTYPE_BOOL: sql.BooleanType, FieldDescriptor.CPPTYPE_INT32: sql.IntegerType,
-    FieldDescriptor.CPPTYPE_UINT32: sql.LongType, FieldDescriptor.CPPTYPE_INT64: sql.LongType,
+    FieldDescriptor.CPPTYPE_DOUBLE: sql.DoubleType,
+    FieldDescriptor.CPPTYPE_FLOAT: sql.FloatType,
+    FieldDescriptor.CPPTYPE_BOOL: sql.BooleanType,
+    FieldDescriptor.CPPTYPE_INT32: sql.IntegerType,
+    FieldDescriptor.CPPTYPE_UINT32: sql.LongType,
+    FieldDescriptor.CPPTYPE_INT64: sql.LongType,
     FieldDescriptor.CPPTYPE_ENUM: sql.StringType,
-}  # fmt: skip
+}
 
 
 def _message_type(descriptors: bytes, name: str | None) -> Descriptor:

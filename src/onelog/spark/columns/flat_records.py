@@ -170,10 +170,12 @@ def _flat(message: Message, topic: str | None, with_bodies: bool) -> Iterator[by
             offset = target.queue_offset + each.queue_offset - message.queue_offset
             yield encode_stored(
                 each._replace(
-                    topic=target.topic, queue_id=target.queue_id, queue_offset=QueueOffset(offset),
+                    topic=target.topic,
+                    queue_id=target.queue_id,
+                    queue_offset=QueueOffset(offset),
                     sys_flag=each.sys_flag & _LEFT,
                 )
-            )  # fmt: skip
+            )
 
 
 def _messages(message: Message, with_bodies: bool) -> list[Message]:

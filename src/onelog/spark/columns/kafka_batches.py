@@ -89,10 +89,16 @@ def rows_of(fronts: Sequence[Front], wanted: WantedColumns) -> Layout | None:
         name_at, end = np.full((2, count), len(found.raw))
         name_at -= len(name) + 2
     return Layout(
-        np.concatenate(parts) if len(parts) > 1 else found.raw, at, end,
-        heads_at(heads.reshape(-1), np.arange(count) * width), flags, found.value_at,
-        found.value_end, name_at, name_at + len(name),
-    )  # fmt: skip
+        np.concatenate(parts) if len(parts) > 1 else found.raw,
+        at,
+        end,
+        heads_at(heads.reshape(-1), np.arange(count) * width),
+        flags,
+        found.value_at,
+        found.value_end,
+        name_at,
+        name_at + len(name),
+    )
 
 
 def _big(numbers: Ints, width: int) -> Bytes:
@@ -144,10 +150,14 @@ def _tails(found: Fields, name: bytes, wanted: WantedColumns, ids: list[str]) ->
         parts += [of_batches, numbers, _END]
     sizes = sum((_sizes(part, count) for part in parts), np.zeros(count, np.int64))
     lengths = pa.Array.from_buffers(
-        pa.binary(), count,
-        [None, pa.py_buffer(np.arange(count + 1, dtype=np.int32) * 2),
-         pa.py_buffer(sizes.astype(">u2"))],
-    )  # fmt: skip
+        pa.binary(),
+        count,
+        [
+            None,
+            pa.py_buffer(np.arange(count + 1, dtype=np.int32) * 2),
+            pa.py_buffer(sizes.astype(">u2")),
+        ],
+    )
     whole = _joined([pa.scalar(name), lengths, *parts])
     ends = np.concatenate([[0], np.cumsum(sizes + len(name) + 2)])
     return np.frombuffer(whole.buffers()[2], np.uint8, int(ends[-1])), ends

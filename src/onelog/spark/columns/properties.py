@@ -26,9 +26,8 @@ from onelog.spark.columns.pieces import pieces
 _NAME_END = 1
 _VALUE_END = 2
 _NO_HEADERS = pa.array(
-    [name.encode() for name in
-     sorted({KEYS, UNIQUE_KEY, rocketmq.KEY, *rocketmq.OWN})]
-)  # fmt: skip
+    [name.encode() for name in sorted({KEYS, UNIQUE_KEY, rocketmq.KEY, *rocketmq.OWN})]
+)
 """Properties that are something else of the message, or the system's."""
 _BODY, _NULL = rocketmq.BODY.encode(), rocketmq.NULL.encode()
 _CELLS_MAX = 1 << 22

@@ -54,9 +54,15 @@ _MASKS = (
     (r" {2,}", " "),
 )
 _LEVELS = {
-    "WARNING": "WARN", "ERR": "ERROR", "CRITICAL": "FATAL", "CRIT": "FATAL", "EMERG": "FATAL",
-    "NOTICE": "INFO", "FINE": "DEBUG", "SEVERE": "ERROR",
-}  # fmt: skip
+    "WARNING": "WARN",
+    "ERR": "ERROR",
+    "CRITICAL": "FATAL",
+    "CRIT": "FATAL",
+    "EMERG": "FATAL",
+    "NOTICE": "INFO",
+    "FINE": "DEBUG",
+    "SEVERE": "ERROR",
+}
 KNOWN_LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")
 
 

@@ -31,12 +31,18 @@ UNKNOWN = "(unknown)"
 PERCENTILES = (0.5, 0.95, 0.99)
 _ARROW = pa.schema(
     [
-        ("kind", pa.string()), ("message_id", pa.string()), ("request_id", pa.string()),
-        ("topic", pa.string()), ("group", pa.string()), ("time_ms", pa.int64()),
-        ("cost_ms", pa.int64()), ("is_first", pa.bool_()), ("success", pa.bool_()),
+        ("kind", pa.string()),
+        ("message_id", pa.string()),
+        ("request_id", pa.string()),
+        ("topic", pa.string()),
+        ("group", pa.string()),
+        ("time_ms", pa.int64()),
+        ("cost_ms", pa.int64()),
+        ("is_first", pa.bool_()),
+        ("success", pa.bool_()),
         ("outcome", pa.int32()),
     ]
-)  # fmt: skip
+)
 RECORD = from_arrow_schema(_ARROW)
 """A record of a trace: `kind` is `SEND`, `WAIT` (handed to a listener), `CONSUME`, or `BAD`."""
 
@@ -68,10 +74,17 @@ def report(
         p50, p95, p99 = map(float, row["percentiles"])
         found.append(
             Latency(
-                row["span"], row["topic"], row["group"], row["count"], row["failed"],
-                p50, p95, p99, float(row["max_ms"]),
+                row["span"],
+                row["topic"],
+                row["group"],
+                row["count"],
+                row["failed"],
+                p50,
+                p95,
+                p99,
+                float(row["max_ms"]),
             )
-        )  # fmt: skip
+        )
     return sorted(found, key=lambda each: (each.topic, order[each.span], each.group))
 
 
@@ -102,15 +115,44 @@ def _rows(body: bytes) -> Iterator[tuple[object, ...]]:
             case Published():
                 # A batch is one record, with the ids of all its messages.
                 for message_id in each.message_id.split(","):
-                    yield (SEND, message_id, None, each.topic, each.group, each.time_ms,
-                           each.cost_ms, True, each.success, None)  # fmt: skip
+                    yield (
+                        SEND,
+                        message_id,
+                        None,
+                        each.topic,
+                        each.group,
+                        each.time_ms,
+                        each.cost_ms,
+                        True,
+                        each.success,
+                        None,
+                    )
             case Delivered():
-                yield (WAIT, each.message_id, each.request_id, None, each.group, each.time_ms,
-                       None, each.retry_times == 0, None, None)  # fmt: skip
+                yield (
+                    WAIT,
+                    each.message_id,
+                    each.request_id,
+                    None,
+                    each.group,
+                    each.time_ms,
+                    None,
+                    each.retry_times == 0,
+                    None,
+                    None,
+                )
             case Consumed():
-                yield (CONSUME, each.message_id, each.request_id, None, each.group or None,
-                       each.time_ms or None, each.cost_ms, None, each.success,
-                       each.outcome)  # fmt: skip
+                yield (
+                    CONSUME,
+                    each.message_id,
+                    each.request_id,
+                    None,
+                    each.group or None,
+                    each.time_ms or None,
+                    each.cost_ms,
+                    None,
+                    each.success,
+                    each.outcome,
+                )
 
 
 def latencies(traced: "DataFrame") -> "DataFrame":
@@ -127,11 +169,13 @@ def latencies(traced: "DataFrame") -> "DataFrame":
         .agg(f.min("time_ms").alias("handed_ms"))
         .join(first_sent, "message_id")
         .select(
-            f.lit(WAIT).alias("span"), "topic", "group",
+            f.lit(WAIT).alias("span"),
+            "topic",
+            "group",
             f.greatest(f.lit(0), f.col("handed_ms") - f.col("sent_ms")).alias("ms"),
             f.lit(True).alias("success"),
         )
-    )  # fmt: skip
+    )
     # Not every client says with what it consumed which group it is of; what it was handed does.
     of_group = handed.groupBy("request_id").agg(f.first("group").alias("handed_group"))
     consumed = (
@@ -142,9 +186,10 @@ def latencies(traced: "DataFrame") -> "DataFrame":
             f.lit(CONSUME).alias("span"),
             f.coalesce("topic", f.lit(UNKNOWN)).alias("topic"),
             f.coalesce("group", "handed_group", f.lit(UNKNOWN)).alias("group"),
-            f.col("cost_ms").alias("ms"), "success",
+            f.col("cost_ms").alias("ms"),
+            "success",
         )
-    )  # fmt: skip
+    )
     sending = sent.select(
         f.lit(SEND).alias("span"), "topic", "group", f.col("cost_ms").alias("ms"), "success"
     )

@@ -31,9 +31,17 @@ if TYPE_CHECKING:
 
 NOT_TOLD = "not told"
 COLUMNS = (
-    "broker", "queue", "offset", "key", "tags", "body", "properties", "born_time", "store_time",
+    "broker",
+    "queue",
+    "offset",
+    "key",
+    "tags",
+    "body",
+    "properties",
+    "born_time",
+    "store_time",
     "message_id",
-)  # fmt: skip
+)
 SAMPLE_CHARACTERS = 200
 LETTERS_AT_ONCE = 200
 _OUTCOMES = {
@@ -123,10 +131,17 @@ def heaps(dead: "DataFrame", samples: int = 3) -> Sequence[Heap]:
         .collect()
     )
     return [
-        Heap(row["reason"], row["origin_topic"], row["tags"] or "", row["count"], row["first"],
-             row["last"], tuple(row["samples"]))
+        Heap(
+            row["reason"],
+            row["origin_topic"],
+            row["tags"] or "",
+            row["count"],
+            row["first"],
+            row["last"],
+            tuple(row["samples"]),
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def resend(

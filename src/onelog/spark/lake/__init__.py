@@ -41,9 +41,21 @@ if TYPE_CHECKING:
 
 CHECKPOINTS = "_checkpoints"
 COLUMNS = (
-    "topic", "queue", "offset", "key", "key_bytes", "tags", "body", "properties", "headers",
-    "born_time", "store_time", "message_id", "flag", "broker",
-)  # fmt: skip
+    "topic",
+    "queue",
+    "offset",
+    "key",
+    "key_bytes",
+    "tags",
+    "body",
+    "properties",
+    "headers",
+    "born_time",
+    "store_time",
+    "message_id",
+    "flag",
+    "broker",
+)
 
 
 def sync(

@@ -37,9 +37,17 @@ DEAD_LETTERS = ".dead_letters"
 FILE_BYTES = 128 << 20
 """Rows of one table and day in hand, before compression, at which a file is written."""
 _DEAD_LETTER_COLUMNS = (
-    "topic", "queue", "offset", "broker", "key", "key_bytes", "tags", "body", "headers",
+    "topic",
+    "queue",
+    "offset",
+    "broker",
+    "key",
+    "key_bytes",
+    "tags",
+    "body",
+    "headers",
     "store_time",
-)  # fmt: skip
+)
 _PLACE = ("topic", "broker", "queue")
 _STATS = ("offset", "queue", "store_time")
 _ODD = re.compile(r"[^a-zA-Z0-9_.%|-]")

@@ -83,10 +83,18 @@ def beginning(folder: Path, form: Form, options: ReadOptions, checkpoint: Path) 
     # A queue that a table does not know is new, unless the whole topic is new to the lake.
     at = {q: extent.start for q, extent in snapshot.extents.items() if q.topic in topics} | at
     if snapshot.extents.keys() - at.keys():
-        at = resolve(
-            "startingOffsets", options.start or EARLIEST, snapshot, origin,
-            group=options.group, now_ms=time.time_ns() // 1_000_000, fail_on_data_loss=False,
-        ) | at  # fmt: skip
+        at = (
+            resolve(
+                "startingOffsets",
+                options.start or EARLIEST,
+                snapshot,
+                origin,
+                group=options.group,
+                now_ms=time.time_ns() // 1_000_000,
+                fail_on_data_loss=False,
+            )
+            | at
+        )
     found: dict[str, dict[str, int]] = {}
     for queue in snapshot.extents:
         found.setdefault(queue.topic, {})[queue_name(queue)] = at[queue]

@@ -73,9 +73,11 @@ class LakeStream:
     ) -> WriterCommitMessage:
         """In a task: files that belong to no table yet."""
         writer = FileWriter(
-            self.folder, hide=self.form == "parquet", file_bytes=self.file_bytes,
+            self.folder,
+            hide=self.form == "parquet",
+            file_bytes=self.file_bytes,
             types=lambda name: lake_tables.types_of(self.folder / name, self.form),
-        )  # fmt: skip
+        )
         files = [file for rows in batches for file in writer.add(rows)]
         written = FilesWritten((*files, *writer.rest()))
         settle()

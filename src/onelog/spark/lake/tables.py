@@ -242,9 +242,12 @@ def _commit_sifted(
     _check_types(Path(table.table_uri.removeprefix("file://")), known, schema)
     _grow(table, known, schema)
     table.create_write_transaction(
-        list(added), "append", schema, [DATE],
+        list(added),
+        "append",
+        schema,
+        [DATE],
         commit_properties=CommitProperties(app_transactions=done, max_commit_retries=10),
-    )  # fmt: skip
+    )
 
 
 def _grow(table: DeltaTable, known: pa.Schema, schema: pa.Schema) -> None:

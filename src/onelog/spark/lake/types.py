@@ -213,8 +213,9 @@ def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
         return convert(array)
     except pa.ArrowInvalid:
-        return pa.concat_arrays([_alone(convert, array[row : row + 1], kind)
-                                 for row in range(len(array))])  # fmt: skip
+        return pa.concat_arrays(
+            [_alone(convert, array[row : row + 1], kind) for row in range(len(array))]
+        )
 
 
 def _alone(convert: Callable[[pa.Array], pa.Array], value: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -81,14 +81,19 @@ class OnelogReader(DataSourceReader):
         options, now_ms = self._options, time.time_ns() // 1_000_000
         starts, ends = (
             resolve(
-                option, boundary, snapshot, origin,
-                group=options.group, now_ms=now_ms, fail_on_data_loss=options.fail_on_data_loss,
+                option,
+                boundary,
+                snapshot,
+                origin,
+                group=options.group,
+                now_ms=now_ms,
+                fail_on_data_loss=options.fail_on_data_loss,
             )
             for option, boundary in (
                 ("startingOffsets", options.start or EARLIEST),
                 ("endingOffsets", options.end or LATEST),
             )
-        )  # fmt: skip
+        )
         made = snapshot.incarnations
         return [
             QueueRange(queue, starts[queue], ends[queue], made.get((queue.topic, queue.broker), 0))

@@ -28,9 +28,13 @@ from onelog.store.readonly import open_readonly
 
 SAMPLE_RECORDS = 64
 _INTERNAL_PREFIXES = (
-    RETRY_PREFIX, DEAD_LETTER_PREFIX, LIGHT_QUEUE_PREFIX, SYSTEM_PREFIX, OWN_PREFIX,
+    RETRY_PREFIX,
+    DEAD_LETTER_PREFIX,
+    LIGHT_QUEUE_PREFIX,
+    SYSTEM_PREFIX,
+    OWN_PREFIX,
     UPPER_SYSTEM_PREFIX,
-)  # fmt: skip
+)
 
 
 def _is_internal(topic: str) -> bool:

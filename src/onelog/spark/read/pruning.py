@@ -21,8 +21,13 @@ OFFSET_MAX = (1 << 63) - 1
 _TIME_MS_MAX = 1 << 52
 
 _KINDS: dict[str, type] = {
-    "topic": str, "broker": str, "tags": str, "queue": int, "offset": int, "store_time": datetime,
-}  # fmt: skip
+    "topic": str,
+    "broker": str,
+    "tags": str,
+    "queue": int,
+    "offset": int,
+    "store_time": datetime,
+}
 _SETS = {"topic": "topics", "broker": "brokers", "tags": "tags", "queue": "queues"}
 """By column, where a `Pruning` keeps what it may be; of the other columns it keeps limits."""
 

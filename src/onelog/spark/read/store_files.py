@@ -536,9 +536,13 @@ class QueueFiles:
 
         def opened() -> ConsumeQueue:
             return ConsumeQueue(
-                folder, queue.topic, queue.queue_id, self._file_entries, self._budget,
+                folder,
+                queue.topic,
+                queue.queue_id,
+                self._file_entries,
+                self._budget,
                 writable=False,
-            )  # fmt: skip
+            )
 
         deadline = time.monotonic() + _FIRST_FILE_S
         while not (found := look(self._store, opened)).end and time.monotonic() < deadline:

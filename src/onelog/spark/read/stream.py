@@ -84,10 +84,14 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options, origin = self._options, self._origin()
             snapshot = self._look(missing_ok=False)
             positions = resolve(
-                "startingOffsets", options.start or LATEST, snapshot, origin,
-                group=options.group, now_ms=time.time_ns() // 1_000_000,
+                "startingOffsets",
+                options.start or LATEST,
+                snapshot,
+                origin,
+                group=options.group,
+                now_ms=time.time_ns() // 1_000_000,
                 fail_on_data_loss=options.fail_on_data_loss,
-            )  # fmt: skip
+            )
             self._begin = Offsets(positions, snapshot.incarnations)
             self._reached = self._reached or self._begin
         return self._begin.to_json()

@@ -49,8 +49,9 @@ SOURCE_ONLY = frozenset("offset born_time store_time message_id log_offset _erro
 MESSAGE, QUEUE, BROKER, KEY = "message", "queue", "broker", "key"
 """The columns of rows that are encoded: the message, and what decides its queue."""
 
-_HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"),
-                  ("body_bytes", ">i4")])  # fmt: skip
+_HEAD = np.dtype(
+    [("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body_bytes", ">i4")]
+)
 _LENGTH_BYTES = 2
 _ID_NAME, _ID_END = b"UNIQ_KEY\x01", b"\x02WAIT\x01true\x02"
 _NOTHING = pa.scalar(b"", pa.binary())

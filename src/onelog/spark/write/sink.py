@@ -290,10 +290,21 @@ class _Task:
     async def _send(self, queue: Queue, part: bytes) -> None:
         route = await self._instance.routes.get_for_sending(queue.topic)
         ext: Mapping[str, object] = {
-            "a": "onelog_spark", "b": queue.topic, "c": DEFAULT_TOPIC, "d": 4, "e": queue.queue_id,
-            "f": 0, "g": time.time_ns() // 1_000_000, "h": 0, "i": "", "j": 0, "k": "false",
-            "m": "true", "n": queue.broker, EMPTY_BODIES: "true",
-        }  # fmt: skip
+            "a": "onelog_spark",
+            "b": queue.topic,
+            "c": DEFAULT_TOPIC,
+            "d": 4,
+            "e": queue.queue_id,
+            "f": 0,
+            "g": time.time_ns() // 1_000_000,
+            "h": 0,
+            "i": "",
+            "j": 0,
+            "k": "false",
+            "m": "true",
+            "n": queue.broker,
+            EMPTY_BODIES: "true",
+        }
         await self._instance.ask(
             route.address(queue.broker),
             RequestCode.SEND_BATCH_MESSAGE,

@@ -60,8 +60,14 @@ class IndexCheck:
         self.entries = np.frombuffer(
             content, ENTRY_DTYPE, geometry.entries, HEADER.size + geometry.slots * SLOT_BYTES
         )
-        (self.first_ms, self._last_ms, self._first_log, self._last_log, self._used_slots,
-         next_entry) = HEADER.unpack_from(content.data)  # fmt: skip
+        (
+            self.first_ms,
+            self._last_ms,
+            self._first_log,
+            self._last_log,
+            self._used_slots,
+            next_entry,
+        ) = HEADER.unpack_from(content.data)
         self.readable = next_entry <= geometry.entries and next_entry >= 0
         if self.readable:
             self.next_entry = max(1, next_entry)

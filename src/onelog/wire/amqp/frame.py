@@ -83,22 +83,9 @@ class EventReader:
     """Takes bytes as they come, hands out events."""
 
     __slots__ = (
-        "_alike",
-        "_at",
-        "_body_bytes",
-        "_body_bytes_max",
-        "_contents",
-        "_contents_bytes",
-        "_data",
-        "_filled",
-        "_pieces",
-        "_prefix",
-        "_prefixes",
-        "_publishes",
-        "_size_max",
-        "_tail_bytes",
-        "_wanted",
-    )
+        "_alike _at _body_bytes _body_bytes_max _contents _contents_bytes _data _filled _pieces "
+        "_prefix _prefixes _publishes _size_max _tail_bytes _wanted"
+    ).split()
 
     def __init__(self, frame_max: int, body_bytes_max: int) -> None:
         self._size_max = 0

@@ -64,17 +64,14 @@ def _frame(kind: int, flags: int, stream_id: int, payload: Payload = b"") -> byt
     return _HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
 
 
-_GREETING = (
-    _frame(
-        SETTINGS,
-        0,
-        0,
-        _SETTING.pack(3, STREAMS_MAX)
-        + _SETTING.pack(4, _STREAM_WINDOW)
-        + _SETTING.pack(6, LIST_BYTES_MAX),
-    )
-    + _frame(WINDOW, 0, 0, _LENGTH.pack(_CONNECTION_WINDOW - _WINDOW_START))
-)  # fmt: skip
+_GREETING = _frame(
+    SETTINGS,
+    0,
+    0,
+    _SETTING.pack(3, STREAMS_MAX)
+    + _SETTING.pack(4, _STREAM_WINDOW)
+    + _SETTING.pack(6, LIST_BYTES_MAX),
+) + _frame(WINDOW, 0, 0, _LENGTH.pack(_CONNECTION_WINDOW - _WINDOW_START))
 
 
 class Status:
@@ -95,9 +92,9 @@ class Stream:
     """One call."""
 
     __slots__ = (
-        "_sent", "blocked", "connection", "headers", "is_done", "is_open", "number", "received",
-        "token", "trailers", "unread", "window",
-    )  # fmt: skip
+        "_sent blocked connection headers is_done is_open number received token trailers unread "
+        "window"
+    ).split()
 
     def __init__(
         self, connection: "ServerConnection", number: int, headers: dict[bytes, bytes]
@@ -169,12 +166,21 @@ class Stream:
         self._sent, number = True, self.number
         connection.write(
             _WHOLE.pack(
-                0, len(_STARTED), HEADERS, _END_HEADERS, number, _STARTED,
-                size >> 8, size & 0xFF, DATA, 0, number,
+                0,
+                len(_STARTED),
+                HEADERS,
+                _END_HEADERS,
+                number,
+                _STARTED,
+                size >> 8,
+                size & 0xFF,
+                DATA,
+                0,
+                number,
             )
             + data
             + _FINISH.pack(0, len(_FINE), HEADERS, _END_HEADERS | _END_STREAM, number, _FINE)
-        )  # fmt: skip
+        )
         connection.said(self)
 
 

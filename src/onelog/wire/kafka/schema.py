@@ -39,9 +39,16 @@ Encode = Callable[[Fields, "list[bytes | memoryview]"], None]
 """Adds the bytes of the fields to a list."""
 
 _FIXED = {
-    "bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I",
-    "int64": "q", "float64": "d", "uuid": "16s",
-}  # fmt: skip
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "float64": "d",
+    "uuid": "16s",
+}
 _ZEROS: dict[str, str] = {"bool": "False", "string": "''", "bytes": "b''", "float64": "0.0"}
 _NO_UUID = bytes(16)
 
@@ -172,9 +179,14 @@ class _Source:
     def __init__(self, head: str) -> None:
         self.lines = [head]
         self.names: dict[str, Any] = {
-            "uvarint": uvarint, "encode_uvarint": encode_uvarint, "take": _take, "room": _room,
-            "skip_tags": skip_tags, "WireError": WireError, "NO_UUID": _NO_UUID,
-        }  # fmt: skip
+            "uvarint": uvarint,
+            "encode_uvarint": encode_uvarint,
+            "take": _take,
+            "room": _room,
+            "skip_tags": skip_tags,
+            "WireError": WireError,
+            "NO_UUID": _NO_UUID,
+        }
         self._count = 0
 
     def add(self, depth: int, *lines: str) -> None:

@@ -362,9 +362,16 @@ def encode_publish(level: int, publish: Publish) -> bytes:
         size += len(about)
     number = packet_id.to_bytes(2, "big") if flags & 6 else b""
     return b"".join(
-        (bytes((0x30 | flags,)), encode_varint(size), len(topic).to_bytes(2, "big"), topic, number,
-         about, payload)
-    )  # fmt: skip
+        (
+            bytes((0x30 | flags,)),
+            encode_varint(size),
+            len(topic).to_bytes(2, "big"),
+            topic,
+            number,
+            about,
+            payload,
+        )
+    )
 
 
 def encode_answer(

@@ -101,9 +101,18 @@ _CONNECT, _CONNACK, _PUBLISH = Packet.CONNECT, Packet.CONNACK, Packet.PUBLISH
 _MESSAGE = frozenset((WILL, _PUBLISH))
 _AUTHENTICATING = frozenset((_CONNECT, _CONNACK, Packet.AUTH))
 _ANSWERS = frozenset(
-    (_CONNACK, Packet.PUBACK, Packet.PUBREC, Packet.PUBREL, Packet.PUBCOMP, Packet.SUBACK,
-     Packet.UNSUBACK, Packet.DISCONNECT, Packet.AUTH)
-)  # fmt: skip
+    (
+        _CONNACK,
+        Packet.PUBACK,
+        Packet.PUBREC,
+        Packet.PUBREL,
+        Packet.PUBCOMP,
+        Packet.SUBACK,
+        Packet.UNSUBACK,
+        Packet.DISCONNECT,
+        Packet.AUTH,
+    )
+)
 _REPEATED = frozenset((Property.USER_PROPERTY, Property.SUBSCRIPTION_ID))
 
 

@@ -52,9 +52,16 @@ BATCH_SPAN_MAX = 1 << 16
 """How far after its lease's first message a message may be to be acknowledged in a batch, where
 every message up to it takes a bit."""
 _NAMES = {
-    "c": "consumerGroup", "t": "topic", "r": "retry", "so": "startOffset", "q": "queueId",
-    "rq": "reviveQueueId", "pt": "popTime", "it": "invisibleTime", "b": "bitSet",
-}  # fmt: skip
+    "c": "consumerGroup",
+    "t": "topic",
+    "r": "retry",
+    "so": "startOffset",
+    "q": "queueId",
+    "rq": "reviveQueueId",
+    "pt": "popTime",
+    "it": "invisibleTime",
+    "b": "bitSet",
+}
 """The members of an acknowledgement in a batch: as 5.x writes them, and the long names it reads."""
 
 _decode_any = msgspec.json.Decoder().decode
@@ -183,8 +190,9 @@ def decode_batch(body: Buffer) -> list[BatchAck]:
     acks = []
     count = 0
     for entry in entries:
-        ack = _batch_ack({short: entry.get(short, entry.get(long)) for short, long in
-                          _NAMES.items()})  # fmt: skip
+        ack = _batch_ack(
+            {short: entry.get(short, entry.get(long)) for short, long in _NAMES.items()}
+        )
         count += len(ack.offsets)
         if count > BATCH_MAX:
             raise WireError(f"more than {BATCH_MAX} acknowledgements in one request")
@@ -333,9 +341,15 @@ class _Answer:
                 f"no offset is told for a message of {message.topic} queue {queue_id}"
             )
         return Receipt(
-            first, self._popped_ms, self._invisible_ms, self._revive_queue, mark, self._broker,
-            queue_id, offset,
-        )  # fmt: skip
+            first,
+            self._popped_ms,
+            self._invisible_ms,
+            self._revive_queue,
+            mark,
+            self._broker,
+            queue_id,
+            offset,
+        )
 
 
 def _entries(text: str | None) -> Iterable[tuple[str, str, str]]:
@@ -416,9 +430,14 @@ def encode_batch(group: str, topic: str, receipts: Sequence[Receipt]) -> bytes:
         acks.append(
             {
                 "b": base64.b64encode(bit_set).decode(),
-                "c": group, "it": first.invisible_ms, "pt": first.popped_ms,
-                "q": first.queue_id, "r": _mark(topic, first), "rq": first.revive_queue,
-                "so": first.first_offset, "t": topic,
+                "c": group,
+                "it": first.invisible_ms,
+                "pt": first.popped_ms,
+                "q": first.queue_id,
+                "r": _mark(topic, first),
+                "rq": first.revive_queue,
+                "so": first.first_offset,
+                "t": topic,
             }
-        )  # fmt: skip
+        )
     return fastjson.dumps({"acks": acks, "brokerName": receipts[0].broker})

@@ -76,12 +76,21 @@ def decode_send_header(command: Command) -> SendHeader:
             return tuple.__new__(
                 SendHeader,
                 (
-                    group, topic, default, _SMALL[queues], _SMALL[queue], _SMALL[sys_flag],
-                    int(born), _SMALL[flag], ext.get("i", ""), _SMALL[ext.get("j", "0")],
-                    ext.get("k") == "true", _SMALL[most] if most else None,
+                    group,
+                    topic,
+                    default,
+                    _SMALL[queues],
+                    _SMALL[queue],
+                    _SMALL[sys_flag],
+                    int(born),
+                    _SMALL[flag],
+                    ext.get("i", ""),
+                    _SMALL[ext.get("j", "0")],
+                    ext.get("k") == "true",
+                    _SMALL[most] if most else None,
                     code == _BATCH_CODE or ext.get("m") == "true",
                 ),
-            )  # fmt: skip
+            )
     except KeyError:
         pass
     return _decode_carefully(ext, _SHORT_NAMES, code)

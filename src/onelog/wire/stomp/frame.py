@@ -57,8 +57,9 @@ class Frame(NamedTuple):
 class StompFrameReader:
     """Takes bytes as they come, hands out frames."""
 
-    __slots__ = ("_at", "_body_bytes_max", "_data", "_head", "_pieces", "_searched",
-                 "_seeks_nul", "_wanted", "unread_bytes", "version")  # fmt: skip
+    __slots__ = (
+        "_at _body_bytes_max _data _head _pieces _searched _seeks_nul _wanted unread_bytes version"
+    ).split()
 
     def __init__(self, body_bytes_max: int) -> None:
         self._body_bytes_max = body_bytes_max

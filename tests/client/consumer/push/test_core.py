@@ -102,11 +102,23 @@ async def broker_process(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """A name server and a broker in a process of their own, once they listen."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "onelog", "up", "--data", str(folder),
-        "--nameserver-port", str(nameserver), "--broker-port", str(broker),
-        "--set", "store.segment_bytes=1048576", "--set", "store.disk_refuse_percent=99",
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "onelog",
+        "up",
+        "--data",
+        str(folder),
+        "--nameserver-port",
+        str(nameserver),
+        "--broker-port",
+        str(broker),
+        "--set",
+        "store.segment_bytes=1048576",
+        "--set",
+        "store.disk_refuse_percent=99",
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
     try:
         for port in (nameserver, broker):
             async with asyncio.timeout(60):
@@ -216,10 +228,14 @@ async def test_after_a_fork_the_child_needs_its_own_and_the_parent_goes_on(
 ) -> None:
     await cluster.send("orders", b"1")
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", FORKING, cluster.addresses,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        sys.executable,
+        "-c",
+        FORKING,
+        cluster.addresses,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    )
     async with asyncio.timeout(60):
         out, errors = await process.communicate()
     assert (process.returncode, out) == (0, b"well\n"), errors.decode()

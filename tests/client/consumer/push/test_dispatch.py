@@ -21,9 +21,15 @@ WAYS = pytest.mark.parametrize("way", ["threads", "tasks"])
 
 @contextlib.asynccontextmanager
 async def dispatching(
-    call: object, way: str = "threads", *, batch_size: int = 1, workers: int = 4,
-    in_order: bool = False, timeout_seconds: float = 900.0, waits: bool = False,
-) -> AsyncIterator[Dispatch]:  # fmt: skip
+    call: object,
+    way: str = "threads",
+    *,
+    batch_size: int = 1,
+    workers: int = 4,
+    in_order: bool = False,
+    timeout_seconds: float = 900.0,
+    waits: bool = False,
+) -> AsyncIterator[Dispatch]:
     listeners = {"orders": heard_by(call, batch_size, waits)}
     dispatch = Dispatch(
         listeners, ConsumeRates(), in_order=in_order, timeout_seconds=timeout_seconds

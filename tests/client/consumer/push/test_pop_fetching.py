@@ -34,9 +34,10 @@ async def set_to_pop(cluster: LiveCluster, share: int = 0) -> None:
     answer = await (await cluster.client()).peer.ask(
         RequestCode.SET_MESSAGE_REQUEST_MODE,
         None,
-        RequestMode(consumer_group=GROUP, mode="POP", pop_share_queue_num=share, topic="orders")
-        .encode(),
-    )  # fmt: skip
+        RequestMode(
+            consumer_group=GROUP, mode="POP", pop_share_queue_num=share, topic="orders"
+        ).encode(),
+    )
     assert answer.code == 0, answer.remark
 
 

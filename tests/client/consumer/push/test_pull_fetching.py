@@ -183,14 +183,18 @@ async def test_a_broker_that_is_gone_for_a_while_is_consumed_from_again(
 ) -> None:
     monkeypatch.setattr(pulling_module, "RETRY_SECONDS", 0.05)
     given: dict[str, Value] = {
-        "nameserver.port": 0, "nameserver.kv_path": str(tmp_path / "kv.json"),
-    }  # fmt: skip
+        "nameserver.port": 0,
+        "nameserver.kv_path": str(tmp_path / "kv.json"),
+    }
     async with running_nameserver(load(overrides=given)) as nameserver:
         host, port = nameserver.address
         settings: dict[str, Value] = {
-            **SMALL, "broker.name": "broker-a", "broker.nameservers": f"{host}:{port}",
-            "broker.store_path": str(tmp_path / "store"), "broker.port": free_port(),
-        }  # fmt: skip
+            **SMALL,
+            "broker.name": "broker-a",
+            "broker.nameservers": f"{host}:{port}",
+            "broker.store_path": str(tmp_path / "store"),
+            "broker.port": free_port(),
+        }
         cluster = LiveCluster([nameserver], [])
         async with running_broker(load(overrides=settings)) as first:
             async with client(first) as sender:

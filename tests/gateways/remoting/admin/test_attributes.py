@@ -61,10 +61,13 @@ def test_changes_that_cannot_be_made_are_refused(
 @pytest.mark.parametrize(
     "text",
     [
-        "queue.type=Other", "cleanup.policy=NEVER", "message.type=OTHER",
-        "lite.bind.topic=x", "no.such=1",
+        "queue.type=Other",
+        "cleanup.policy=NEVER",
+        "message.type=OTHER",
+        "lite.bind.topic=x",
+        "no.such=1",
     ],
-)  # fmt: skip
+)
 def test_what_this_broker_does_not_implement_is_refused_by_name(text: str) -> None:
     name, _, value = text.partition("=")
     for known in (TOPIC_ATTRIBUTES, GROUP_ATTRIBUTES):

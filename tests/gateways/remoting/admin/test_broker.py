@@ -263,16 +263,20 @@ async def test_the_modes_of_groups_are_listed_by_topic_and_group(desk: Desk) -> 
         "messageRequestModeMap": {
             "orders": {
                 "readers": {
-                    "consumerGroup": "readers", "mode": "POP", "popShareQueueNum": 2,
+                    "consumerGroup": "readers",
+                    "mode": "POP",
+                    "popShareQueueNum": 2,
                     "topic": "orders",
                 },
                 "others": {
-                    "consumerGroup": "others", "mode": "PULL", "popShareQueueNum": 0,
+                    "consumerGroup": "others",
+                    "mode": "PULL",
+                    "popShareQueueNum": 0,
                     "topic": "orders",
                 },
             }
         }
-    }  # fmt: skip
+    }
 
 
 async def test_leases_need_not_be_brought_back_from_rocksdb(desk: Desk) -> None:

@@ -43,9 +43,15 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 
 async def create(desk: Desk, **changed: object) -> Command:
     ext: dict[str, object] = {
-        "topic": "bills", "defaultTopic": "TBW102", "readQueueNums": 3, "writeQueueNums": 2,
-        "perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
-    }  # fmt: skip
+        "topic": "bills",
+        "defaultTopic": "TBW102",
+        "readQueueNums": 3,
+        "writeQueueNums": 2,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": "false",
+    }
     wanted = {name: value for name, value in {**ext, **changed}.items() if value is not None}
     return await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **wanted)
 
@@ -64,9 +70,13 @@ async def test_a_topic_is_created_and_changed(desk: Desk) -> None:
     assert (await create(desk, order=None, defaultTopic=None)).code == 0
     assert topics.version == version
     answer = await create(
-        desk, perm=4, order="true", topicFilterType="MULTI_TAG", topicSysFlag=2,
+        desk,
+        perm=4,
+        order="true",
+        topicFilterType="MULTI_TAG",
+        topicSysFlag=2,
         attributes="-message.type,+reserve.time=5",
-    )  # fmt: skip
+    )
     assert answer.code == 0
     assert topics.get("bills") == TopicConfig(
         "bills", 3, 2, 4, "MULTI_TAG", True, 2, {"reserve.time": "5"}
@@ -160,8 +170,10 @@ async def test_all_topics_page_by_page(desk: Desk) -> None:
     while len(seen) < total:
         answer = await desk.told(
             RequestCode.GET_ALL_TOPIC_CONFIG,
-            topicSeq=len(seen), maxTopicNum=5, dataVersion=version,
-        )  # fmt: skip
+            topicSeq=len(seen),
+            maxTopicNum=5,
+            dataVersion=version,
+        )
         table = TopicTable.decode(answer.body)
         version = table.data_version.encode().decode()
         assert len(table.topic_config_table) <= 5
@@ -238,8 +250,10 @@ async def test_where_the_slowest_group_is(desk: Desk) -> None:
     for groups, compared, expected in (("", "b", 1), ("c", "b", 2), ("a,c", "a", OFFSET_MAX)):
         answer = await desk.told(
             RequestCode.QUERY_CORRECTION_OFFSET,
-            topic="orders", compareGroup=compared, filterGroups=groups,
-        )  # fmt: skip
+            topic="orders",
+            compareGroup=compared,
+            filterGroups=groups,
+        )
         assert CorrectionOffsets.decode(answer.body).correction_offsets == {0: expected}
 
 

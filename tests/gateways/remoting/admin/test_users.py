@@ -34,9 +34,11 @@ async def test_requests_are_signed_as_soon_as_there_is_a_user(tmp_path: Path) ->
         ext = ANN.sign({"topic": "orders"})
         assert (await one.ask(RequestCode.GET_TOPIC_STATS_INFO, **ext)).code == 0
         for wrong in (
-            {**ext, "Signature": "AAAA"}, {**ext, "topic": "other"}, {**ext, "AccessKey": "eve"},
+            {**ext, "Signature": "AAAA"},
+            {**ext, "topic": "other"},
+            {**ext, "AccessKey": "eve"},
             Credentials("ann", "guess").sign({"topic": "orders"}),
-        ):  # fmt: skip
+        ):
             answer = await one.ask(RequestCode.GET_TOPIC_STATS_INFO, **wrong)
             assert answer.code == ResponseCode.NO_PERMISSION
             assert "signature-failed" in str(answer.remark)
@@ -50,9 +52,18 @@ async def test_the_body_is_signed_too(tmp_path: Path) -> None:
         server.broker.admin.create_topic(SELF, TopicConfig("orders", 1, 1))
         server.broker.users.create_user(SELF, "ann", prove("secret", signing=True), ("admin",))
         ext = {
-            "a": "group", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0",
-            "g": "1700000000000", "h": "7", "i": "", "j": "0", "k": "false",
-        }  # fmt: skip
+            "a": "group",
+            "b": "orders",
+            "c": "TBW102",
+            "d": "4",
+            "e": "0",
+            "f": "0",
+            "g": "1700000000000",
+            "h": "7",
+            "i": "",
+            "j": "0",
+            "k": "false",
+        }
         signed = ANN.sign(ext, b"body")
         assert (await one.ask(RequestCode.SEND_MESSAGE_V2, b"body", **signed)).code == 0
         answer = await one.ask(RequestCode.SEND_MESSAGE_V2, b"bodY", **signed)
@@ -79,13 +90,16 @@ async def test_the_broker_itself_is_for_administrators(tmp_path: Path) -> None:
 
 async def test_an_administrator_makes_users_who_may_some_things(tmp_path: Path) -> None:
     settings: dict[str, Value] = {
-        "nameserver.port": 0, "nameserver.kv_path": str(tmp_path / "kv.json"),
-    }  # fmt: skip
+        "nameserver.port": 0,
+        "nameserver.kv_path": str(tmp_path / "kv.json"),
+    }
     async with running_nameserver(load(overrides=settings)) as names:
         where = "{}:{}".format(*names.address)
         overrides = {
-            **SMALL, "broker.store_path": str(tmp_path / "store"), "broker.nameservers": where,
-        }  # fmt: skip
+            **SMALL,
+            "broker.store_path": str(tmp_path / "store"),
+            "broker.nameservers": where,
+        }
         async with running_broker(load(overrides=overrides)) as server:
             server.broker.admin.create_topic(SELF, TopicConfig("orders", 1, 1))
             await asyncio.to_thread(administer, where)

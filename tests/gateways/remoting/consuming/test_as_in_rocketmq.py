@@ -24,9 +24,19 @@ async def send_batch(producer: Client, count: int) -> int:
     """The offset of the first of a batch."""
     parts = [(0, b"%d" % each, b"UNIQ_KEY\x01K%d\x02" % each) for each in range(count)]
     ext = {
-        "a": "group", "b": TOPIC, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_700_000_000_000,
-        "h": 0, "i": "", "j": 0, "k": "false", "m": "true",
-    }  # fmt: skip
+        "a": "group",
+        "b": TOPIC,
+        "c": "TBW102",
+        "d": 4,
+        "e": 0,
+        "f": 0,
+        "g": 1_700_000_000_000,
+        "h": 0,
+        "i": "",
+        "j": 0,
+        "k": "false",
+        "m": "true",
+    }
     answer = await producer.ask(RequestCode.SEND_BATCH_MESSAGE, encode_batch(parts), **ext)
     assert answer.code == 0, answer.remark
     return int(answer.ext["queueOffset"])
@@ -141,8 +151,13 @@ async def test_a_reset_of_one_queue_drops_its_leases_and_leaves_the_others(tmp_p
         assert len(await member.pop(order="true", queueId=1)) == 10
         answer = await member.words.ask(
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-            topic=TOPIC, group=GROUP, timestamp=-1, force="true", queueId=0, offset=4,
-        )  # fmt: skip
+            topic=TOPIC,
+            group=GROUP,
+            timestamp=-1,
+            force="true",
+            queueId=0,
+            offset=4,
+        )
         assert answer.code == 0, answer.remark
         new = await member.pop(order="true", queueId=0)
         assert [each.body for each in new] == [b"%d" % each for each in range(4, 10)]

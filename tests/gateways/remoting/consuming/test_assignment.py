@@ -19,9 +19,12 @@ GROUP, TOPIC = "readers", "orders"
 async def ask(words: Client, client_id: str, **changed: object) -> Command:
     """QUERY_ASSIGNMENT."""
     body = {
-        "topic": TOPIC, "consumerGroup": GROUP, "clientId": client_id, "strategyName": "AVG",
+        "topic": TOPIC,
+        "consumerGroup": GROUP,
+        "clientId": client_id,
+        "strategyName": "AVG",
         "messageModel": "CLUSTERING",
-    }  # fmt: skip
+    }
     return await words.ask(RequestCode.QUERY_ASSIGNMENT, json.dumps({**body, **changed}).encode())
 
 

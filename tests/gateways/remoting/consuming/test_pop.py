@@ -60,13 +60,26 @@ async def test_the_bytes_on_the_wire_are_a_json_header_and_the_records_as_stored
         await member.send(b"hello", TAGS="t")
         reader, writer = await asyncio.open_connection("127.0.0.1", server.config.broker.port)
         ext = {
-            "consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "maxMsgNums": "32",
-            "invisibleTime": "60000", "pollTime": "0", "bornTime": "0", "initMode": "0",
-        }  # fmt: skip
+            "consumerGroup": GROUP,
+            "topic": TOPIC,
+            "queueId": "0",
+            "maxMsgNums": "32",
+            "invisibleTime": "60000",
+            "pollTime": "0",
+            "bornTime": "0",
+            "initMode": "0",
+        }
         header = json.dumps(
-            {"code": 200050, "flag": 0, "language": "JAVA", "opaque": 77, "version": 479,
-             "serializeTypeCurrentRPC": "JSON", "extFields": ext}
-        ).encode()  # fmt: skip
+            {
+                "code": 200050,
+                "flag": 0,
+                "language": "JAVA",
+                "opaque": 77,
+                "version": 479,
+                "serializeTypeCurrentRPC": "JSON",
+                "extFields": ext,
+            }
+        ).encode()
         writer.write(struct.pack(">iI", 4 + len(header), len(header)) + header)
         length, mark = struct.unpack(">iI", await reader.readexactly(8))
         assert mark >> 24 == 0
@@ -80,9 +93,13 @@ async def test_the_bytes_on_the_wire_are_a_json_header_and_the_records_as_stored
         assert told["flag"] == 1
         assert told["opaque"] == 77
         assert told["extFields"] == {
-            "popTime": stamp, "invisibleTime": "60000", "reviveQid": "0", "restNum": "0",
-            "startOffsetInfo": "0 0 0", "msgOffsetInfo": "0 0 0",
-        }  # fmt: skip
+            "popTime": stamp,
+            "invisibleTime": "60000",
+            "reviveQid": "0",
+            "restNum": "0",
+            "startOffsetInfo": "0 0 0",
+            "msgOffsetInfo": "0 0 0",
+        }
         at, size, _ = next(iter(server.store.entries(TOPIC, 0, 0, 1)))
         assert body == server.store.record(at, size)
 
@@ -306,8 +323,15 @@ async def test_a_batch_acknowledges_what_is_out(tmp_path: Path) -> None:
             await member.send(b"%d" % n)
         stamp = int((await member.pop())[0].receipt.split(" ")[1])
         some: dict[str, object] = {
-            "c": GROUP, "t": TOPIC, "r": "0", "so": 0, "q": 0, "rq": 0, "pt": stamp, "it": 60_000,
-        }  # fmt: skip
+            "c": GROUP,
+            "t": TOPIC,
+            "r": "0",
+            "so": 0,
+            "q": 0,
+            "rq": 0,
+            "pt": stamp,
+            "it": 60_000,
+        }
         body = batch({**some, "b": bits(0b0000_0000_1111)}, {**some, "so": 8, "b": bits(0b11)})
         answer = await member.words.ask(RequestCode.BATCH_ACK_MESSAGE, body)
         assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
@@ -332,9 +356,16 @@ async def test_a_batch_may_be_of_the_retry_topic(tmp_path: Path) -> None:
         await member.pop(invisibleTime=0)
         again = (await member.pop(pollTime=30_000))[0]
         ack: dict[str, object] = {
-            "c": GROUP, "t": TOPIC, "r": "1", "so": 0, "q": 0, "rq": 0,
-            "pt": int(again.receipt.split(" ")[1]), "it": 60_000, "b": bits(1),
-        }  # fmt: skip
+            "c": GROUP,
+            "t": TOPIC,
+            "r": "1",
+            "so": 0,
+            "q": 0,
+            "rq": 0,
+            "pt": int(again.receipt.split(" ")[1]),
+            "it": 60_000,
+            "b": bits(1),
+        }
         answer = await member.words.ask(RequestCode.BATCH_ACK_MESSAGE, batch(ack))
         assert answer.code == ResponseCode.SUCCESS
         assert len(server.broker.leases) == 0
@@ -413,9 +444,13 @@ async def test_too_many_held_requests_are_told_so(
         info = await ask(RequestCode.POLLING_INFO, consumerGroup=GROUP, topic=TOPIC, queueId=-1)
         assert info.ext == {"pollingNum": "1"}
         full = await ask(
-            RequestCode.NOTIFICATION, consumerGroup=GROUP, topic=TOPIC, queueId=-1,
-            pollTime=500, bornTime=0,
-        )  # fmt: skip
+            RequestCode.NOTIFICATION,
+            consumerGroup=GROUP,
+            topic=TOPIC,
+            queueId=-1,
+            pollTime=500,
+            bornTime=0,
+        )
         assert full.ext == {"hasMsg": "false", "pollingFull": "true"}
         await member.send(b"x")
         await held
@@ -497,9 +532,12 @@ async def test_ordered_messages_block_their_queue_and_come_back_in_place_counted
         )
         assert ack.code == ResponseCode.SUCCESS
         changed = await member.words.ask(
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME, offset=1, extraInfo=f"{receipt} 1",
-            invisibleTime=100, **about,
-        )  # fmt: skip
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+            offset=1,
+            extraInfo=f"{receipt} 1",
+            invisibleTime=100,
+            **about,
+        )
         assert changed.code == ResponseCode.SUCCESS
         again = await member.ask_pop(pollTime=30_000, **ordered)
         assert bodies(again) == [b"1", b"2"]
@@ -525,12 +563,15 @@ async def test_an_ordered_lease_keeps_its_pop_time_when_it_is_changed(tmp_path: 
         about = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "offset": 0}
         changed = await member.words.ask(
             RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-            extraInfo=f"0 {stamp} 60000 999 0 broker-a 0 0", invisibleTime=50_000, **about,
-        )  # fmt: skip
+            extraInfo=f"0 {stamp} 60000 999 0 broker-a 0 0",
+            invisibleTime=50_000,
+            **about,
+        )
         assert (changed.ext["popTime"], changed.ext["reviveQid"]) == (str(stamp), "999")
         assert 50_000 <= int(changed.ext["invisibleTime"]) < 110_000
         ack = await member.words.ask(
             RequestCode.ACK_MESSAGE,
-            extraInfo=f"0 {stamp} {changed.ext['invisibleTime']} 999 0 broker-a 0 0", **about,
-        )  # fmt: skip
+            extraInfo=f"0 {stamp} {changed.ext['invisibleTime']} 999 0 broker-a 0 0",
+            **about,
+        )
         assert ack.code == ResponseCode.SUCCESS

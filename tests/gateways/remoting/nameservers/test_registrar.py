@@ -154,8 +154,10 @@ async def test_a_half_dead_name_server_does_not_hold_up_the_others(tmp_path: Pat
         where = f"{mute};127.0.0.1:{free_port()};{addresses(names)}"
         began = time.monotonic()
         async with broker(
-            tmp_path, broker__nameservers=where, broker__register_timeout_ms=60_000,
-        ) as server:  # fmt: skip
+            tmp_path,
+            broker__nameservers=where,
+            broker__register_timeout_ms=60_000,
+        ) as server:
             # The half-dead one is still being waited for, a minute long.
             assert names.registry.routes.route("TBW102") is not None
             for number in range(3):

@@ -172,8 +172,16 @@ async def test_a_message_of_a_batch_cannot_be_timed(tmp_path: Path) -> None:
             [(0, b"TIMER_DELAY_MS", b""), (0, b"x", encode_properties({"TIMER_DELAY_MS": "5"}))]
         )
         ext = {
-            "a": "g", "b": "t", "c": "TBW102", "d": 4, "e": 1, "f": 0, "g": 1, "h": 0, "m": "true",
-        }  # fmt: skip
+            "a": "g",
+            "b": "t",
+            "c": "TBW102",
+            "d": 4,
+            "e": 1,
+            "f": 0,
+            "g": 1,
+            "h": 0,
+            "m": "true",
+        }
         answer = await producer.ask(RequestCode.SEND_BATCH_MESSAGE, batch, **ext)
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
         assert "by itself" in (answer.remark or "")

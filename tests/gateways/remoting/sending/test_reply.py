@@ -22,9 +22,18 @@ def send_reply(
     """SEND_REPLY_MESSAGE_V2, whose answer comes when the requester has answered."""
     given = encode_properties(REPLY if properties is None else properties).decode()
     ext: dict[str, object] = {
-        "a": "repliers", "b": REPLY_TOPIC, "c": "TBW102", "d": 4, "e": 0, "f": 0,
-        "g": 1_700_000_000_000, "h": 7, "i": given, "j": 0, "k": "false",
-    }  # fmt: skip
+        "a": "repliers",
+        "b": REPLY_TOPIC,
+        "c": "TBW102",
+        "d": 4,
+        "e": 0,
+        "f": 0,
+        "g": 1_700_000_000_000,
+        "h": 7,
+        "i": given,
+        "j": 0,
+        "k": "false",
+    }
     asked = replier.ask(RequestCode.SEND_REPLY_MESSAGE_V2, b"pong", **{**ext, **changed})
     return asyncio.get_running_loop().create_task(asked)
 
@@ -112,10 +121,18 @@ async def test_the_long_form_of_the_request_is_understood(tmp_path: Path) -> Non
     ):
         await requester.heartbeat("requester", "g", "t")
         asked = replier.ask(
-            RequestCode.SEND_REPLY_MESSAGE, b"pong", producerGroup="repliers", topic=REPLY_TOPIC,
-            defaultTopic="TBW102", defaultTopicQueueNums=4, queueId=-1, sysFlag=0, bornTimestamp=1,
-            flag=0, properties=encode_properties(REPLY).decode().rstrip("\x02"),
-        )  # fmt: skip
+            RequestCode.SEND_REPLY_MESSAGE,
+            b"pong",
+            producerGroup="repliers",
+            topic=REPLY_TOPIC,
+            defaultTopic="TBW102",
+            defaultTopicQueueNums=4,
+            queueId=-1,
+            sysFlag=0,
+            bornTimestamp=1,
+            flag=0,
+            properties=encode_properties(REPLY).decode().rstrip("\x02"),
+        )
         answer = asyncio.get_running_loop().create_task(asked)
         requester.peer.reply(await pushed(requester))
         assert (await answer).code == ResponseCode.SUCCESS

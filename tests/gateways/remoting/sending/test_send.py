@@ -131,8 +131,16 @@ async def test_a_batch_is_stored_as_separate_messages(tmp_path: Path) -> None:
             [(n, b"body-%d" % n, encode_properties({"KEYS": f"k{n}"})[:-1]) for n in range(5)]
         )
         ext = {
-            "a": "g", "b": "t", "c": "TBW102", "d": 4, "e": 1, "f": 0, "g": 1, "h": 0, "m": "true",
-        }  # fmt: skip
+            "a": "g",
+            "b": "t",
+            "c": "TBW102",
+            "d": 4,
+            "e": 1,
+            "f": 0,
+            "g": 1,
+            "h": 0,
+            "m": "true",
+        }
         answer = await producer.ask(RequestCode.SEND_BATCH_MESSAGE, batch, **ext)
         assert (answer.code, answer.ext["queueOffset"]) == (0, "0")
         ids = answer.ext["msgId"].split(",")
@@ -148,9 +156,17 @@ async def test_the_id_of_a_batch_is_not_that_of_its_messages(tmp_path: Path) -> 
             [(0, b"body", encode_properties({"UNIQ_KEY": f"own-{n}"})) for n in range(2)]
         )
         ext = {
-            "a": "g", "b": "t", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0,
-            "i": "WAIT\x01true\x02UNIQ_KEY\x01of-the-batch", "m": "true",
-        }  # fmt: skip
+            "a": "g",
+            "b": "t",
+            "c": "TBW102",
+            "d": 4,
+            "e": 0,
+            "f": 0,
+            "g": 1,
+            "h": 0,
+            "i": "WAIT\x01true\x02UNIQ_KEY\x01of-the-batch",
+            "m": "true",
+        }
         assert (await producer.ask(RequestCode.SEND_BATCH_MESSAGE, batch, **ext)).code == 0
         stored = messages(await producer.pull("t", 0))
         # Java takes the last of several properties with one name.

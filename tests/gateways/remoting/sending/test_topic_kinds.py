@@ -14,9 +14,16 @@ async def create(admin: Client, topic: str, attributes: str) -> Command:
     """As `mqadmin updateTopic -a` does."""
     return await admin.ask(
         RequestCode.UPDATE_AND_CREATE_TOPIC,
-        topic=topic, defaultTopic="TBW102", readQueueNums=1, writeQueueNums=1, perm=6,
-        topicFilterType="SINGLE_TAG", topicSysFlag=0, order="false", attributes=attributes,
-    )  # fmt: skip
+        topic=topic,
+        defaultTopic="TBW102",
+        readQueueNums=1,
+        writeQueueNums=1,
+        perm=6,
+        topicFilterType="SINGLE_TAG",
+        topicSysFlag=0,
+        order="false",
+        attributes=attributes,
+    )
 
 
 async def test_a_batch_is_one_record_with_as_many_offsets(tmp_path: Path) -> None:
@@ -24,9 +31,19 @@ async def test_a_batch_is_one_record_with_as_many_offsets(tmp_path: Path) -> Non
         assert (await create(producer, "batched", "+queue.type=BatchCQ")).code == 0
         parts = [(0, b"%d" % number, b"UNIQ_KEY\x01K%d\x02" % number) for number in range(5)]
         ext = {
-            "a": "group", "b": "batched", "c": "TBW102", "d": 4, "e": 0, "f": 0,
-            "g": 1_700_000_000_000, "h": 0, "i": "", "j": 0, "k": "false", "m": "true",
-        }  # fmt: skip
+            "a": "group",
+            "b": "batched",
+            "c": "TBW102",
+            "d": 4,
+            "e": 0,
+            "f": 0,
+            "g": 1_700_000_000_000,
+            "h": 0,
+            "i": "",
+            "j": 0,
+            "k": "false",
+            "m": "true",
+        }
         for base in (0, 5):
             answer = await producer.ask(RequestCode.SEND_BATCH_MESSAGE, encode_batch(parts), **ext)
             assert answer.code == 0, answer.remark

@@ -125,9 +125,17 @@ class Prefetch(PulledQueue):
         """What takes the place of this one and fetches from there on."""
         self.drop()
         begun = Prefetch(
-            self.queue, offset, self._member, self._owner, wanted=self.wanted, ready=self.ready,
-            is_paused=self.is_paused, is_begun=True, settled=offset, committed=self.committed,
-        )  # fmt: skip
+            self.queue,
+            offset,
+            self._member,
+            self._owner,
+            wanted=self.wanted,
+            ready=self.ready,
+            is_paused=self.is_paused,
+            is_begun=True,
+            settled=offset,
+            committed=self.committed,
+        )
         begun.known.set()
         begun.pull()
         return begun

@@ -55,21 +55,9 @@ class Portion:
     """Messages of one source on their way through one listener."""
 
     __slots__ = (
-        "collected",
-        "done",
-        "expired",
-        "failed",
-        "in_order",
-        "listening",
-        "running",
-        "seconds",
-        "seen",
-        "seen_at",
-        "size",
-        "source",
-        "topic",
-        "waiting",
-    )
+        "collected done expired failed in_order listening running seconds seen seen_at size "
+        "source topic waiting"
+    ).split()
 
     def __init__(
         self,

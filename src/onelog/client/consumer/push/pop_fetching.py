@@ -69,8 +69,26 @@ from onelog.wire.remoting.pop import (
 from onelog.wire.remoting.running_info import PopQueueInfo
 
 LEVEL_SECONDS = (
-    0, 1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
-)  # fmt: skip
+    0,
+    1,
+    5,
+    10,
+    30,
+    60,
+    120,
+    180,
+    240,
+    300,
+    360,
+    420,
+    480,
+    540,
+    600,
+    1200,
+    1800,
+    3600,
+    7200,
+)
 """What RocketMQ's delay levels mean, from 1 on."""
 RETRY_SECONDS = LEVEL_SECONDS[3:]
 """When a message comes again that failed for the first, second, ... time (the Java client's)."""
@@ -596,19 +614,29 @@ class PopFetching(Fetching):
         # In a retry topic there is what this group has given back: it wants all of that.
         from_last = settings.start == "last" and not topic.startswith(RETRY_PREFIX)
         request = PopRequest(
-            self._group, topic, queue_id, min(COUNT_MAX, self._count_max), settings.invisible_ms,
-            POLL_MS, time.time_ns() // 1_000_000,
+            self._group,
+            topic,
+            queue_id,
+            min(COUNT_MAX, self._count_max),
+            settings.invisible_ms,
+            POLL_MS,
+            time.time_ns() // 1_000_000,
             FROM_LAST if from_last else FROM_FIRST,
-            wanted.expression, wanted.kind, settings.orderly,
+            wanted.expression,
+            wanted.kind,
+            settings.orderly,
             # A request that is sent again after its answer was lost gets the same messages.
             f"{self._instance.client_id}-{next(self._attempts)}" if settings.orderly else None,
-        )  # fmt: skip
+        )
         source.last_pop_ms = request.born_ms
         began = time.monotonic()
         answer = await self._instance.ask(
-            address, RequestCode.POP_MESSAGE, request.fields(),
-            timeout_ms=POLL_MS + ANSWER_MS, accept=_NOTHING | _LATER,
-        )  # fmt: skip
+            address,
+            RequestCode.POP_MESSAGE,
+            request.fields(),
+            timeout_ms=POLL_MS + ANSWER_MS,
+            accept=_NOTHING | _LATER,
+        )
         if answer.code == ResponseCode.SUCCESS:
             found = popped(request, broker, answer.ext, answer.body)
             self._member.rates.pulled(topic, time.monotonic() - began, len(found))

@@ -88,11 +88,20 @@ class SendBack:
         properties["RETRY_TOPIC"] = message.topic
         properties["DELAY"] = str(delay_level if delay_level > 0 else _FIRST_LEVEL + times - 1)
         ext = {
-            "a": INNER_PRODUCER, "b": topic, "c": DEFAULT_TOPIC, "d": "1", "e": str(queue.queue_id),
-            "f": str(raw.sys_flag & _COMPRESSION), "g": str(raw.born_ms), "h": str(raw.flag),
-            "i": encode_properties(properties).decode(), "j": str(times), "k": "false",
-            "m": "false", "n": queue.broker,
-        }  # fmt: skip
+            "a": INNER_PRODUCER,
+            "b": topic,
+            "c": DEFAULT_TOPIC,
+            "d": "1",
+            "e": str(queue.queue_id),
+            "f": str(raw.sys_flag & _COMPRESSION),
+            "g": str(raw.born_ms),
+            "h": str(raw.flag),
+            "i": encode_properties(properties).decode(),
+            "j": str(times),
+            "k": "false",
+            "m": "false",
+            "n": queue.broker,
+        }
         if delay_level < 0:
             ext["l"] = "0"
         elif self._retries_max is not None:

@@ -32,13 +32,20 @@ def join_group(session: KafkaSession, request: Request) -> Fields | None:
     session_ms: int = fields["session_timeout_ms"]
     settings = session.gateway.context.loaded.config.kafka
     joining = Joining(
-        fields["group_id"], fields["member_id"], fields.get("group_instance_id"),
-        request.client_id, f"/{session.host}", session_ms,
-        fields.get("rebalance_timeout_ms", session_ms), fields["protocol_type"],
+        fields["group_id"],
+        fields["member_id"],
+        fields.get("group_instance_id"),
+        request.client_id,
+        f"/{session.host}",
+        session_ms,
+        fields.get("rebalance_timeout_ms", session_ms),
+        fields["protocol_type"],
         [(each["name"], each["metadata"]) for each in fields["protocols"]],
-        request.version >= _KNOWN_ID_VERSION, request.version >= _SKIP_VERSION,
-        settings.session_min_ms, settings.initial_rebalance_delay_ms,
-    )  # fmt: skip
+        request.version >= _KNOWN_ID_VERSION,
+        request.version >= _SKIP_VERSION,
+        settings.session_min_ms,
+        settings.initial_rebalance_delay_ms,
+    )
     try:
         session.broker.coordinator.join(
             session.principal, joining, partial(_joined, session, request)
@@ -88,9 +95,14 @@ def sync_group(session: KafkaSession, request: Request) -> None:
     fields = request.fields
     assignments = [(each["member_id"], each["assignment"]) for each in fields["assignments"]]
     session.broker.coordinator.sync(
-        session.principal, fields["group_id"], member_of(fields), fields.get("protocol_type"),
-        fields.get("protocol_name"), assignments, partial(_synced, session, request),
-    )  # fmt: skip
+        session.principal,
+        fields["group_id"],
+        member_of(fields),
+        fields.get("protocol_type"),
+        fields.get("protocol_name"),
+        assignments,
+        partial(_synced, session, request),
+    )
 
 
 def _synced(
@@ -104,10 +116,12 @@ def _synced(
     session.answer(
         request,
         {
-            "error_code": 0, "protocol_type": protocol_type, "protocol_name": protocol,
+            "error_code": 0,
+            "protocol_type": protocol_type,
+            "protocol_name": protocol,
             "assignment": assignment,
         },
-    )  # fmt: skip
+    )
 
 
 def heartbeat(session: KafkaSession, request: Request) -> Fields:
@@ -146,23 +160,32 @@ def consumer_group_heartbeat(session: KafkaSession, request: Request) -> Fields:
         raise InvalidRequestError("a heartbeat needs the id of its member")
     check_topics(session, fields["subscribed_topic_names"])
     beat = Beat(
-        fields["group_id"], fields["member_id"], fields["member_epoch"], fields["instance_id"],
+        fields["group_id"],
+        fields["member_id"],
+        fields["member_epoch"],
+        fields["instance_id"],
         fields["rack_id"],
         fields["rebalance_timeout_ms"] if fields["rebalance_timeout_ms"] != -1 else None,
-        fields["subscribed_topic_names"], fields.get("subscribed_topic_regex"),
+        fields["subscribed_topic_names"],
+        fields.get("subscribed_topic_regex"),
         fields["server_assignor"],
-        None if owned is None else [
+        None
+        if owned is None
+        else [
             (session.gateway.ids.name_of(topic["topic_id"]) or "", partition)
             for topic in owned
             for partition in topic["partitions"]
         ],
-        request.client_id, f"/{session.host}",
-    )  # fmt: skip
+        request.client_id,
+        f"/{session.host}",
+    )
     beaten = session.broker.coordinator.beat(session.principal, beat)
     answer: Fields = {
-        "error_code": 0, "member_id": beaten.member_id, "member_epoch": beaten.epoch,
+        "error_code": 0,
+        "member_id": beaten.member_id,
+        "member_epoch": beaten.epoch,
         "heartbeat_interval_ms": session.gateway.context.loaded.config.kafka.heartbeat_ms,
-    }  # fmt: skip
+    }
     if beaten.assigned is not None:
         answer["assignment"] = {"topic_partitions": by_topic(session, beaten.assigned)}
     return answer

@@ -313,16 +313,25 @@ def _bytes(data: bytes) -> bytes:
 def _group_value(group: ClassicGroup, time_ms: int) -> bytes:
     is_empty = not group.members
     pieces = [
-        _SHORT.pack(3), _text(group.protocol_type), _INT.pack(group.generation),
-        _text(None if is_empty else group.protocol), _text(None if is_empty else group.leader),
-        _LONG.pack(time_ms), _INT.pack(len(group.members)),
-    ]  # fmt: skip
+        _SHORT.pack(3),
+        _text(group.protocol_type),
+        _INT.pack(group.generation),
+        _text(None if is_empty else group.protocol),
+        _text(None if is_empty else group.leader),
+        _LONG.pack(time_ms),
+        _INT.pack(len(group.members)),
+    ]
     for each in group.members.values():
         pieces += [
-            _text(each.member_id), _text(each.instance_id), _text(each.client_id),
-            _text(each.client_host), _INT.pack(each.rebalance_ms), _INT.pack(each.session_ms),
-            _bytes(each.metadata(group.protocol)), _bytes(each.assignment),
-        ]  # fmt: skip
+            _text(each.member_id),
+            _text(each.instance_id),
+            _text(each.client_id),
+            _text(each.client_host),
+            _INT.pack(each.rebalance_ms),
+            _INT.pack(each.session_ms),
+            _bytes(each.metadata(group.protocol)),
+            _bytes(each.assignment),
+        ]
     return b"".join(pieces)
 
 

@@ -55,9 +55,12 @@ def offset_commit(session: KafkaSession, request: Request) -> Steps:
     member = member_of(fields, "generation_id_or_member_epoch")
     try:
         session.broker.coordinator.commit(
-            session.principal, fields["group_id"], member, positions,
+            session.principal,
+            fields["group_id"],
+            member,
+            positions,
             partial(committed, session, request, results),
-        )  # fmt: skip
+        )
     except OnelogError as error:
         return {"topics": failed(results, error_code_in(request.key, request.version, error))}
     return None
@@ -140,9 +143,12 @@ def _told(queue_id: int, position: Position, require_stable: bool) -> Fields:
         code = ErrorCode.UNSTABLE_OFFSET_COMMIT
         return {"partition_index": queue_id, "committed_offset": -1, "error_code": code}
     return {
-        "partition_index": queue_id, "committed_offset": offset, "error_code": 0,
-        "committed_leader_epoch": note.epoch, "metadata": note.text,
-    }  # fmt: skip
+        "partition_index": queue_id,
+        "committed_offset": offset,
+        "error_code": 0,
+        "committed_leader_epoch": note.epoch,
+        "metadata": note.text,
+    }
 
 
 def offset_delete(session: KafkaSession, request: Request) -> Fields:

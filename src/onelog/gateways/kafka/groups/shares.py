@@ -34,15 +34,24 @@ def share_group_heartbeat(session: KafkaSession, request: Request) -> Fields:
     if epoch < LEAVE_EPOCH or fields["rack_id"] == "" or (epoch == 0 and not topics):
         raise InvalidRequestError("a member that joins says what it subscribes to")
     beat = Beat(
-        fields["group_id"], fields["member_id"], epoch, rack=fields["rack_id"], rebalance_ms=0,
-        topics=topics, owned=(), client_id=request.client_id, client_host=f"/{session.host}",
-    )  # fmt: skip
+        fields["group_id"],
+        fields["member_id"],
+        epoch,
+        rack=fields["rack_id"],
+        rebalance_ms=0,
+        topics=topics,
+        owned=(),
+        client_id=request.client_id,
+        client_host=f"/{session.host}",
+    )
     check_topics(session, topics)
     beaten = session.broker.coordinator.beat_share(session.principal, beat)
     answer: Fields = {
-        "error_code": 0, "member_id": beaten.member_id, "member_epoch": beaten.epoch,
+        "error_code": 0,
+        "member_id": beaten.member_id,
+        "member_epoch": beaten.epoch,
         "heartbeat_interval_ms": session.gateway.context.loaded.config.kafka.heartbeat_ms,
-    }  # fmt: skip
+    }
     if beaten.assigned is not None:
         answer["assignment"] = {"topic_partitions": by_topic(session, beaten.assigned)}
     return answer
@@ -134,9 +143,12 @@ def _positions(session: KafkaSession, group: str, topic: str, wanted: Sequence[i
     partitions = []
     for partition in wanted:
         answer: Fields = {
-            "partition_index": partition, "start_offset": _NOWHERE, "lag": -1, "error_code": 0,
+            "partition_index": partition,
+            "start_offset": _NOWHERE,
+            "lag": -1,
+            "error_code": 0,
             "leader_epoch": session.gateway.cluster.leader_epoch,
-        }  # fmt: skip
+        }
         try:
             found = sharing.position(principal, group, (topic, _queue(session, topic, partition)))
             if found is not None:

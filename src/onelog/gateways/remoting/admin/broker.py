@@ -84,12 +84,16 @@ def _runtime_info(session: BrokerSession, disk: dict[str, str]) -> Success:
 def _held_back(session: BrokerSession) -> dict[str, str]:
     """Which queues the log has to be kept for, the one that keeps most of it first."""
     holds = session.broker.log_holds(session.principal)
-    return {
-        "onelogLogHeldBy": "; ".join(
-            f"{pin.queue} in {pin.vhost}: {pin.messages} messages from {pin.log_offset} on"
-            for pin in holds
-        )
-    } if holds else {}  # fmt: skip
+    return (
+        {
+            "onelogLogHeldBy": "; ".join(
+                f"{pin.queue} in {pin.vhost}: {pin.messages} messages from {pin.log_offset} on"
+                for pin in holds
+            )
+        }
+        if holds
+        else {}
+    )
 
 
 def _life(gateway: Gateway, state: BrokerState) -> dict[str, str]:
@@ -319,16 +323,19 @@ def ha_status(session: BrokerSession, command: Command) -> Success:
     status = HaStatus(
         ha_connection_info=[
             {
-                "addr": each.address, "slaveAckOffset": each.acknowledged,
-                "diff": each.behind_bytes, "inSync": each.in_sync,
-                "transferFromWhere": each.acknowledged, "transferredByteInSecond": 0,
+                "addr": each.address,
+                "slaveAckOffset": each.acknowledged,
+                "diff": each.behind_bytes,
+                "inSync": each.in_sync,
+                "transferFromWhere": each.acknowledged,
+                "transferredByteInSecond": 0,
             }
             for each in followers
         ],
         in_sync_slave_nums=sum(each.in_sync for each in followers),
         master=not broker.is_follower,
         master_commit_log_max_offset=broker.log_end,
-    )  # fmt: skip
+    )
     return Success(body=status.encode())
 
 

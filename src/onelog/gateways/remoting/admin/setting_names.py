@@ -114,10 +114,14 @@ NAMES: dict[str, tuple[str, Translation]] = {
 """RocketMQ's name, our key, and how values translate."""
 PROTECTIONS = frozenset(
     (
-        "aclEnable", "authenticationEnabled", "authorizationEnabled", "brokerPermission",
-        "rejectPullConsumerEnable", "rejectTransactionMessage",
+        "aclEnable",
+        "authenticationEnabled",
+        "authorizationEnabled",
+        "brokerPermission",
+        "rejectPullConsumerEnable",
+        "rejectTransactionMessage",
     )
-)  # fmt: skip
+)
 """Settings of RocketMQ that people rely on, and that OneLog does not have."""
 _ignored: set[str] = set()
 """Those that were said to be ignored."""

@@ -30,18 +30,36 @@ from onelog.wire.remoting.users import AclInfo, PolicyEntry, PolicyInfo, UserInf
 
 AUDIT_COUNT_MAX = 1_000
 _ACTIONS = {
-    "Pub": "publish", "Sub": "consume", "Create": "create", "Delete": "delete", "Update": "alter",
-    "Get": "describe", "List": "describe", "All": "admin", "Any": "admin",
-}  # fmt: skip
+    "Pub": "publish",
+    "Sub": "consume",
+    "Create": "create",
+    "Delete": "delete",
+    "Update": "alter",
+    "Get": "describe",
+    "List": "describe",
+    "All": "admin",
+    "Any": "admin",
+}
 _WORDS = {
-    "publish": "Pub", "consume": "Sub", "create": "Create", "delete": "Delete", "alter": "Update",
-    "describe": "Get", "admin": "All",
-}  # fmt: skip
+    "publish": "Pub",
+    "consume": "Sub",
+    "create": "Create",
+    "delete": "Delete",
+    "alter": "Update",
+    "describe": "Get",
+    "admin": "All",
+}
 _KINDS = {
-    "Topic": "topic", "Group": "group", "Cluster": "broker", "Exchange": "exchange",
-    "Queue": "queue", "Vhost": "vhost", "Transaction": "transaction", "Mqtt": "mqtt",
+    "Topic": "topic",
+    "Group": "group",
+    "Cluster": "broker",
+    "Exchange": "exchange",
+    "Queue": "queue",
+    "Vhost": "vhost",
+    "Transaction": "transaction",
+    "Mqtt": "mqtt",
     "Any": ANY,
-}  # fmt: skip
+}
 _KIND_WORDS = {kind: word for word, kind in _KINDS.items()}
 _PATTERN = "~"
 """Before a name with stars in other places than its end; RocketMQ has none."""

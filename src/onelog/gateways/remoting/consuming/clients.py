@@ -120,9 +120,11 @@ def _subscriptions(wanted: Iterable[SubscriptionData]) -> Iterable[Subscription]
 def unregister(session: BrokerSession, command: Command) -> Success:
     fields.text(command.ext, "clientID")
     session.broker.unregister(
-        session.principal, session, command.ext.get("consumerGroup"),
+        session.principal,
+        session,
+        command.ext.get("consumerGroup"),
         command.ext.get("producerGroup"),
-    )  # fmt: skip
+    )
     return Success()
 
 

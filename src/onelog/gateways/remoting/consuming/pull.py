@@ -59,9 +59,11 @@ def pull_message(session: BrokerSession, command: Command) -> None:
         subscription = broker.subscription(session.principal, group, topic, session, version)
     offset = fields.number(ext, "queueOffset")
     limits = allowed(
-        config, fields.int32(ext, "maxMsgNums"), fields.int32(ext, "maxMsgBytes", 0),
+        config,
+        fields.int32(ext, "maxMsgNums"),
+        fields.int32(ext, "maxMsgBytes", 0),
         fields.int32(ext, BULK_BYTES, 0),
-    )  # fmt: skip
+    )
     wait_ms = 0
     if flags & SUSPEND_FLAG:
         wait_ms = fields.number(ext, "suspendTimeoutMillis")

@@ -15,8 +15,14 @@ the store's; from a client they would count at the next recovery."""
 POP_NEEDLE = b"POP_"
 CRC_NEEDLE = RECORD_CRC.encode()
 _NOT_PLAIN = (
-    *NEEDLES, INNER_NEEDLE, POP_NEEDLE, CRC_NEEDLE, UNIQUE_KEY_NEEDLE, PRIORITY_NEEDLE, LITE_NEEDLE,
-)  # fmt: skip
+    *NEEDLES,
+    INNER_NEEDLE,
+    POP_NEEDLE,
+    CRC_NEEDLE,
+    UNIQUE_KEY_NEEDLE,
+    PRIORITY_NEEDLE,
+    LITE_NEEDLE,
+)
 _FORMS_MAX = 1_024
 _FORM_BYTES_MAX = 512
 _MISSES_PER_FORM = 16

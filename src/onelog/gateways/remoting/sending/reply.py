@@ -90,9 +90,12 @@ def _admitted(
         return session.broker.admit(session.principal, message)
     except TopicNotFoundError:
         create_topic(
-            session.broker, session.principal, header.topic, header.default_topic,
+            session.broker,
+            session.principal,
+            header.topic,
+            header.default_topic,
             header.default_topic_queues,
-        )  # fmt: skip
+        )
         return session.broker.admit(session.principal, message)
 
 
@@ -160,10 +163,16 @@ def _stored(
         offset = appended.queue_offset
     session.connection.write(
         encode_send_response(
-            command.opaque, reply_id, queue_id, offset, "", gateway.region, gateway.trace,
+            command.opaque,
+            reply_id,
+            queue_id,
+            offset,
+            "",
+            gateway.region,
+            gateway.trace,
             command.serialize,
         )
-    )  # fmt: skip
+    )
 
 
 HANDLERS: dict[int, Handler] = {

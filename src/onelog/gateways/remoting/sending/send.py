@@ -106,11 +106,21 @@ def send_message(session: BrokerSession, command: Command) -> None:
     message = tuple.__new__(
         NewMessage,
         (
-            topic, queue_id, command.body, properties + gateway.added_properties, flag,
-            sys_flag & CLIENT_FLAGS, born_ms, session.born_host, gateway.store_host, times, 0, 1,
+            topic,
+            queue_id,
+            command.body,
+            properties + gateway.added_properties,
+            flag,
+            sys_flag & CLIENT_FLAGS,
+            born_ms,
+            session.born_host,
+            gateway.store_host,
+            times,
+            0,
+            1,
             extra,
         ),
-    )  # fmt: skip
+    )
     token: Token = (session, command, queue_id, unique.decode())
     try:
         if intent is None:
@@ -185,9 +195,12 @@ def _create_topic(session: BrokerSession, header: SendHeader) -> TopicConfig:
     if header.topic.startswith(RETRY_PREFIX):
         usable_group(session.broker, header.topic.removeprefix(RETRY_PREFIX))
     return create_topic(
-        session.broker, session.principal, header.topic, header.default_topic,
+        session.broker,
+        session.principal,
+        header.topic,
+        header.default_topic,
         header.default_topic_queues,
-    )  # fmt: skip
+    )
 
 
 def _stored(token: Token, appended: Appended | None, error: OnelogError | None) -> None:
@@ -202,10 +215,16 @@ def _stored(token: Token, appended: Appended | None, error: OnelogError | None) 
         if error is None:
             session.connection.write(
                 encode_send_response(
-                    command.opaque, message_id, queue_id, appended.queue_offset, unique,
-                    gateway.region, gateway.trace, command.serialize,
+                    command.opaque,
+                    message_id,
+                    queue_id,
+                    appended.queue_offset,
+                    unique,
+                    gateway.region,
+                    gateway.trace,
+                    command.serialize,
                 )
-            )  # fmt: skip
+            )
         else:
             _answer_late(session, command, error, message_id, queue_id, appended.queue_offset)
 
@@ -223,10 +242,17 @@ def _timed_stored(timed: TimedToken, appended: Appended | None, error: OnelogErr
         handle = encode_handle(topic, session.broker.config.name, due_ms + 1, unique)
         session.connection.write(
             encode_send_response(
-                command.opaque, message_id, queue_id, appended.queue_offset, unique,
-                gateway.region, gateway.trace, command.serialize, handle,
+                command.opaque,
+                message_id,
+                queue_id,
+                appended.queue_offset,
+                unique,
+                gateway.region,
+                gateway.trace,
+                command.serialize,
+                handle,
             )
-        )  # fmt: skip
+        )
 
 
 def _answer_late(
@@ -272,10 +298,17 @@ def send_batch(session: BrokerSession, command: Command) -> None:
         _send_inner_batch(session, command, header, queue_id, source, len(parts))
         return
     run = NewRun(
-        header.topic, queue_id, parts, source,
-        _shared(header.properties) + gateway.added_properties, header.sys_flag & CLIENT_FLAGS,
-        header.born_ms, session.born_host, gateway.store_host, header.reconsume_times,
-    )  # fmt: skip
+        header.topic,
+        queue_id,
+        parts,
+        source,
+        _shared(header.properties) + gateway.added_properties,
+        header.sys_flag & CLIENT_FLAGS,
+        header.born_ms,
+        session.born_host,
+        gateway.store_host,
+        header.reconsume_times,
+    )
     token = (session, command, queue_id, "")
     try:
         session.broker.publish_many(session.principal, run, _batch_stored, token)
@@ -298,9 +331,19 @@ def _send_inner_batch(
     properties = _shared(header.properties) + UNIQUE_KEY_NEEDLE + unique.encode() + b"\x02"
     flags = header.sys_flag & CLIENT_FLAGS | _INNER_BATCH
     message = NewMessage(
-        header.topic, queue_id, source, properties + gateway.added_properties, header.flag, flags,
-        header.born_ms, session.born_host, gateway.store_host, header.reconsume_times, 0, count,
-    )  # fmt: skip
+        header.topic,
+        queue_id,
+        source,
+        properties + gateway.added_properties,
+        header.flag,
+        flags,
+        header.born_ms,
+        session.born_host,
+        gateway.store_host,
+        header.reconsume_times,
+        0,
+        count,
+    )
     token: Token = (session, command, queue_id, unique)
     session.broker.publish(session.principal, message, _inner_stored, token)
 
@@ -365,10 +408,16 @@ def _batch_stored(token: Token, appended: AppendedRun | None, error: OnelogError
     elif not command.flag & FLAG_ONEWAY:
         session.connection.write(
             encode_send_response(
-                command.opaque, message_ids, queue_id, first, "", gateway.region, gateway.trace,
+                command.opaque,
+                message_ids,
+                queue_id,
+                first,
+                "",
+                gateway.region,
+                gateway.trace,
                 command.serialize,
             )
-        )  # fmt: skip
+        )
 
 
 # -- back from a consumer ----------------------------------------------------------------------

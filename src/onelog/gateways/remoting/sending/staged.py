@@ -47,15 +47,27 @@ def stage(session: BrokerSession, command: Command) -> None:
     if not parts:
         raise EmptyMessageError("a part without messages")
     run = NewRun(
-        fields.text(ext, "topic"), fields.int32(ext, "queueId"), parts, source,
-        gateway.added_properties, 0, fields.number(ext, "bornTimestamp", gateway.clock.now_ms()),
-        session.born_host, gateway.store_host,
-    )  # fmt: skip
+        fields.text(ext, "topic"),
+        fields.int32(ext, "queueId"),
+        parts,
+        source,
+        gateway.added_properties,
+        0,
+        fields.number(ext, "bornTimestamp", gateway.clock.now_ms()),
+        session.born_host,
+        gateway.store_host,
+    )
     stage_run = partial(
-        session.broker.stage_batch, session.principal, fields.text(ext, "query"),
-        fields.number(ext, "batch"), ext.get("attempt", ""), run, _staged,
-        (session, command, len(parts)), one_off=fields.flag(ext, "oneOff"),
-    )  # fmt: skip
+        session.broker.stage_batch,
+        session.principal,
+        fields.text(ext, "query"),
+        fields.number(ext, "batch"),
+        ext.get("attempt", ""),
+        run,
+        _staged,
+        (session, command, len(parts)),
+        one_off=fields.flag(ext, "oneOff"),
+    )
     try:
         stage_run()
     except TopicNotFoundError:
