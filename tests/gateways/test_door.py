@@ -56,7 +56,7 @@ OPEN_TO_GATEWAYS = {
     "sessions",
     "packet_ids",
     "retained",
-    "outflows",
+    "mqtt_forwarding",
     "schedules",
     "audit",
     "kafka_settings",
@@ -302,7 +302,7 @@ def test_a_stranger_may_have_no_part_in_transactions(closed_broker: Broker, name
 def test_every_verb_is_told_who_asks(door: type) -> None:
     for name in verbs(door):
         first = list(inspect.signature(getattr(door, name)).parameters)[1]
-        assert first == "who", f"{door.__name__}.{name}"
+        assert first == "principal", f"{door.__name__}.{name}"
 
 
 class Noting(Access):

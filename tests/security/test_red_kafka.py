@@ -150,7 +150,7 @@ async def fetched(client: RawClient, version: int = 12) -> int:
     return code
 
 
-@pytest.mark.parametrize("who", [NOBODY, OWNER])
+@pytest.mark.parametrize("login", [NOBODY, OWNER])
 async def test_positions_are_not_read_without_permission(
     tmp_path: Path, login: tuple[str, str]
 ) -> None:

@@ -95,7 +95,7 @@ def flat(answers: list[Any], name: str) -> bytes:
     return re.sub(rb"\d{6,}|nanos: \d+|seconds: \d+", b"N", text)
 
 
-@pytest.mark.parametrize("who", [NOBODY, OWNER], ids=["nobody", "owner"])
+@pytest.mark.parametrize("login", [NOBODY, OWNER], ids=["nobody", "owner"])
 async def test_no_call_tells_what_is_there(tmp_path: Path, login: tuple[str, str]) -> None:
     wrong: dict[str, str] = {}
     async with (

@@ -134,7 +134,7 @@ async def compare(client: httpx.AsyncClient, method: str, path: str, vhost: str)
     return "" if not answers[0].startswith(b"500") else f"fails: {answers}"
 
 
-@pytest.mark.parametrize("who", [NOBODY, OWNER], ids=["nobody", "owner"])
+@pytest.mark.parametrize("login", [NOBODY, OWNER], ids=["nobody", "owner"])
 async def test_no_route_tells_what_is_there(tmp_path: Path, login: tuple[str, str]) -> None:
     wrong: dict[str, str] = {}
     async with (

@@ -166,7 +166,7 @@ async def complaint(server: BrokerServer, login: tuple[str, str], key: ApiKey, v
     return ""
 
 
-@pytest.mark.parametrize("who", [NOBODY, OWNER], ids=["nobody", "owner"])
+@pytest.mark.parametrize("login", [NOBODY, OWNER], ids=["nobody", "owner"])
 async def test_no_request_tells_what_is_there(tmp_path: Path, login: tuple[str, str]) -> None:
     wrong: dict[str, str] = {}
     async with context(tmp_path) as server:

@@ -142,7 +142,7 @@ async def compare(
     return ""
 
 
-@pytest.mark.parametrize("who", [NOBODY, OWNER], ids=["nobody", "owner"])
+@pytest.mark.parametrize("login", [NOBODY, OWNER], ids=["nobody", "owner"])
 async def test_no_request_tells_what_is_there(tmp_path: Path, login: tuple[str, str]) -> None:
     wrong: dict[str, str] = {}
     async with context(tmp_path) as server, connected(server) as client:

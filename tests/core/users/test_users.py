@@ -90,7 +90,7 @@ def test_the_first_user_is_an_administrator(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("who", "action", "thing", "may"),
+    ("principal", "action", "thing", "may"),
     [
         (BOB, "publish", ("topic", "orders"), True),
         (BOB, "consume", ("topic", "orders"), False),

@@ -22,7 +22,7 @@ class Queue:
     ready: int = 1
     delivered: int = 0
     is_pending: bool = False
-    place_name: str = "queue"
+    label: str = "queue"
 
     def run(self) -> bool:
         if self.ready < 0:

@@ -109,7 +109,7 @@ async def test_a_port_that_is_taken_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with http(tmp_path) as (first, _):
-        monkeypatch.setattr(type(first), "_is_port_asked_for", lambda self, section: False)
+        monkeypatch.setattr(type(first), "_has_configured_port", lambda self, section: False)
         async with broker(tmp_path / "second", http__port=first.config.http.port) as second:
             assert "http.port" in second.left_out["http"]
 

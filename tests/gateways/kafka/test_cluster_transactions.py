@@ -135,9 +135,9 @@ def is_ended(cluster: KafkaCluster, node: int, name: str, state: TransactionStat
     )
 
 
-@pytest.mark.parametrize("who", ["a participant", "the coordinator"])
+@pytest.mark.parametrize("away", ["a participant", "the coordinator"])
 async def test_an_end_that_was_decided_reaches_all_whoever_is_away_meanwhile(
-    tmp_path: Path, login: str
+    tmp_path: Path, away: str
 ) -> None:
     async with kafka_cluster(tmp_path) as cluster:
         await asyncio.to_thread(make_topic, cluster.bootstrap, "orders", 3)
@@ -157,7 +157,7 @@ async def test_an_end_that_was_decided_reaches_all_whoever_is_away_meanwhile(
             await eventually(
                 lambda: is_ended(cluster, node, "mine", TransactionState.COMMITTING), "decided"
             )
-        if login == "the coordinator":
+        if away == "the coordinator":
             await cluster.stop(node)
             await cluster.start(away)
             await cluster.start(node)

@@ -116,7 +116,7 @@ async def test_a_port_that_is_taken_is_left_out_unless_it_was_asked_for(
     async with kafka(tmp_path) as first:
         port = first.config.kafka.port
         monkeypatch.setattr(
-            BrokerServer, "_is_port_asked_for", lambda self, section: section != "kafka"
+            BrokerServer, "_has_configured_port", lambda self, section: section != "kafka"
         )
         async with broker(tmp_path / "second", kafka__port=port) as second:
             assert second.left_out.keys() == {"kafka"}
