@@ -13,6 +13,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Self
 
 from onelog.clock import Clock
@@ -262,7 +263,12 @@ class Listener:
     def _greet(self, client: socket.socket, tls: Tls | None) -> None:
         task = self._loop.create_task(self._connect(client, tls))
         self._greeting.add(task)
-        task.add_done_callback(self._greeting.discard)
+        task.add_done_callback(partial(self._greeted, client))
+
+    def _greeted(self, client: socket.socket, task: asyncio.Task[None]) -> None:
+        self._greeting.discard(task)
+        if task.cancelled():  # Also one that had not begun.
+            client.close()
 
     async def _connect(self, client: socket.socket, tls: Tls | None) -> None:
         connection = self.connection_kind(self._made, self._outbox, self._limits, self._lost)
@@ -280,9 +286,6 @@ class Listener:
         except (OSError, ssl.SSLError, ConfigError) as error:
             log.warning("%s: no TLS: %s", _peer(client), error)
             client.close()
-        except asyncio.CancelledError:
-            client.close()
-            raise
 
     def _made(self, connection: Connection) -> Session:
         self.connections.add(connection)

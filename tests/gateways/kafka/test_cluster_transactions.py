@@ -151,18 +151,18 @@ async def test_an_end_that_was_decided_reaches_all_whoever_is_away_meanwhile(
                     batch = batch_of(b"%d" % partition, producer=stamp, attributes=0x10)
                     assert (await other.produce("orders", batch, partition))["error_code"] == 0
             assert await stable(cluster, placed) == {0: [], 1: [], 2: []}
-            away = (node + 1) % 3
-            await cluster.stop(away)
+            stopped = (node + 1) % 3
+            await cluster.stop(stopped)
             client.tell(ApiKey.END_TXN, 1, {**producer, "committed": True})
             await eventually(
                 lambda: is_ended(cluster, node, "mine", TransactionState.COMMITTING), "decided"
             )
         if away == "the coordinator":
             await cluster.stop(node)
-            await cluster.start(away)
+            await cluster.start(stopped)
             await cluster.start(node)
         else:
-            await cluster.start(away)
+            await cluster.start(stopped)
         await eventually(
             lambda: is_ended(cluster, node, "mine", TransactionState.COMMITTED), "ended"
         )
