@@ -92,8 +92,8 @@ class ConsumeQueue:
 
     __slots__ = (
         "_begins_at _budget _file_entries _files _flushed _folder_name _last_log _made _maker "
-        "_maps _opened_end _probed _unsynced _writable _young allocated dirty end queue_id "
-        "reserved start topic"
+        "_maps _opened_end _probed _unsynced _writable _young allocated checked dirty end "
+        "queue_id reserved start topic"
     ).split()
 
     def __init__(
@@ -129,6 +129,8 @@ class ConsumeQueue:
         self._last_log = 1 << 62
         self.end: int = self._find_end()
         self._opened_end = self.end
+        self.checked = 0, 0
+        """Which entries of before the start were held against their records last; see `mending`."""
         self._probed: dict[tuple[int, int], float] = {}
         self.reserved = self.end
         self.allocated = self.end
@@ -452,6 +454,7 @@ class ConsumeQueue:
         self._map(file)[at : at + ENTRY_BYTES] = entry
         self._flushed = min(self._flushed, offset)
         self.dirty = True
+        self.checked = 0, 0
 
     @property
     def opened_end(self) -> int:

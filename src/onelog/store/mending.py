@@ -71,6 +71,11 @@ class Mending:
             self.next_check = ended + _SHARE * (ended - began)
         else:
             wrong = self._first_wrong(queue, offset, count)
+            if wrong < 0:
+                begin, end = queue.checked
+                if not begin <= offset <= end:
+                    begin = end = offset
+                queue.checked = begin, max(end, offset + count)
         return wrong >= 0 and self._mend(queue, wrong)
 
     def _first_wrong(self, queue: ConsumeQueue, offset: int, count: int) -> int:

@@ -212,7 +212,9 @@ class StoreReader:
         """Look at the entries of a read whose records are in memory; whether to read again."""
         queue = self.queue_table.find(topic, queue_id) if found.slices else None
         if queue is None or (
-            offset >= queue.opened_end and time.perf_counter() < self.mending.next_check
+            time.perf_counter() < self.mending.next_check
+            if offset >= queue.opened_end
+            else queue.checked[0] <= offset and found.next_offset <= queue.checked[1]
         ):
             return False
         return self.mending.mend(queue, offset, found.next_offset - offset)
