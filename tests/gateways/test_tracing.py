@@ -68,7 +68,11 @@ def attributes(span: Any) -> dict[str, Any]:
     return {each.key: each.value.string_value or each.value.int_value for each in span.attributes}
 
 
-async def test_every_protocol_continues_its_senders_trace(tmp_path: Path) -> None:
+async def test_every_protocol_continues_its_senders_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Other tests keep the collector from its answer for seconds.
+    monkeypatch.setattr("onelog.gateways.tracing.EXPORT_SECONDS_MAX", 60)
     with collector() as (endpoint, spans):
         settings = {**PORTS, "grpc__port": 0, "telemetry__traces": endpoint}
         async with cluster(tmp_path, **settings) as (server, web, names):

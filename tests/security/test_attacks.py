@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
-from onelog.config import load
+from onelog.config_sources import load
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.users import logins, passwords

@@ -24,7 +24,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 from starlette.routing import WebSocketRoute
 from websockets.sync.client import connect as open_websocket
 
-from onelog.config import Value, load
+from onelog.config import Value
+from onelog.config_sources import load
 from onelog.core.access import SELF, Action, Kind, Principal, Resource
 from onelog.core.users.permissions import Rule
 from onelog.errors import ConfigError
