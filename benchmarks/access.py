@@ -36,7 +36,8 @@ from benchmarks.in_process import (
     send_fields,
 )
 from benchmarks.table import Options, Row, under
-from onelog.config import Value, load
+from onelog.config import Value
+from onelog.config_sources import load
 from onelog.core.access import SELF, Principal
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.publish import Publisher

@@ -24,8 +24,8 @@ from typing import cast
 
 import uvloop
 
-from onelog.config import SETTINGS as KNOWN
-from onelog.config import load
+from onelog.config_sources import SETTINGS as KNOWN
+from onelog.config_sources import load
 from onelog.server import running_broker
 
 SETTINGS: dict[str, str | int] = {

@@ -19,7 +19,8 @@ import uvloop
 
 from benchmarks.in_process import ON_THE_WAY, QUEUES, Client, Kind, sends
 from benchmarks.table import Options, Row, under
-from onelog.config import Value, load
+from onelog.config import Value
+from onelog.config_sources import load
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.durable.writer import Writer

@@ -7,17 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.config import (
-    SETTINGS,
-    BrokerConfig,
-    Config,
-    Setting,
-    StoreConfig,
-    Value,
-    describe,
-    load,
-    value_of,
-)
+from onelog.config import BrokerConfig, Config, StoreConfig, Value
+from onelog.config_sources import SETTINGS, Setting, describe, load, value_of
 from onelog.errors import ConfigError
 
 

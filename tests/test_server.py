@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 
-from onelog.config import Loaded, load
+from onelog.config_sources import Loaded, load
 from onelog.errors import ConfigError, ListenError, PeerClosedError, StoreError, StoreLockedError
 from onelog.gateways import GatewayContext
 from onelog.gateways.remoting.gateway import HANDLERS

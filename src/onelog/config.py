@@ -1,21 +1,10 @@
 """Every setting, declared once, with its default, its limits and what it means.
 
-A setting has a dotted key (`broker.port`) and four sources, each stronger than the one before:
-default, TOML file (`[broker]`, `port = 10911`), environment (`ONELOG_BROKER_PORT`), flag.
-
-Invariant: what `load` returns is known by name, of the declared type and within its limits;
-anything else is a `ConfigError` that names key, value, source and what would be accepted.
+A setting has a dotted key (`broker.port`); `config_sources` says where its value comes from.
 """
 
-import difflib
-import re
-import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
-
-from onelog.errors import ConfigError
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
 Value = bool | int | str
 T = TypeVar("T", bool, int, str)
@@ -26,7 +15,6 @@ _HOURS = r"(?:[01][0-9]|2[0-3])(?:;(?:[01][0-9]|2[0-3]))*"
 _LEVELS = r"[1-9][0-9]*[smhd](?: [1-9][0-9]*[smhd])*"
 _ADDRESS = r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:;\[\]]+):[0-9]{1,5}"
 _NAME = r"[%|A-Za-z0-9_-]+"
-_ANY_HOST = ("", "0.0.0.0", "::")
 
 
 def setting(
@@ -177,13 +165,19 @@ class BrokerConfig:
         40 * DAY_MS, "longest delay of a timed message", 1, 3_650 * DAY_MS, live=True
     )
     pop_retry_percent: int = setting(
-        20, "how many POP requests of a hundred look for messages that came back first", 0, 100,
+        20,
+        "how many POP requests of a hundred look for messages that came back first",
+        0,
+        100,
         live=True,
-    )  # fmt: skip
+    )
     priority_retry_percent: int = setting(
-        0, "the same for topics with priorities: 0 makes them the lowest, 100 the highest", 0, 100,
+        0,
+        "the same for topics with priorities: 0 makes them the lowest, 100 the highest",
+        0,
+        100,
         live=True,
-    )  # fmt: skip
+    )
     priority_ascending: bool = setting(
         True, "whether a higher queue of a topic with priorities is a higher priority", live=True
     )
@@ -259,9 +253,12 @@ class KafkaConfig:
         5_000, "time between heartbeats of the newer group protocol", 50, 60_000, live=True
     )
     session_min_ms: int = setting(
-        6_000, "shortest session.timeout.ms of a member of the classic group protocol", 10, 60_000,
+        6_000,
+        "shortest session.timeout.ms of a member of the classic group protocol",
+        10,
+        60_000,
         live=True,
-    )  # fmt: skip
+    )
     initial_rebalance_delay_ms: int = setting(
         3_000, "time that a new classic group waits for members", 0, 3_600_000, live=True
     )
@@ -269,9 +266,12 @@ class KafkaConfig:
         30_000, "time for which a message is a share group member's", 100, 3_600_000, live=True
     )
     offsets_retention_minutes: int = setting(
-        7 * 24 * 60, "time after which positions of a Kafka group without members are forgotten",
-        1, 1 << 31, live=True,
-    )  # fmt: skip
+        7 * 24 * 60,
+        "time after which positions of a Kafka group without members are forgotten",
+        1,
+        1 << 31,
+        live=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,9 +283,12 @@ class MqttConfig:
         4 << 20, "largest packet that a client may send", 1_024, 268_435_460, live=True
     )
     receive_maximum: int = setting(
-        1_000, "messages of QoS 1 and 2 that a client of version 5 may send before it is answered",
-        1, 65_535, live=True,
-    )  # fmt: skip
+        1_000,
+        "messages of QoS 1 and 2 that a client of version 5 may send before it is answered",
+        1,
+        65_535,
+        live=True,
+    )
     in_flight_max: int = setting(
         1_000, "messages of QoS 1 and 2 that a client gets before it answers", 1, 32_767, live=True
     )
@@ -293,13 +296,19 @@ class MqttConfig:
         100, "aliases of topics that a connection has, either way; 0 for none", 0, 65_535
     )
     keep_alive_max_s: int = setting(
-        0, "longest keep alive, for clients of version 5; 0 for what they like", 0, 65_535,
+        0,
+        "longest keep alive, for clients of version 5; 0 for what they like",
+        0,
+        65_535,
         live=True,
-    )  # fmt: skip
+    )
     session_expiry_max_s: int = setting(
-        0, "longest time that a session is kept without its client; 0 for what it likes",
-        0, 1 << 31, live=True,
-    )  # fmt: skip
+        0,
+        "longest time that a session is kept without its client; 0 for what it likes",
+        0,
+        1 << 31,
+        live=True,
+    )
     refused_filters: str = setting(
         "",
         "filters that nobody may subscribe to, with a ; between them",
@@ -323,14 +332,19 @@ class HttpConfig:
         example="/data/lake",
     )
     hosts: str = setting(
-        "", "names, beside addresses and localhost, that browsers may call this machine by",
-        pattern=r"[A-Za-z0-9_.,-]*", example="mq.example.com,mq", live=True,
-    )  # fmt: skip
-    origins: str = setting(
-        "", "pages of other servers that may call it, too; * for all",
-        pattern=r"(\*|https?://[^\s,]+(,https?://[^\s,]+)*)?", example="https://shop.example.com",
+        "",
+        "names, beside addresses and localhost, that browsers may call this machine by",
+        pattern=r"[A-Za-z0-9_.,-]*",
+        example="mq.example.com,mq",
         live=True,
-    )  # fmt: skip
+    )
+    origins: str = setting(
+        "",
+        "pages of other servers that may call it, too; * for all",
+        pattern=r"(\*|https?://[^\s,]+(,https?://[^\s,]+)*)?",
+        example="https://shop.example.com",
+        live=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,9 +355,12 @@ class AmqpConfig:
         5672, "port of RabbitMQ's clients; 0 for none, -1 for a free one", -1, 65_535
     )
     heartbeat_seconds: int = setting(
-        60, "time between signs of life that clients are asked for; 0 for none", 0, 65_535,
+        60,
+        "time between signs of life that clients are asked for; 0 for none",
+        0,
+        65_535,
         live=True,
-    )  # fmt: skip
+    )
     channel_max: int = setting(2_047, "channels of one connection", 1, 65_535, live=True)
     frame_bytes_max: int = setting(
         131_072, "largest frame that clients are offered", 4_096, 1 << 24, live=True
@@ -390,18 +407,23 @@ class ReplicationConfig:
         -1, "port of followers; -1 for one above `broker.port`, 0 for none", -1, 65_535
     )
     master: str = setting(
-        "", "where a slave finds its master's port of followers; empty asks the name servers",
-        pattern=r"(\S+:\d+)?", example="10.0.0.5:10912",
-    )  # fmt: skip
+        "",
+        "where a slave finds its master's port of followers; empty asks the name servers",
+        pattern=r"(\S+:\d+)?",
+        example="10.0.0.5:10912",
+    )
     followers: str = setting(
-        "", "other machines that may follow, which is to read everything: addresses, networks",
+        "",
+        "other machines that may follow, which is to read everything: addresses, networks",
         pattern=r"([0-9A-Fa-f.:]+(/\d+)?([;,][0-9A-Fa-f.:]+(/\d+)?)*)?",
         example="10.0.0.6;10.1.0.0/16",
-    )  # fmt: skip
+    )
     etcd: str = setting(
-        "", "etcd, which judges who is master; empty: node 0 always is",
-        pattern=r"(\S+:\d+([;,]\S+:\d+)*)?", example="10.0.0.5:2379;10.0.0.6:2379",
-    )  # fmt: skip
+        "",
+        "etcd, which judges who is master; empty: node 0 always is",
+        pattern=r"(\S+:\d+([;,]\S+:\d+)*)?",
+        example="10.0.0.5:2379;10.0.0.6:2379",
+    )
     lease_ms: int = setting(3_000, "time after which a silent master is replaced", 1_000, 60_000)
     lag_ms: int = setting(
         2_000, "time after which a follower that is behind is not waited for", 100, 600_000
@@ -456,13 +478,16 @@ class TlsConfig:
         "", "private key (PEM) of the certificate", pattern=r"[^\0]*", live=True
     )
     client_ca_path: str = setting(
-        "", "authority (PEM) of clients' certificates; empty: they are not asked for one",
-        pattern=r"[^\0]*", live=True,
-    )  # fmt: skip
-    client_auth: Literal["requested", "required"] = choice(
-        "requested", "with `client_ca_path`: whether TLS clients without a certificate are served",
+        "",
+        "authority (PEM) of clients' certificates; empty: they are not asked for one",
+        pattern=r"[^\0]*",
         live=True,
-    )  # fmt: skip
+    )
+    client_auth: Literal["requested", "required"] = choice(
+        "requested",
+        "with `client_ca_path`: whether TLS clients without a certificate are served",
+        live=True,
+    )
     outgoing: Literal["auto", "on", "off"] = choice(
         "auto",
         "whether a broker calls name servers and its master with TLS; auto: if `mode` is enforcing",
@@ -484,17 +509,22 @@ class SecurityConfig:
     """Who may do what. Without users, everybody on this machine may do everything."""
 
     anonymous: bool = setting(
-        False, "serve other machines without users; with users: who does not log in",
+        False,
+        "serve other machines without users; with users: who does not log in",
         live=True,
-    )  # fmt: skip
+    )
     jwks: str = setting(
-        "", "file or URL of the keys that sign tokens (JWKS); empty: no tokens are taken",
-        pattern=r"\S*", example="https://login.example/keys",
-    )  # fmt: skip
+        "",
+        "file or URL of the keys that sign tokens (JWKS); empty: no tokens are taken",
+        pattern=r"\S*",
+        example="https://login.example/keys",
+    )
     jwt_issuer: str = setting(
-        "", "who must have issued a token (iss); empty: anybody", pattern=r"\S*",
+        "",
+        "who must have issued a token (iss); empty: anybody",
+        pattern=r"\S*",
         example="https://login.example",
-    )  # fmt: skip
+    )
     jwt_audience: str = setting(
         "", "whom a token must be for (aud); empty: anybody", pattern=r"\S*", example="onelog"
     )
@@ -502,18 +532,26 @@ class SecurityConfig:
         "sub", "what of a token names the user", pattern=r"\S+", example="preferred_username"
     )
     certificate_user: Literal["common_name", "dns", "email", "uri"] = choice(
-        "common_name", "what of a client's certificate names the user: its subject's common name, "
-        "or the first alternative name of a kind", live=True,
-    )  # fmt: skip
+        "common_name",
+        "what of a client's certificate names the user: its subject's common name, "
+        "or the first alternative name of a kind",
+        live=True,
+    )
     broker_user: str = setting(
-        "", "the user as whom brokers of one Kafka cluster log in to each other; empty: nobody, or "
-        "whom their certificate names", pattern=r"\S*", example="brokers", live=True,
-    )  # fmt: skip
+        "",
+        "the user as whom brokers of one Kafka cluster log in to each other; empty: nobody, or "
+        "whom their certificate names",
+        pattern=r"\S*",
+        example="brokers",
+        live=True,
+    )
     key_path: str = setting(
-        "", "file with the key that secrets are encrypted with, and that followers show: the same "
+        "",
+        "file with the key that secrets are encrypted with, and that followers show: the same "
         "on all nodes of a set; empty: `config/onelog.key` in the store, made if it is missing",
-        pattern=r"[^\0]*", example="/etc/onelog/onelog.key",
-    )  # fmt: skip
+        pattern=r"[^\0]*",
+        example="/etc/onelog/onelog.key",
+    )
     remote_admin: bool = setting(
         False, "let other machines delete, reset and reconfigure, too", live=True
     )
@@ -524,9 +562,11 @@ class TelemetryConfig:
     """What is told to OpenTelemetry."""
 
     traces: str = setting(
-        "", "where spans of traced messages go (OTLP over HTTP); empty: nowhere",
-        pattern=r"(https?://\S+)?", example="http://127.0.0.1:4318/v1/traces",
-    )  # fmt: skip
+        "",
+        "where spans of traced messages go (OTLP over HTTP); empty: nowhere",
+        pattern=r"(https?://\S+)?",
+        example="http://127.0.0.1:4318/v1/traces",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,254 +587,3 @@ class Config:
     tls: TlsConfig = TlsConfig()
     security: SecurityConfig = SecurityConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
-
-
-class Setting(NamedTuple):
-    """What is declared about one setting."""
-
-    key: str
-    kind: type[Value]
-    default: Value
-    help: str
-    choices: tuple[str, ...]
-    reloadable: bool
-    least: int | None = None
-    most: int | None = None
-    pattern: str = ""
-    example: str = ""
-
-    @property
-    def environment(self) -> str:
-        """The environment variable that sets it."""
-        return "ONELOG_" + self.key.replace(".", "_").upper()
-
-    @property
-    def accepts(self) -> str:
-        """The values it takes, in words."""
-        if self.choices:
-            return " | ".join(self.choices)
-        if self.kind is bool:
-            return "true | false"
-        if self.kind is str:
-            return f"a text such as {self.example!r}" if self.example else "a text"
-        return f"a whole number from {self.least} to {self.most}"
-
-
-class Loaded(NamedTuple):
-    """A configuration, and for each key where its value came from."""
-
-    config: Config
-    sources: dict[str, str]
-
-
-def _declared() -> Iterator[Setting]:
-    for section, section_class in get_type_hints(Config).items():
-        defaults = section_class()
-        kinds = get_type_hints(section_class)
-        for each in fields(section_class):
-            kind = kinds[each.name]
-            choices = get_args(kind) if get_origin(kind) is Literal else ()
-            yield Setting(
-                key=f"{section}.{each.name}",
-                kind=str if choices else kind,
-                default=getattr(defaults, each.name),
-                choices=choices,
-                **each.metadata,
-            )
-
-
-SETTINGS: dict[str, Setting] = {each.key: each for each in _declared()}
-"""Every setting by its key."""
-
-_MOVED = {"broker.connections_max": SETTINGS["net.connections_max"]}
-"""Settings under the names that they had once."""
-_BY_ENVIRONMENT = {
-    **{each.environment: each for each in SETTINGS.values()},
-    **{each._replace(key=key).environment: each for key, each in _MOVED.items()},
-}
-_NOT_SETTINGS = frozenset(
-    f"ONELOG_{name}"
-    for name in (
-        "CONFIG NAMESERVER TLS TLS_CA TLS_HOSTNAME TLS_CERT TLS_KEY ACCESS_KEY SECRET_KEY "
-        "SECRET_KEY_FILE SECURITY_TOKEN SECURITY_TOKEN_FILE".split()
-    )
-)
-"""Read by the command line: the path of the TOML file, and how commands reach a cluster."""
-
-# Kubernetes gives every container the addresses of services as variables; for services named
-# onelog or onelog-broker they look like ours, and nobody asked for them.
-_KUBERNETES = re.compile(
-    r"ONELOG_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)"
-)
-_KUBERNETES_PORT = re.compile(r"(?:tcp|udp|sctp)://")
-
-_BOOLEANS = {
-    **dict.fromkeys(("true", "yes", "on", "1"), True),
-    **dict.fromkeys(("false", "no", "off", "0"), False),
-}
-
-
-def load(
-    toml_path: str | Path | None = None,
-    environ: Mapping[str, str] | None = None,
-    overrides: Mapping[str, Value] | None = None,
-) -> Loaded:
-    """The configuration from its four sources; `ConfigError` if one of them says nonsense."""
-    values: dict[str, Any] = {}
-    sources = dict.fromkeys(SETTINGS, "default")
-    given = [*_from_file(toml_path), *_from_environ(environ or {}), *_from_flags(overrides or {})]
-    for setting_, value, source in given:
-        values[setting_.key] = _checked(setting_, value, source)
-        sources[setting_.key] = source
-    config = Config()
-    for section in fields(Config):
-        prefix = section.name + "."
-        changed = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
-        config = replace(
-            config, **{section.name: replace(getattr(config, section.name), **changed)}
-        )
-    _check_relations(config, sources)
-    return Loaded(config, sources)
-
-
-def describe(loaded: Loaded) -> list[dict[str, Any]]:
-    """Every setting with its value and where that came from, in the order of declaration."""
-    return [
-        {
-            "key": key,
-            "value": value_of(loaded.config, key),
-            "source": loaded.sources[key],
-            "default": each.default,
-            "accepts": each.accepts,
-            "reloadable": each.reloadable,
-            "environment": each.environment,
-            "help": each.help,
-        }
-        for key, each in SETTINGS.items()
-    ]
-
-
-def value_of(config: Config, key: str) -> Value:
-    """The value at a dotted key; `ConfigError` if there is no such key."""
-    section, _, name = _known(key, "asked for").key.partition(".")
-    value: Value = getattr(getattr(config, section), name)
-    return value
-
-
-def _from_file(path: str | Path | None) -> Iterator[tuple[Setting, Any, str]]:
-    if path is None:
-        return
-    source = f"file {path}"
-    try:
-        with Path(path).open("rb") as file:
-            content = tomllib.load(file)
-    except OSError as error:
-        raise ConfigError(f"cannot read configuration file {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from error
-    sections = [each.name for each in fields(Config)]
-    for section, table in content.items():
-        if section not in sections:
-            raise ConfigError(
-                f"unknown section [{section}] ({source}){_nearest(section, sections)}"
-            )
-        if not isinstance(table, dict):
-            raise ConfigError(
-                f"{section} ({source}) is a section: write [{section}] above its keys"
-            )
-        for name, value in table.items():
-            yield _known(f"{section}.{name}", source), value, source
-
-
-def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[Setting, Any, str]]:
-    for name, value in environ.items():
-        if not name.startswith("ONELOG_") or name in _NOT_SETTINGS or _KUBERNETES.fullmatch(name):
-            continue
-        if name.endswith("_PORT") and _KUBERNETES_PORT.match(value):
-            continue
-        if name not in _BY_ENVIRONMENT:
-            raise ConfigError(
-                f"unknown setting {name} (environment){_nearest(name, list(_BY_ENVIRONMENT))}"
-            )
-        yield _BY_ENVIRONMENT[name], _parsed(value, _BY_ENVIRONMENT[name]), f"environment {name}"
-
-
-def _from_flags(overrides: Mapping[str, Value]) -> Iterator[tuple[Setting, Any, str]]:
-    for key, value in overrides.items():
-        known = _known(key, "flag")
-        yield known, _parsed(value, known) if isinstance(value, str) else value, "flag"
-
-
-def _known(key: str, source: str) -> Setting:
-    if key in _MOVED:
-        return _MOVED[key]
-    if key not in SETTINGS:
-        raise ConfigError(f"unknown setting {key!r} ({source}){_nearest(key, list(SETTINGS))}")
-    return SETTINGS[key]
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    """`; did you mean ...?`, matching the last part of a key too: `port` is near `broker.port`."""
-    close = difflib.get_close_matches(name, known, n=1) or [
-        each for each in known if each.rpartition(".")[2] == name.rpartition(".")[2]
-    ]
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def _parsed(text: str, known: Setting) -> Value:
-    """A text from the environment or a flag as the setting's type, or unchanged if it is none."""
-    if known.kind is bool:
-        return _BOOLEANS.get(text.strip().lower(), text)
-    if known.kind is int and re.fullmatch(r"\s*-?[0-9]+(?:_[0-9]+)*\s*", text) and len(text) < 40:
-        return int(text)
-    return text
-
-
-def _checked(known: Setting, value: Any, source: str) -> Any:
-    # By type and not by isinstance: True is an int to Python, but not a port to people.
-    if type(value) is known.kind and _within_limits(known, value):
-        return value
-    shown = f"{value!r:.80}"
-    raise ConfigError(f"{known.key} = {shown} ({source}) is not accepted; it takes {known.accepts}")
-
-
-def _within_limits(known: Setting, value: Any) -> bool:
-    if known.choices:
-        return value in known.choices
-    if known.least is not None and known.most is not None:
-        return known.least <= int(value) <= known.most
-    return known.kind is bool or re.fullmatch(known.pattern, value) is not None
-
-
-def _check_relations(config: Config, sources: Mapping[str, str]) -> None:
-    """Settings that are fine alone and wrong together."""
-    store, broker, tls = config.store, config.broker, config.tls
-
-    def refuse(reason: str, *keys: str) -> None:
-        shown = ", ".join(f"{key} = {value_of(config, key)!r} ({sources[key]})" for key in keys)
-        raise ConfigError(f"{shown}: {reason}")
-
-    if not store.disk_clean_percent <= store.disk_force_percent <= store.disk_refuse_percent:
-        percents = (f"store.disk_{what}_percent" for what in ("clean", "force", "refuse"))
-        refuse("each must be at least the one before", *percents)
-    if 40 + 4 * store.index_slots + 20 * store.index_entries > INT32_MAX:
-        reason = f"an index file of that size is over {INT32_MAX} bytes"
-        refuse(reason, "store.index_slots", "store.index_entries")
-    if "://" in broker.store_path:
-        refuse("a store is a folder of this machine, on a disk or mounted", "broker.store_path")
-    if broker.host in _ANY_HOST and broker.advertised_host in _ANY_HOST:
-        reason = "clients cannot connect there; set broker.advertised_host to where they can"
-        refuse(reason, "broker.host", "broker.advertised_host")
-    if broker.port and broker.port == broker.vip_port:
-        refuse("the two ports must differ", "broker.port", "broker.vip_port")
-    if config.net.unread_bytes_max < broker.frame_bytes_max:
-        reason = "one large request alone would be too much"
-        refuse(reason, "net.unread_bytes_max", "broker.frame_bytes_max")
-    if any(port > 65_535 for _, port in broker.nameserver_addresses):
-        refuse("a port is at most 65535", "broker.nameservers")
-    if tls.client_auth == "required" and not tls.client_ca_path:
-        reason = "nobody could have a certificate; name the authority"
-        refuse(reason, "tls.client_auth", "tls.client_ca_path")
-    if bool(tls.cert_path) != bool(tls.key_path):
-        reason = "a certificate needs its key, and a key its certificate"
-        refuse(reason, "tls.cert_path", "tls.key_path")

@@ -36,7 +36,8 @@ from onelog.client.consumer.pull.consumer import (
 from onelog.client.consumer.push.consumer import AsyncPushConsumer, PushConsumer
 from onelog.client.options import ConsumerOptions, ProducerOptions
 from onelog.client.producer.producer import AsyncProducer, Producer
-from onelog.config import Value, load
+from onelog.config import Value
+from onelog.config_sources import load
 from onelog.gateways.direct import Direct
 from onelog.gateways.remoting.gateway import RemotingGateway
 from onelog.nameserver.server import serve_nameserver

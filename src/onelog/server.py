@@ -18,7 +18,8 @@ from random import Random
 from weakref import WeakSet
 
 from onelog.clock import SystemClock
-from onelog.config import SETTINGS, Config, Loaded, load, value_of
+from onelog.config import Config
+from onelog.config_sources import SETTINGS, Loaded, load, value_of
 from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.core.durable.tables import exhausted

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from onelog.client.admin.admin import AsyncAdmin
-from onelog.config import Value, load
+from onelog.config import Value
+from onelog.config_sources import load
 from onelog.nameserver.server import NameServer
 from onelog.net.peer import Peer
 from onelog.server import BrokerServer, running_broker, running_nameserver

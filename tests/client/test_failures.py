@@ -27,7 +27,8 @@ from onelog.client import (
     ReceivedMessage,
 )
 from onelog.client.connection.address import Address
-from onelog.config import Value, load
+from onelog.config import Value
+from onelog.config_sources import load
 from onelog.errors import (
     NameserversUnreachableError,
     OnelogError,

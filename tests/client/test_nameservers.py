@@ -8,7 +8,8 @@ from pathlib import Path
 from onelog.client.consumer.push.consumer import AsyncPushConsumer
 from onelog.client.message import Message, ReceivedMessage
 from onelog.client.producer.producer import AsyncProducer
-from onelog.config import NameserverConfig, load
+from onelog.config import NameserverConfig
+from onelog.config_sources import Loaded, load
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
 from onelog.nameserver.server import NameServer, serve_nameserver
@@ -48,6 +49,17 @@ async def create(broker: BrokerServer, topic: str, names: NameServer) -> None:
     )
 
 
+def slowly_registered(folder: Path, nameservers: str) -> Loaded:
+    """A broker that waits long for its name servers."""
+    overrides = {
+        **SMALL,
+        "broker.store_path": str(folder / "store"),
+        "broker.nameservers": nameservers,
+        "broker.register_timeout_ms": 60_000,
+    }
+    return load(overrides=overrides)
+
+
 async def test_clients_go_on_with_one_name_server_half_dead_and_one_killed(
     tmp_path: Path,
 ) -> None:
@@ -58,13 +70,7 @@ async def test_clients_go_on_with_one_name_server_half_dead_and_one_killed(
         half_dead = await stack.enter_async_context(proxied(servers[1].address[1]))
         first, last = (f"127.0.0.1:{each.address[1]}" for each in (servers[0], servers[2]))
         where = ";".join([first, half_dead.address, last])
-        overrides = {
-            **SMALL,
-            "broker.store_path": str(tmp_path / "store"),
-            "broker.nameservers": where,
-            "broker.register_timeout_ms": 60_000,
-        }
-        broker = await stack.enter_async_context(running_broker(load(overrides=overrides)))
+        broker = await stack.enter_async_context(running_broker(slowly_registered(tmp_path, where)))
         broker.broker.admin.create_topic(SELF, TopicConfig("orders", 4, 4))
         routes = [each.registry.routes for each in servers]
         await eventually(lambda: all(each.route("orders") for each in routes), "registered")

@@ -14,7 +14,8 @@ from onelog.client.consumer.push import pop_fetching, pull_fetching, pulling
 from onelog.client.consumer.push.consumer import AsyncPushConsumer
 from onelog.client.message import Message, ReceivedMessage
 from onelog.client.producer.producer import AsyncProducer
-from onelog.config import Value, load
+from onelog.config import Value
+from onelog.config_sources import load
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import OnelogError

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.config import SETTINGS
+from onelog.config_sources import SETTINGS
 from tests.commands.running import run
 
 

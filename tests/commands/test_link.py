@@ -9,7 +9,7 @@ import pytest
 
 from onelog.client.credentials import SECRET_BYTES_MAX
 from onelog.commands.link import ENVIRONMENT, LINK, client_options
-from onelog.config import load
+from onelog.config_sources import load
 from onelog.errors import ConfigError, OnelogError
 from onelog.gateways.remoting.session import BrokerSession
 from onelog.nameserver.session import NameserverSession

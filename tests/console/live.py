@@ -6,7 +6,8 @@ from pathlib import Path
 
 import httpx
 
-from onelog.config import Value, load
+from onelog.config import Value
+from onelog.config_sources import load
 from onelog.server import BrokerServer, running_nameserver
 from tests.gateways.http.live import SECONDS, url
 from tests.gateways.remoting.live import broker

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from onelog.config import SETTINGS, Config, load
+from onelog.config import Config
+from onelog.config_sources import SETTINGS, load
 from onelog.gateways.http.logins import OPEN
 from onelog.replication.fixed import followers_port
 from tests.commands.running import run

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from onelog.config import Value, load
+from onelog.config import Value
+from onelog.config_sources import load
 from onelog.core.catalog.topics import PERM_WRITE, TopicConfig
 from onelog.gateways import direct
 from onelog.gateways.direct import Direct, DirectLine

@@ -11,7 +11,7 @@ the reason. Keys and bodies have no spaces, and `-` is none.
 import asyncio
 from typing import Self
 
-from onelog.config import Loaded
+from onelog.config_sources import Loaded
 from onelog.core.access import Principal
 from onelog.core.durable.waiting import ANY_QUEUE
 from onelog.core.leases.lending import Leased

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from onelog.config import Value, load
+from onelog.config import Value
+from onelog.config_sources import load
 from onelog.server import running_nameserver
 from tests.replication.live import LiveSet, RealEtcd
 

@@ -12,7 +12,8 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from onelog.config import Value, load
+from onelog.config import Value
+from onelog.config_sources import load
 from onelog.server import running_nameserver
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from tests.gateways.kafka.live import SECONDS, consumer, produce, take

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from onelog.config import Value, load
+from onelog.config import Value
+from onelog.config_sources import load
 from onelog.nameserver.server import NameServer
 from onelog.net.tls import write_self_signed
 from onelog.replication.fixed import FixedRole

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from onelog.config import load
+from onelog.config_sources import load
 from onelog.errors import ConfigError
 from onelog.spark import lake, pipelines
 from onelog.spark.columns.messages import ALL, spark_schema

@@ -12,7 +12,8 @@ from typing import Any, Self, TypeVar
 
 from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.topics import TopicChange
-from onelog.config import Value, load
+from onelog.config import Value
+from onelog.config_sources import load
 from onelog.message import NewMessage, encode_properties
 from onelog.nameserver.server import NameServer
 from onelog.net.tls import client_context

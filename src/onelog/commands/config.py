@@ -25,7 +25,7 @@ def config(
 ) -> None:
     """Show every setting, its value and its source: default, file, environment or flag."""
     from onelog.commands.serving import settings
-    from onelog.config import describe
+    from onelog.config_sources import describe
 
     rows = describe(settings(config_file, set_, {}))
     if keys:
@@ -36,7 +36,8 @@ def config(
 
 
 def _named(key: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    from onelog.config import Config, value_of
+    from onelog.config import Config
+    from onelog.config_sources import value_of
 
     section = [row for row in rows if row["key"].startswith(key.rstrip(".") + ".")]
     if section:

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onelog.config import Loaded, load, value_of
+from onelog.config_sources import Loaded, load, value_of
 from onelog.errors import ConfigError, OnelogError
 from onelog.logs import LOG_FORMAT, LineFormatter
 from onelog.private_files import make_folder

@@ -12,7 +12,7 @@ from random import Random
 from typing import Protocol, TypeVar
 
 from onelog.clock import Clock
-from onelog.config import Loaded
+from onelog.config_sources import Loaded
 from onelog.core.broker import Broker
 from onelog.errors import BrokerBusyError, ConfigError, OnelogError
 from onelog.message import Message

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from onelog import __version__
-from onelog.config import Loaded
+from onelog.config_sources import Loaded
 from onelog.errors import ConfigError, OnelogError, WireError
 from onelog.gateways import GatewayContext
 from onelog.message import (

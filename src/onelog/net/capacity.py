@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Protocol
 from onelog.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
-    from onelog.config import Loaded, NetConfig
+    from onelog.config import NetConfig
+    from onelog.config_sources import Loaded
 
 CONNECTIONS_MAX = 20_000
 UNREAD_BYTES_MAX = 256 << 20

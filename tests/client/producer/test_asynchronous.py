@@ -13,7 +13,7 @@ from onelog.client.hooks import SendContext
 from onelog.client.message import Message, Queue, Receipt, ReceivedMessage, SendStatus
 from onelog.client.producer import pending_sends as flights_module
 from onelog.client.producer.producer import AsyncProducer
-from onelog.config import load
+from onelog.config_sources import load
 from onelog.errors import (
     ClientClosedError,
     ConfigError,

@@ -86,7 +86,7 @@ async def test_probes_are_answered(tmp_path: Path) -> None:
 async def test_a_broker_without_clients_has_imported_nothing_for_them(tmp_path: Path) -> None:
     code = f"""
 import asyncio, sys
-from onelog.config import load
+from onelog.config_sources import load
 from onelog.server import running_broker
 async def main():
     settings = {{

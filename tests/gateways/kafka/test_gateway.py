@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition
 
 import onelog
 from onelog.client import Message
-from onelog.config import load
+from onelog.config_sources import load
 from onelog.embedded_broker import EmbeddedBroker
 from onelog.server import BrokerServer, nth_broker
 from tests.gateways.kafka.live import SECONDS, address, consumer, kafka, produce, take

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from onelog.config import Config, Loaded, TlsConfig
+from onelog.config import Config, TlsConfig
+from onelog.config_sources import Loaded
 from onelog.core.access import SELF
 from onelog.core.filters.tags import subscribe
 from onelog.core.membership.members import Client, ConsumerData

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from onelog.config import Value, load
+from onelog.config import Value
+from onelog.config_sources import load
 from onelog.gateways.remoting.gateway import RemotingGateway
 from onelog.message import Message, encode_properties
 from onelog.net.peer import Peer

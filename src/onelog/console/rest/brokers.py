@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from onelog import __version__
-from onelog.config import SETTINGS, value_of
+from onelog.config_sources import SETTINGS, value_of
 from onelog.console.rest.operations import (
     Ask,
     Count,

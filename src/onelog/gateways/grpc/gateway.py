@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from onelog.config import Loaded
+from onelog.config_sources import Loaded
 from onelog.gateways import GatewayContext
 from onelog.gateways.grpc.endpoints import Endpoints
 from onelog.jobs import Job

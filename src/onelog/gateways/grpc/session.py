@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from onelog.config import GrpcConfig, Loaded
+from onelog.config import GrpcConfig
+from onelog.config_sources import Loaded
 from onelog.core.access import Principal
 from onelog.errors import FlushTimeoutError, NotAuthenticatedError, OnelogError
 from onelog.gateways import GatewayContext

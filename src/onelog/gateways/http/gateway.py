@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from onelog.config import Loaded
+from onelog.config_sources import Loaded
 from onelog.gateways import GatewayContext
 from onelog.gateways.http.session import HttpSession
 from onelog.net.connection import Connection

@@ -21,7 +21,8 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from onelog.config import Config, KafkaConfig, value_of
+from onelog.config import Config, KafkaConfig
+from onelog.config_sources import value_of
 from onelog.core.catalog import topics
 from onelog.core.catalog.topics import COMPACT, DELETE, MAX_MESSAGE_BYTES, TopicConfig
 from onelog.errors import ConfigError

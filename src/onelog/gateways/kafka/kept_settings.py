@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from onelog.config import SETTINGS, Config, load, value_of
+from onelog.config import Config
+from onelog.config_sources import SETTINGS, load, value_of
 from onelog.errors import ConfigError, InvalidRequestError
 from onelog.gateways import GatewayContext
 from onelog.gateways.kafka.cluster.view import CONFIG_KEY, Proposal

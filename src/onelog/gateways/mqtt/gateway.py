@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from onelog.config import Loaded
+from onelog.config_sources import Loaded
 from onelog.gateways import GatewayContext
 from onelog.net.connection import Connection
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from onelog import errors
-from onelog.config import Loaded
+from onelog.config_sources import Loaded
 from onelog.core.access import SELF, Principal
 from onelog.core.cursors.offsets import machine_memory_bytes
 from onelog.gateways import GatewayContext, code_of

@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from onelog.config import Loaded
+from onelog.config_sources import Loaded
 from onelog.gateways import GatewayContext
 from onelog.jobs import Job
 from onelog.net.connection import Connection

@@ -9,7 +9,8 @@ import pytest
 from onelog.client.consumer.push import pull_fetching as module
 from onelog.client.consumer.push import pulling as pulling_module
 from onelog.client.message import Queue
-from onelog.config import Value, load
+from onelog.config import Value
+from onelog.config_sources import load
 from onelog.server import running_broker, running_nameserver
 from onelog.wire.remoting.codes import RequestCode
 from tests.client.live_cluster import LiveCluster, live_cluster

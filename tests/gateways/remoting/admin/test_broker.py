@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from onelog.config import SETTINGS
+from onelog.config_sources import SETTINGS
 from onelog.core.membership.assignment import RequestMode as CoreMode
 from onelog.store.damage import Damage
 from onelog.wire.remoting.codes import RequestCode, ResponseCode

@@ -2,7 +2,8 @@
 
 import pytest
 
-from onelog.config import SETTINGS, Config, StoreConfig, load
+from onelog.config import Config, StoreConfig
+from onelog.config_sources import SETTINGS, load
 from onelog.errors import ConfigError
 from onelog.gateways.remoting.admin import setting_names
 from onelog.gateways.remoting.admin.setting_names import (

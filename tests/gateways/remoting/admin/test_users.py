@@ -10,7 +10,8 @@ from onelog.client.admin.topics import TopicChange
 from onelog.client.credentials import Credentials
 from onelog.client.message import Message
 from onelog.client.producer.producer import AsyncProducer
-from onelog.config import Value, load
+from onelog.config import Value
+from onelog.config_sources import load
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.users.passwords import prove

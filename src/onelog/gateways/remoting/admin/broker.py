@@ -11,7 +11,7 @@ import struct
 from functools import partial
 
 from onelog import __version__
-from onelog.config import SETTINGS
+from onelog.config_sources import SETTINGS
 from onelog.core.admin import BrokerState, LogState
 from onelog.core.stats import Statistic
 from onelog.errors import (

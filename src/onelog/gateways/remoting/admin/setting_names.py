@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from onelog.config import SETTINGS, Config, Value, value_of
+from onelog.config import Config, Value
+from onelog.config_sources import SETTINGS, value_of
 from onelog.errors import ConfigError
 
 log = logging.getLogger(__name__)
