@@ -19,7 +19,7 @@ from onelog.client.admin.groups import (
 from onelog.clock import SystemClock
 from onelog.commands.group import effect, show_summaries
 from onelog.commands.terminal import console
-from onelog.core.redelivery.policy import parse_policy
+from onelog.core.queues.retry_policy import parse_policy
 from tests.client.admin.test_groups import commit
 from tests.client.live_cluster import LiveCluster
 from tests.commands.conftest import Run

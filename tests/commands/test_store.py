@@ -25,7 +25,7 @@ from onelog.message import NewMessage, SysFlag, encode_host, encode_properties
 from onelog.record.entries import ENTRY
 from onelog.store.message_store import MessageStore
 from tests.core.paying import Payer
-from tests.core.workqueues.yard import Yard, numbered
+from tests.core.queues.yard import Yard, numbered
 from tests.core.world import World
 from tests.e2e.make_store_fixtures import VERSIONS, fixture_folder
 from tests.store.samples import SAMPLE, flip, overwrite, write_sample

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from onelog.core.access import SELF
 from onelog.core.catalog.groups import GroupConfig
-from onelog.core.leases.queue import IN_ORDER, IN_PLACE, ReturnPolicy
+from onelog.core.queues.group_ledger import IN_ORDER, IN_PLACE, ReturnPolicy
 from onelog.errors import LeaseNotFoundError
 from onelog.rocketmq.profile import NAMING
 from tests.core.leasing import Holding, Reader, reading
@@ -340,8 +340,8 @@ class LeaseMachine(RuleBasedStateMachine):
         tables = self.world.broker.lease_tables
         with (
             mock.patch("onelog.core.durable.tables.PART_ENTRIES", 1),
-            mock.patch("onelog.core.leases.leases.STEP_LEASES", 1),
-            mock.patch("onelog.core.leases.queue.STEP_LEASES", 1),
+            mock.patch("onelog.core.queues.leases.STEP_LEASES", 1),
+            mock.patch("onelog.core.queues.group_ledger.STEP_LEASES", 1),
         ):
             if tables._gathering is None:
                 tables.snapshot()

@@ -9,10 +9,10 @@ from onelog.core.catalog.groups import GroupConfig
 from onelog.core.cursors.pending_reads import Missing
 from onelog.core.durable.waiting import ANY_QUEUE
 from onelog.core.filters.tags import subscribe
-from onelog.core.leases.leases import LeasedPart
-from onelog.core.leases.lending import Leased
-from onelog.core.leases.queue import IN_ORDER, IN_PLACE
-from onelog.core.leases.supply import LeaseRequest
+from onelog.core.queues.group_ledger import IN_ORDER, IN_PLACE
+from onelog.core.queues.lease_supply import LeaseRequest
+from onelog.core.queues.leases import LeasedPart
+from onelog.core.queues.lending import Leased
 from onelog.errors import OnelogError
 from onelog.message import Message
 from onelog.record.decode import decode_messages

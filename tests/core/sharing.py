@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from onelog.core.access import SELF
-from onelog.core.leases.lending import Leased
-from onelog.core.leases.queue import Outcome
-from onelog.core.leases.sharing import ShareLimits, Taking
+from onelog.core.queues.group_ledger import Outcome
+from onelog.core.queues.lending import Leased
+from onelog.core.queues.sharing import ShareLimits, Taking
 from onelog.core.transactions.in_place import Stamp
 from onelog.errors import OnelogError
 from onelog.message import NewMessage

@@ -18,7 +18,7 @@ import pytest
 
 from onelog.core.access import SELF
 from onelog.core.filters.tags import Subscription, subscribe
-from onelog.core.leases.lending import Leased
+from onelog.core.queues.lending import Leased
 from onelog.errors import OnelogError, StoreFailedError
 from onelog.message import NewMessage, encode_properties
 from onelog.store import consumequeue

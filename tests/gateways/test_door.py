@@ -18,13 +18,13 @@ from onelog.core.broker import Broker
 from onelog.core.catalog.groups import GroupConfig
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits
-from onelog.core.leases.sharing import ShareLimits, Sharing, Taking
-from onelog.core.leases.supply import LeaseRequest
 from onelog.core.membership.assignment import RequestMode
 from onelog.core.membership.classic import Joining
 from onelog.core.membership.consumers import Beat
 from onelog.core.membership.coordinator import CommittingMember, Coordinator
 from onelog.core.membership.members import Client, ConsumerData
+from onelog.core.queues.lease_supply import LeaseRequest
+from onelog.core.queues.sharing import ShareLimits, Sharing, Taking
 from onelog.core.transactions.branches import Branches
 from onelog.core.transactions.transactional_ids import TransactionalIds
 from onelog.errors import NotPermittedError

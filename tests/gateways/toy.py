@@ -14,8 +14,8 @@ from typing import Self
 from onelog.config_sources import Loaded
 from onelog.core.access import Principal
 from onelog.core.durable.waiting import ANY_QUEUE
-from onelog.core.leases.lending import Leased
-from onelog.core.leases.supply import LeaseRequest
+from onelog.core.queues.lease_supply import LeaseRequest
+from onelog.core.queues.lending import Leased
 from onelog.errors import OnelogError, WireError
 from onelog.gateways import GatewayContext
 from onelog.message import Appended, NewMessage

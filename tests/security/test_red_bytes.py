@@ -36,7 +36,7 @@ from onelog.store.reader import Fetched, FetchStatus
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.mqtt.codes import V5
 from tests.core.leasing import LEASE_MS, TICK_MS, TOPIC, Reader, bodies, reading
-from tests.core.workqueues.yard import Yard
+from tests.core.queues.yard import Yard
 from tests.core.world import SMALL_STORE, World, pulled
 from tests.gateways.kafka.live import kafka as kafka_broker
 from tests.gateways.kafka.raw import batch_of, raw

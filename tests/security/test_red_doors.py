@@ -20,11 +20,11 @@ from pika.adapters.blocking_connection import BlockingChannel
 from onelog.config import StoreConfig, Value
 from onelog.core.access import SELF, Principal
 from onelog.core.catalog.topics import TopicConfig
+from onelog.core.queues.policies import Policy
 from onelog.core.users import logins
 from onelog.core.users.keys import Keys
 from onelog.core.users.passwords import prove, signature
 from onelog.core.users.permissions import Rule
-from onelog.core.workqueues.policies import Policy
 from onelog.errors import NotPermittedError, StoreLockedError
 from onelog.message import NewMessage
 from onelog.names import TABLES_TOPIC

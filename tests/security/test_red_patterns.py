@@ -12,12 +12,12 @@ from onelog.core.filters.patterns import compile_pattern
 from onelog.core.filters.selectors import compile_selector
 from onelog.core.filters.sql92 import compile_sql
 from onelog.core.membership.consumers import Beat
+from onelog.core.queues.policies import Policy
 from onelog.core.routing.topic_trie import TopicTrie
-from onelog.core.workqueues.policies import Policy
 from onelog.errors import FilterSyntaxError, InvalidRegexError, PreconditionFailedError
 from onelog.wire.kafka.codes import ApiKey
 from tests.core.membership.test_consumers import Room
-from tests.core.workqueues.yard import Yard
+from tests.core.queues.yard import Yard
 from tests.gateways.kafka.live import kafka
 from tests.gateways.kafka.raw import raw
 

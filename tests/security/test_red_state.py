@@ -12,8 +12,8 @@ from onelog.record.entries import ENTRY, ENTRY_BYTES
 from onelog.store.readonly import open_readonly
 from onelog.store.verify import verify
 from tests.core.leasing import Reader
+from tests.core.queues.yard import Yard
 from tests.core.replicas import Follower, Master
-from tests.core.workqueues.yard import Yard
 from tests.core.world import World, pulled
 
 COUNT = 12

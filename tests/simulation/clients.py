@@ -13,7 +13,7 @@ from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Result, allowed
 from onelog.core.durable.waiting import ANY_QUEUE
-from onelog.core.leases.lending import Leased
+from onelog.core.queues.lending import Leased
 from onelog.core.transactions.transactional_ids import Incarnation
 from onelog.errors import OnelogError, TopicExistsError, TopicNotFoundError
 from onelog.message import Appended, NewMessage, NewRun, encode_properties

@@ -7,7 +7,7 @@ import msgspec
 
 from onelog.core.access import SELF
 from onelog.core.durable.waiting import ANY_QUEUE
-from onelog.core.leases.lending import Leased
+from onelog.core.queues.lending import Leased
 from onelog.errors import OnelogError
 from onelog.record.decode import decode_messages
 from onelog.store.verify import verify

@@ -43,16 +43,18 @@ from onelog.core.durable.tables import (
 from onelog.core.durable.waiting import Key, OpenWaits
 from onelog.core.durable.writer import OnAccounted, Writer
 from onelog.core.filters.filter_time import FilterTime
-from onelog.core.leases.journal import LEASES_FILE
-from onelog.core.leases.leases import Leases
-from onelog.core.leases.lending import Lending
-from onelog.core.leases.sharing import Sharing
 from onelog.core.membership.assignment import RequestModes
 from onelog.core.membership.coordinator import Coordinator, SettledListener
 from onelog.core.membership.locks import Locks
 from onelog.core.membership.members import Members, MembersListener
 from onelog.core.publish import Publisher
-from onelog.core.redelivery.retry import Retry
+from onelog.core.queues.journal import LEASES_FILE
+from onelog.core.queues.leases import Leases
+from onelog.core.queues.lending import Lending
+from onelog.core.queues.queues import WorkQueues
+from onelog.core.queues.retention_holds import RetentionHolds
+from onelog.core.queues.retry import Retry
+from onelog.core.queues.sharing import Sharing
 from onelog.core.routing.mqtt_forwarding import MqttForwarding
 from onelog.core.routing.publishing import Publishing
 from onelog.core.routing.routing import Routing
@@ -76,8 +78,6 @@ from onelog.core.users.audit import Audit
 from onelog.core.users.keys import KEY_FILE, Keys
 from onelog.core.users.logins import Logins
 from onelog.core.users.users import Users
-from onelog.core.workqueues.retention_holds import RetentionHolds
-from onelog.core.workqueues.workqueues import WorkQueues
 from onelog.errors import NotMasterError, OnelogError
 from onelog.jobs import Job
 from onelog.message import LOOPBACK

@@ -20,13 +20,13 @@ from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.waiting import OnEnd, Wait
 from onelog.core.durable.writer import OnStored
 from onelog.core.filters.tags import Subscription
-from onelog.core.leases.lending import OnLeased
-from onelog.core.leases.supply import LeaseRequest
 from onelog.core.looking import Queries
 from onelog.core.membership.assignment import RequestMode
 from onelog.core.membership.locks import Queue
 from onelog.core.membership.members import PULLED_MS, Client, ConsumerData, LiveGroup
 from onelog.core.publish import Intent
+from onelog.core.queues.lease_supply import LeaseRequest
+from onelog.core.queues.lending import OnLeased
 from onelog.core.transactions.half import NOT_OPEN
 from onelog.core.transactions.in_place import Stamp
 from onelog.core.transactions.prepared_batches import OnCommitted

@@ -17,7 +17,7 @@ from onelog.names import OWN_PREFIX
 
 if TYPE_CHECKING:
     from onelog.core.cursors.times import Dated
-    from onelog.core.workqueues.retention_holds import RetentionHold
+    from onelog.core.queues.retention_holds import RetentionHold
 
 
 class Queries(Assembly):

@@ -21,9 +21,9 @@ from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.durable.waiting import ANY_QUEUE, Key
 from onelog.core.filters.tags import Subscription
-from onelog.core.leases.queue import ReturnPolicy
-from onelog.core.leases.supply import LeaseRequest
-from onelog.core.redelivery.retry import ORIGIN_MESSAGE_ID, ORIGIN_TOPIC
+from onelog.core.queues.group_ledger import ReturnPolicy
+from onelog.core.queues.lease_supply import LeaseRequest
+from onelog.core.queues.retry import ORIGIN_MESSAGE_ID, ORIGIN_TOPIC
 from onelog.errors import GroupPermissionError, InvalidQueueError, TopicPermissionError
 from onelog.message import Message, NewMessage, decode_properties, encode_properties
 from onelog.record.properties import written_again

@@ -23,8 +23,8 @@ import msgspec
 from onelog.core.assembly import Assembly
 from onelog.core.cursors.offsets import Offsets, cursor_key
 from onelog.core.durable.tables import Change
-from onelog.core.leases.journal import TABLE, record_key
-from onelog.core.leases.queue import QueueLeases
+from onelog.core.queues.group_ledger import QueueLeases
+from onelog.core.queues.journal import TABLE, record_key
 from onelog.core.schedule.records import REAL_TOPIC
 from onelog.core.schedule.timers import Timers
 from onelog.errors import OnelogError

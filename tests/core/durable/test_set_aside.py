@@ -16,8 +16,8 @@ from onelog.core.users.users import Users
 from onelog.errors import NotPermittedError, PreconditionFailedError
 from onelog.message import NewMessage
 from onelog.names import TABLES_TOPIC, split_key
+from tests.core.queues.yard import Yard, numbered
 from tests.core.replicas import Follower, Master
-from tests.core.workqueues.yard import Yard, numbered
 from tests.core.world import World
 
 ODD: dict[str, tuple[str, Any]] = {

@@ -17,8 +17,8 @@ from onelog.record.forms.conversion import in_amqp_form
 from onelog.record.forms.neutral import Neutral
 from onelog.store.verify import verify
 from tests.core.leasing import Reader, bodies, reading
+from tests.core.queues.yard import Yard, body_of
 from tests.core.routing.queues import Routed
-from tests.core.workqueues.yard import Yard, body_of
 from tests.record.forms.samples import kafka_batch, neutrals
 from tests.spark.store_rows import all_ranges, rows_from_files
 

@@ -13,7 +13,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
 import onelog
-from onelog.core.workqueues import consumers
+from onelog.core.queues import consumers
 from tests.gateways.amqp.live import (
     SECONDS,
     Raw,

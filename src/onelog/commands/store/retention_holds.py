@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from onelog.core.durable.tables import LEASES_TOPIC, Table
-from onelog.core.leases.journal import LEASES_FILE
-from onelog.core.workqueues.declared import DeclaredQueues
-from onelog.core.workqueues.log_ledger import TABLE, LogLedger, ledger_of
-from onelog.core.workqueues.retention_holds import RetentionHold, all_ledgers, holds_of
+from onelog.core.queues.declared import DeclaredQueues
+from onelog.core.queues.journal import LEASES_FILE
+from onelog.core.queues.log_ledger import TABLE, LogLedger, ledger_of
+from onelog.core.queues.retention_holds import RetentionHold, all_ledgers, holds_of
 from onelog.errors import OnelogError
 from onelog.names import TABLES_FILE, TABLES_TOPIC
 from onelog.record.decode import decode_messages

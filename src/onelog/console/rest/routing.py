@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from onelog.console.rest.operations import Ask, Done, Limit, Listing, Name, Operation, paged
+from onelog.core.queues.queue import WorkQueue
 from onelog.core.routing import arguments as argument_values
 from onelog.core.routing.exchanges import Exchange, RoutingKeys, matcher_of
-from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import InvalidRequestError, QueueNotFoundError
 from onelog.record.forms.amqp_fields import NO_PROPERTIES
 

@@ -13,7 +13,7 @@ from onelog.config import BrokerConfig
 from onelog.core.catalog.names import Naming
 from onelog.core.catalog.settings import Settings
 from onelog.core.durable.tables import Change, Tables, Versions
-from onelog.core.redelivery.policy import parse_policy
+from onelog.core.queues.retry_policy import parse_policy
 from onelog.errors import GroupNotFoundError, InvalidGroupError
 from onelog.names import check_name
 

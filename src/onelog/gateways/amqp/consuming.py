@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from onelog.core.workqueues.consumers import Consumer, Window
-from onelog.core.workqueues.deliveries import AMQP_FLAG, in_amqp_form
-from onelog.core.workqueues.queue import WorkQueue
+from onelog.core.queues.consumers import Consumer, Window
+from onelog.core.queues.deliveries import AMQP_FLAG, in_amqp_form
+from onelog.core.queues.queue import WorkQueue
 from onelog.errors import OnelogError, QueueNotFoundError
 from onelog.gateways.amqp.refusals import (
     not_allowed,

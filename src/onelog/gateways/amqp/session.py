@@ -25,7 +25,7 @@ from typing import Any
 
 from onelog import __version__
 from onelog.core.access import Principal
-from onelog.core.workqueues.consumers import Consumer
+from onelog.core.queues.consumers import Consumer
 from onelog.errors import NotPermittedError, OnelogError
 from onelog.gateways import RABBITMQ_VERSION, ClientState, GatewayContext
 from onelog.gateways.amqp.channel import Channel

@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onelog.core.durable.waiting import Key
-from onelog.core.leases.queue import IN_PLACE
-from onelog.core.leases.supply import LeaseRequest
+from onelog.core.queues.group_ledger import IN_PLACE
+from onelog.core.queues.lease_supply import LeaseRequest
 from onelog.gateways.grpc.answers import OK, RefusedError
 from onelog.gateways.grpc.checks import group_name, topic_name
 from onelog.gateways.grpc.clients import LITE_NAME_MAX, LITE_SUBSCRIPTIONS_MAX, GrpcClient

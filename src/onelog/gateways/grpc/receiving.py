@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from onelog.core.access import SELF
 from onelog.core.durable.waiting import ANY_QUEUE
 from onelog.core.filters.tags import Subscription, subscribe
-from onelog.core.leases.leases import LeasedPart
-from onelog.core.leases.lending import Leased
-from onelog.core.leases.supply import LeaseRequest
+from onelog.core.queues.lease_supply import LeaseRequest
+from onelog.core.queues.leases import LeasedPart
+from onelog.core.queues.lending import Leased
 from onelog.errors import OnelogError
 from onelog.gateways.grpc import lite_topics
 from onelog.gateways.grpc.answers import OK, RefusedError, overall, status_of

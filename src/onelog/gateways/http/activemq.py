@@ -20,8 +20,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from onelog.core.access import Principal
-from onelog.core.workqueues.consumers import Consumer
-from onelog.core.workqueues.deliveries import Delivery, in_amqp_form
+from onelog.core.queues.consumers import Consumer
+from onelog.core.queues.deliveries import Delivery, in_amqp_form
 from onelog.errors import InvalidRequestError, QueueNotFoundError
 from onelog.gateways import GatewayContext
 from onelog.gateways.http.messages import PRINTABLE, number, raw
@@ -30,7 +30,7 @@ from onelog.record.forms import amqp, amqp_fields
 from onelog.record.forms.neutral import Neutral
 
 if TYPE_CHECKING:
-    from onelog.core.workqueues.queue import WorkQueue
+    from onelog.core.queues.queue import WorkQueue
 
 VHOST = "/"
 TOPIC_EXCHANGE = "amq.topic"

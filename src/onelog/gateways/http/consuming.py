@@ -18,8 +18,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from onelog.core.durable.waiting import ANY_QUEUE
-from onelog.core.leases.lending import Leased
-from onelog.core.leases.supply import LeaseRequest
+from onelog.core.queues.lease_supply import LeaseRequest
+from onelog.core.queues.lending import Leased
 from onelog.errors import InvalidRequestError, LeaseNotFoundError, OnelogError
 from onelog.gateways import GatewayContext
 from onelog.gateways.http.messages import RECEIPT, neutral_of, number, raw, shown

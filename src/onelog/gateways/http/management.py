@@ -17,10 +17,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from onelog import __version__
+from onelog.core.queues.consumers import Consumer
+from onelog.core.queues.policies import Policies
+from onelog.core.queues.queue import WorkQueue
 from onelog.core.routing.exchanges import Binding, Exchange
-from onelog.core.workqueues.consumers import Consumer
-from onelog.core.workqueues.policies import Policies
-from onelog.core.workqueues.queue import WorkQueue
 from onelog.errors import (
     InvalidRequestError,
     KeyNotFoundError,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from onelog.core.workqueues.policies import Kind, Policy
+from onelog.core.queues.policies import Kind, Policy
 from onelog.errors import InvalidRequestError, QueueNotFoundError
 from onelog.gateways.http.management_call import Call
 

@@ -1,6 +1,6 @@
 """SHARE_FETCH and SHARE_ACKNOWLEDGE: messages for a while, and what became of them.
 
-Taking is the core's (`core.leases.sharing`): it waits, counts and remembers. Here partitions, share
+Taking is the core's (`core.queues.sharing`): it waits, counts and remembers. Here partitions, share
 sessions and ranges of offsets are translated. An answer has whole batches, and says which of the
 messages in them are the member's now.
 """
@@ -12,10 +12,10 @@ from itertools import chain
 
 from onelog.core.cursors.forms import offset_in
 from onelog.core.cursors.unpacking import ColdError
-from onelog.core.leases.leases import LeasedPart
-from onelog.core.leases.lending import Leased
-from onelog.core.leases.queue import Outcome
-from onelog.core.leases.sharing import ShareLimits, Taking
+from onelog.core.queues.group_ledger import Outcome
+from onelog.core.queues.leases import LeasedPart
+from onelog.core.queues.lending import Leased
+from onelog.core.queues.sharing import ShareLimits, Taking
 from onelog.errors import InvalidRequestError, OnelogError
 from onelog.gateways.kafka import batches
 from onelog.gateways.kafka.error_codes import error_code

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from onelog.core.access import SELF
 from onelog.core.durable.writer import nobody
+from onelog.core.queues.consumers import Consumer, Window
+from onelog.core.queues.deliveries import Delivery
+from onelog.core.queues.queue import WorkQueue
+from onelog.core.queues.restore import read_again
 from onelog.core.routing.names import DEFAULT_VHOST, swapped
-from onelog.core.workqueues.consumers import Consumer, Window
-from onelog.core.workqueues.deliveries import Delivery
-from onelog.core.workqueues.queue import WorkQueue
-from onelog.core.workqueues.restore import read_again
 from onelog.errors import OnelogError
 from onelog.gateways.mqtt.encoded_publish import NO_PUBLISH
 from onelog.gateways.mqtt.filters import Filter, read_filter

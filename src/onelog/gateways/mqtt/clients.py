@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from onelog.core.access import SELF, Action, Principal
 from onelog.core.durable.writer import OnStored
+from onelog.core.queues.queue import WorkQueue
+from onelog.core.queues.restore import claim
 from onelog.core.routing.names import DEFAULT_VHOST
 from onelog.core.sessions.sessions import FOREVER_S, Kept
-from onelog.core.workqueues.queue import WorkQueue
-from onelog.core.workqueues.restore import claim
 from onelog.errors import OnelogError, QueueNotFoundError
 from onelog.gateways import GatewayContext
 from onelog.gateways.mqtt.client import EXCHANGE, queue_name, shared_name

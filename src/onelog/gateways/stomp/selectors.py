@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from onelog.core.filters.selectors import Selector, compile_selector
-from onelog.core.workqueues.deliveries import in_amqp_form
+from onelog.core.queues.deliveries import in_amqp_form
 from onelog.errors import WireError
 from onelog.gateways.stomp.headers import shown
 from onelog.record.forms import amqp

@@ -39,7 +39,7 @@ from onelog.net.connection import Connection, FramedSession
 from onelog.wire.stomp.frame import VERSIONS, Frame, StompFrameReader, encode_frame
 
 if TYPE_CHECKING:
-    from onelog.core.workqueues.queue import WorkQueue
+    from onelog.core.queues.queue import WorkQueue
     from onelog.gateways.stomp.subscriptions import Subscription
     from onelog.gateways.stomp.transactions import Transaction
 

@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal
 
 from onelog.core.filters.selectors import Selector
-from onelog.core.workqueues.deliveries import in_amqp_form
+from onelog.core.queues.deliveries import in_amqp_form
 from onelog.errors import InvalidRequestError, OnelogError
 from onelog.gateways.stomp import selectors
 from onelog.gateways.stomp.destinations import (
@@ -33,9 +33,9 @@ from onelog.record.forms import amqp
 from onelog.wire.stomp.frame import Frame, header_lines
 
 if TYPE_CHECKING:
-    from onelog.core.workqueues.consumers import Consumer
-    from onelog.core.workqueues.deliveries import Delivery
-    from onelog.core.workqueues.queue import WorkQueue
+    from onelog.core.queues.consumers import Consumer
+    from onelog.core.queues.deliveries import Delivery
+    from onelog.core.queues.queue import WorkQueue
 
 SUBSCRIPTIONS_MAX = 1_000
 """Subscriptions of one connection."""

@@ -15,7 +15,7 @@ from onelog.gateways.stomp.subscriptions import Subscription, settle, when_recor
 from onelog.wire.stomp.frame import Frame
 
 if TYPE_CHECKING:
-    from onelog.core.workqueues.queue import WorkQueue
+    from onelog.core.queues.queue import WorkQueue
     from onelog.gateways.stomp.sending import Posting
 
 TRANSACTIONS_MAX = 100

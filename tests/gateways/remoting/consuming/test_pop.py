@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from onelog.core.access import SELF
-from onelog.core.leases import lending
+from onelog.core.queues import lending
 from onelog.errors import StoreFullError
 from onelog.net.peer import Peer
 from onelog.server import BrokerServer

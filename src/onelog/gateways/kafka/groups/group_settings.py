@@ -14,8 +14,8 @@ import msgspec
 
 from onelog.config import KafkaConfig
 from onelog.core.catalog.groups import GroupConfig
-from onelog.core.leases.queue import SHARED
-from onelog.core.leases.sharing import ShareLimits
+from onelog.core.queues.group_ledger import SHARED
+from onelog.core.queues.sharing import ShareLimits
 from onelog.errors import ConfigError
 from onelog.gateways.kafka.cluster.view import GROUP_KEY, Proposal
 from onelog.gateways.kafka.configs import DEFAULT_SOURCE, Shown

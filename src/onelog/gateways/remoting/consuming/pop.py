@@ -10,7 +10,7 @@ from functools import partial
 from onelog.core.access import SELF
 from onelog.core.cursors.fetch import Limits, Result
 from onelog.core.filters.tags import subscribe
-from onelog.core.leases.lending import Leased
+from onelog.core.queues.lending import Leased
 from onelog.errors import (
     InvalidReceiptError,
     LeaseNotFoundError,

@@ -1,1 +1,0 @@
-"""Reading by lease: a message is handed out for a time, and acknowledged, released or expired."""

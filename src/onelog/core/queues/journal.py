@@ -1,0 +1,227 @@
+"""The leases' way into the log: what changed goes in with the tick, and then it may be told.
+
+    table entry   key "topic@group@queue id"; value as in `lease_queue`, None for a queue that is
+                  gone; in a topic and a snapshot of their own, because they change so often
+
+Messages that are moved because their lease ended go into the same append as the record of that, so
+that not even a killed process loses or doubles one.
+
+Invariant: a callback of `when_recorded` is called exactly once: after the record of everything that
+changed before it is in the log, or with the reason why that cannot be written. What could not be
+written is kept, and written with the next tick; it keeps nothing else from being written.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from onelog.core.durable.deadlines import Schedule
+from onelog.core.durable.durability import WhenSafe
+from onelog.core.durable.tables import Tables
+from onelog.core.durable.writer import Writer
+from onelog.core.queues.group_ledger import QueueLeases
+from onelog.errors import OnelogError, StoreError
+from onelog.message import NewMessage
+from onelog.names import join_key, split_key
+
+log = logging.getLogger(__name__)
+
+LEASES_FILE = "onelog-leases.json"
+TABLE = "leases"
+_TROUBLE_MS = 1_000
+
+LeaseKey = tuple[str, str, int]
+"""Group, topic and queue id."""
+WhenRecorded = Callable[[OnelogError | None], None]
+
+
+def record_key(queue: QueueLeases) -> str:
+    """The table's key of a queue."""
+    return f"{join_key(queue.topic, queue.group)}@{queue.queue_id}"
+
+
+def lease_key_of(key: str) -> LeaseKey:
+    """The inverse of `record_key`."""
+    names, _, queue_id = key.rpartition("@")
+    topic, group = split_key(names)
+    return group, topic, int(queue_id)
+
+
+class Recorded(Protocol):
+    """Something that changes, and says what has changed."""
+
+    def record(self) -> Any:
+        """What changed since the last record, as it stands now."""
+
+    def recorded(self) -> None:
+        """The last `record` is in the log."""
+
+
+Queue = TypeVar("Queue", bound=Recorded)
+
+
+@dataclass(eq=False)
+class LeaseJournal(Generic[Queue]):
+    """Collects changes, and appends them tick by tick."""
+
+    _tables: Tables
+    _writer: Writer
+    _schedule: Schedule
+    _when_durable: Callable[[WhenSafe], None]
+    _on_recorded: Callable[[Queue], None]
+    """Called with each queue whose changes have reached the log."""
+    _key: Callable[[Queue], str]
+    """What the table calls a queue."""
+    _table: str = TABLE
+
+    def __post_init__(self) -> None:
+        self._changed: dict[Queue, None] = {}
+        self._gone: dict[str, None] = {}
+        self._callbacks: list[WhenRecorded] = []
+        self._unsafe: list[WhenSafe] = []
+        """Who is told when that is as safe as a message."""
+        self._tick_begun = self._has_joined = False
+        self._tried_again = False
+        self.follows = False
+        """Whether the log is another broker's: then leases are kept in memory only."""
+
+    def changed(self, queue: Queue) -> None:
+        """The queue's leases changed in this tick."""
+        self._changed[queue] = None
+        self._begin_tick()
+
+    def gone(self, queue: Queue) -> None:
+        """There is no such queue any more."""
+        self._changed.pop(queue, None)
+        self._gone[self._key(queue)] = None
+        self._begin_tick()
+
+    def _begin_tick(self) -> None:
+        self._tick_begun = True
+        if not self._has_joined:
+            self._has_joined = True
+            self._writer.join_tick(self._put_records)
+
+    def when_recorded(self, callback: WhenRecorded) -> None:
+        """Call back once everything that changed so far is in the log, or cannot be written."""
+        if self._tick_begun:
+            self._callbacks.append(callback)
+        else:
+            callback(None)
+
+    def when_safe(self, callback: WhenSafe) -> None:
+        """The same, once it is as safe as configured."""
+        if self._tick_begun:
+            self._unsafe.append(callback)
+        else:
+            self._when_durable(callback)
+
+    def _put_records(self) -> None:
+        """The writer's tick ends: record what changed with everything else."""
+        self._has_joined = False
+        if self._tick_begun:
+            gone, changed = list(self._gone), list(self._changed)
+            if self.follows:
+                self._settle(gone, changed, None)
+                return
+            records = self._records(gone, changed)
+            self._writer.put_records(records, partial(self._written, gone, changed))
+
+    def _written(self, gone: list[str], changed: list[Queue], error: Exception | None) -> None:
+        trouble = error if isinstance(error, StoreError) else None
+        if trouble is not None:
+            gone, changed = [], []
+        elif error is not None:
+            gone, changed, trouble = self._append_one_by_one(gone, changed)
+        self._settle(gone, changed, trouble)
+        if trouble is not None:
+            log.error("leases could not be recorded, and are tried again: %s", trouble)
+            if not self._tried_again:
+                self._tried_again = True
+                self._schedule(_TROUBLE_MS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._tried_again = False
+        self._begin_tick()
+
+    def end_of_tick(self) -> None:
+        """Record now what changed, and tell everybody who waits for that."""
+        if self._tick_begun:
+            gone, changed = list(self._gone), list(self._changed)
+            error: Exception | None = None
+            try:
+                self._writer.write_now([], self._records(gone, changed))
+            except Exception as reason:
+                error = reason
+            self._written(gone, changed, error)
+
+    def write(self, moved: Sequence[NewMessage]) -> None:
+        """Append messages that are moved, and the record of everything that changed, together.
+
+        If that fails nothing was written. `StoreError` is told to those who wait; after another
+        error the tick goes on, and its end writes the record without `moved`.
+        """
+        gone, changed = list(self._gone), list(self._changed)
+        try:
+            self._writer.write_now(moved, self._records(gone, changed))
+        except StoreError as error:
+            self._settle([], [], error)
+            raise
+        self._settle(gone, changed, None)
+
+    def _settle(self, gone: list[str], changed: list[Queue], error: OnelogError | None) -> None:
+        """This much is recorded: tell everybody."""
+        # What is called from here on may change leases again: that is another tick.
+        callbacks, self._callbacks = self._callbacks, []
+        unsafe, self._unsafe = self._unsafe, []
+        self._tick_begun = False
+        for key in gone:
+            del self._gone[key]
+        for queue in changed:
+            del self._changed[queue]
+            queue.recorded()
+        for queue in changed:
+            self._on_recorded(queue)
+        _tell_all(callbacks, error)
+        if unsafe and error is None:
+            self._when_durable(partial(_tell_all, unsafe))
+        else:
+            _tell_all(unsafe, error)
+
+    def _records(self, gone: list[str], changed: list[Queue]) -> list[NewMessage]:
+        changes: list[tuple[str, str, Any]] = [(self._table, key, None) for key in gone]
+        changes += [(self._table, self._key(queue), queue.record()) for queue in changed]
+        return self._tables.record(changes)
+
+    def _append_one_by_one(
+        self, gone: list[str], changed: list[Queue]
+    ) -> tuple[list[str], list[Queue], StoreError | None]:
+        """Some queue cannot be recorded: record the others. What was recorded, and what is wrong.
+
+        Nothing that a client may send makes such a record; a segment may be too small for one.
+        """
+        error: StoreError | None = None
+        done: tuple[list[str], list[Queue]] = ([], [])
+        for keys, queues in [(gone, []), *(([], [queue]) for queue in changed)]:
+            try:
+                self._writer.write_now([], self._records(keys, queues))
+            except StoreError as reason:
+                error = reason
+            except Exception as reason:
+                names = ", ".join([*keys, *map(self._key, queues)])
+                error = StoreError(f"the leases of {names} cannot be recorded: {reason}")
+            else:
+                done[0].extend(keys)
+                done[1].extend(queues)
+        return *done, error
+
+
+def _tell_all(callbacks: Sequence[WhenRecorded], error: OnelogError | None) -> None:
+    for callback in callbacks:
+        try:
+            callback(error)
+        except Exception:
+            # One broken connection must not cost the others their answer.
+            log.exception("an answer about leases could not be handed over")

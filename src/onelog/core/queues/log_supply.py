@@ -1,0 +1,314 @@
+"""Messages of declared queues, read back from the log.
+
+Records of AMQP's and MQTT's forms go out as they are stored; those of others (somebody sent to the
+queue's topic with RocketMQ's or Kafka's protocol) become AMQP's. What is not in the page cache is
+not waited for: `ColdError` says which parts of the log a worker has to read first.
+
+Invariant: an offset that is passed over has no message that a consumer could get.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from onelog.core.cursors.forms import is_of, offset_in
+from onelog.core.cursors.reading import QueueReader
+from onelog.core.cursors.unpacking import ColdError
+from onelog.core.queues.deliveries import AMQP_FLAG, BODY, FORM, Delivery, facts_of
+from onelog.core.routing.names import queue_of
+from onelog.errors import WireError
+from onelog.message import LOOPBACK, LogOffset, Message, NewMessage, NewRun, QueueOffset
+from onelog.record.decode import decode_messages
+from onelog.record.forms import FORM_MASK, amqp
+from onelog.store.message_store import MessageStore
+from onelog.store.reader import FetchStatus
+
+log = logging.getLogger(__name__)
+
+MQTT_FLAG = 3 << 16
+AS_STORED = frozenset((AMQP_FLAG, MQTT_FLAG))
+"""Forms whose messages gateways of declared queues read themselves."""
+_HEAD = Struct(">i32xi16xq20xi")
+"""Of a record with addresses of 4 bytes: its size, sysFlag, store time and length of the body."""
+_UNUSUAL = 0x30 | 0x80
+"""Flags of records that have longer addresses, or are inner batches."""
+_MEASURED_COUNT, _MEASURED_BYTES = 1_000, 1 << 20
+_ENDED = frozenset(
+    (
+        FetchStatus.NO_MATCHED_LOGIC_QUEUE,
+        FetchStatus.NO_MESSAGE_IN_QUEUE,
+        FetchStatus.OFFSET_OVERFLOW_ONE,
+        FetchStatus.OFFSET_OVERFLOW_BADLY,
+    )
+)
+
+
+class Stretch(NamedTuple):
+    """What was read, by offset, and the first offset that was not looked at."""
+
+    found: list[Delivery]
+    next_offset: int
+
+
+class Entries(NamedTuple):
+    """Messages that were just appended, as a ledger wants to know them."""
+
+    bodies: list[bytes]
+    forms: list[int]
+    payloads: list[int]
+    """Of each its record body, form, and payload bytes."""
+    size: int
+    body_bytes: int
+    expires: bool
+    """Whether one of them says itself when."""
+    are_plain: bool
+    """Whether each is one message, of a form that goes out as it is."""
+    total: int
+    """How many messages that are."""
+
+
+def entries_of(messages: Sequence[NewMessage | NewRun]) -> Entries:
+    """What there is to know of messages; those of a run in AMQP's form differ in payload only."""
+    bodies: list[bytes] = []
+    forms: list[int] = []
+    payloads: list[int] = []
+    count = size = body_bytes = 0
+    any_expires, are_plain = False, True
+    lead, last_form = b"", -1
+    for message in messages:
+        if isinstance(message, NewRun):
+            form = message.sys_flag & FORM_MASK
+            _, first, _ = message.parts[0]
+            payload, expires = facts_of(first, form)
+            before = len(first) - payload if form == AMQP_FLAG else 0
+            some = [body for _, body, _ in message.parts]
+            sizes = [len(body) - before for body in some]
+            bodies += some
+            forms += [form] * len(some)
+            payloads += sizes
+            count += len(some)
+            size += sum(sizes)
+            body_bytes += sum(sizes) + before * len(some)
+            any_expires |= expires
+            are_plain = are_plain and form in AS_STORED
+            continue
+        body, form = message[2], message[5] & FORM_MASK
+        if type(body) is not bytes:
+            body = bytes(body)
+        if form == AMQP_FLAG == last_form and body.startswith(lead):
+            payload = len(body) - len(lead)  # Nothing but the payload is another one.
+        else:
+            payload, expires = facts_of(body, form)
+            any_expires |= expires
+            are_plain = are_plain and form in AS_STORED
+            lead, last_form = body[: len(body) - payload], form
+        bodies.append(body)
+        forms.append(form)
+        payloads.append(payload)
+        count += message[11]
+        size += payload
+        body_bytes += len(body)
+        are_plain = are_plain and message[11] == 1
+    return tuple.__new__(
+        Entries, (bodies, forms, payloads, size, body_bytes, any_expires, are_plain, count)
+    )
+
+
+class LogSupply:
+    """Reads for all queues of a broker. Places are offsets here."""
+
+    def __init__(self, store: MessageStore, reader: QueueReader) -> None:
+        self.store = store
+        self._reader = reader
+        self.hot_bytes = 0
+        """What all ledgers keep at hand together."""
+        self._last: tuple[Sequence[NewMessage | NewRun], Entries] = ((), entries_of(()))
+
+    def entries(self, messages: Sequence[NewMessage | NewRun]) -> Entries:
+        """`entries_of`, but once for all queues that got the same messages."""
+        if messages != self._last[0]:  # These are the same objects, or others from the start.
+            self._last = messages, entries_of(messages)
+        return self._last[1]
+
+    def read(
+        self, topic: str, queue_id: int, offset: int, count: int, bytes_max: int, *, cold_ok: bool
+    ) -> Stretch:
+        """The messages from `offset` on: at least one, if there is any."""
+        end = self._reader.end(topic, queue_id, True)
+        at = offset
+        while at < end:
+            result = self._reader.read(
+                topic,
+                queue_id,
+                at,
+                min(count, end - at),
+                bytes_max,
+                cold_ok=cold_ok,
+                bulk=True,
+                as_stored=True,
+                committed=True,
+            )
+            if result.status is FetchStatus.COLD:
+                raise ColdError(result.ranges)
+            if result.status is FetchStatus.FOUND:
+                stretch = self._deliveries(
+                    topic,
+                    queue_id,
+                    at,
+                    result.next_offset,
+                    result.slices,
+                    (count, bytes_max, cold_ok),
+                )
+                if stretch.found:
+                    return stretch
+                result = result._replace(next_offset=stretch.next_offset)
+            elif result.status in _ENDED:
+                break
+            if result.next_offset <= at:
+                break
+            at = result.next_offset
+        return Stretch([], at)
+
+    def measure(self, topic: str, queue_id: int, begin: int, end: int) -> tuple[int, int]:
+        """The payload bytes of some messages; of those in a batch, what the batch has."""
+        result = self._reader.read(
+            topic,
+            queue_id,
+            begin,
+            min(_MEASURED_COUNT, end - begin),
+            _MEASURED_BYTES,
+            cold_ok=True,
+            bulk=True,
+            as_stored=True,
+            committed=True,
+        )
+        size = 0
+        for message in (each for view in result.slices for each in decode_messages(view)):
+            form = message.sys_flag & FORM_MASK
+            size += facts_of(message.body, form)[0]
+        return size, result.next_offset
+
+    def _deliveries(
+        self,
+        topic: str,
+        queue_id: int,
+        begin: int,
+        end: int,
+        slices: Sequence[memoryview],
+        limits: tuple[int, int, bool],
+    ) -> Stretch:
+        found: list[Delivery] = []
+        offset = begin
+        unpack = _HEAD.unpack_from
+        lead, lead_bytes = b"\0", 0
+        for view in slices:
+            at, length = 0, len(view)
+            while at < length:
+                size, flags, stored_ms, body_bytes = unpack(view, at)
+                form = flags & FORM_MASK
+                if flags & _UNUSUAL or form not in AS_STORED:
+                    return self._any_form(topic, queue_id, begin, end, slices, *limits)
+                body = bytes(view[at + 88 : at + 88 + body_bytes])
+                at += size
+                if form != AMQP_FLAG:
+                    payload = body_bytes
+                elif lead_bytes and body.startswith(lead):
+                    payload = body_bytes - lead_bytes
+                else:
+                    payload = facts_of(body, form)[0]
+                    lead_bytes = body_bytes - payload
+                    lead = body[:lead_bytes]
+                found.append((offset, 0, body, form, stored_ms, payload))
+                offset += 1
+        if offset != end:  # A record less than entries: something there is damaged or deleted.
+            return self._any_form(topic, queue_id, begin, end, slices, *limits)
+        return Stretch(found, end)
+
+    def _any_form(
+        self,
+        topic: str,
+        queue_id: int,
+        begin: int,
+        end: int,
+        slices: Sequence[memoryview],
+        count: int,
+        bytes_max: int,
+        cold_ok: bool,
+    ) -> Stretch:
+        """The same for records of which some are not as most are; not more than there is room for,
+        and the first in any case."""
+        aborted = self._reader.aborted(topic, queue_id, begin, end)
+        found: list[Delivery] = []
+        reached, room = begin, bytes_max
+        for message in (each for view in slices for each in decode_messages(view)):
+            first = offset_in(topic, queue_id, message)
+            form = message.sys_flag & FORM_MASK
+            if form in AS_STORED:
+                body = bytes(message.body)
+                found.append((first, 0, body, form, message.store_ms, facts_of(body, form)[0]))
+                room -= len(body)
+                reached = first + 1
+                continue
+            if form and aborted and is_of(message, aborted):
+                continue
+            try:
+                for delta, body in self._in_amqp_form(message, topic, max(0, begin - first)):
+                    if first + delta >= end:
+                        break
+                    if found and (len(found) >= count or room < len(body)):
+                        return Stretch(found, max(reached, first + delta))
+                    size = facts_of(body, AMQP_FLAG)[0]
+                    found.append((first + delta, 0, body, AMQP_FLAG, message.store_ms, size))
+                    room -= len(body)
+                    reached = first + delta + 1
+            except ColdError:
+                if found:
+                    return Stretch(found, reached)
+                if not cold_ok:
+                    raise
+                self._reader.unpacking.unpack_now(message)
+                return self._any_form(
+                    topic, queue_id, begin, end, slices, count, bytes_max, cold_ok
+                )
+        return Stretch(found, end)
+
+    def _in_amqp_form(
+        self, message: Message, topic: str, begin: int
+    ) -> Iterator[tuple[int, bytes]]:
+        """The messages in a record from an offset in it on, as record bodies of AMQP's form."""
+        key = queue_of(topic)[1]
+        for delta, neutral in self._reader.unpacking.messages(message, begin):
+            yield delta, amqp.from_neutral(neutral, key=key)
+
+
+def content_of(delivery: Delivery, queue: str) -> amqp.Content | None:
+    """A message that was read, as AMQP has it, whatever its form is; None if it is unreadable."""
+    if delivery[FORM] == AMQP_FLAG:
+        return amqp.read(delivery[BODY])
+    position, _, body, form, stored_ms, _ = delivery
+    record = Message(
+        queue,
+        0,
+        QueueOffset(position),
+        LogOffset(0),
+        memoryview(body),
+        b"",
+        0,
+        form,
+        stored_ms,
+        LOOPBACK,
+        stored_ms,
+        LOOPBACK,
+        0,
+        0,
+        0,
+        len(body),
+    )
+    from onelog.record.forms.conversion import in_amqp_form  # Few queues have such messages.
+
+    try:
+        return amqp.read(in_amqp_form(record, queue_of(queue)[1])[0][1])
+    except WireError as error:
+        log.warning("a message of queue %s cannot be read: %s", queue, error)
+        return None

@@ -1,0 +1,124 @@
+"""What is recorded of the ledgers of durable queues, and when.
+
+Acknowledgements are many, and none of them has to be on its way by itself: what changed is recorded
+every few milliseconds, or with the tick for who waits for it. A process that is killed before that
+delivers those messages again, as redelivered.
+
+    table     "shelves": {topic@queue id: as in `log_ledger`}; with the leases', because it changes
+              as often as they do
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from onelog.core.durable.deadlines import Schedule
+from onelog.core.durable.durability import WhenSafe
+from onelog.core.durable.tables import Tables, in_parts
+from onelog.core.durable.writer import Writer
+from onelog.core.queues.journal import LeaseJournal
+from onelog.core.queues.log_ledger import TABLE, LogLedger, ledger_key, ledger_of
+from onelog.message import NewMessage
+from onelog.names import join_key
+
+RECORD_MS = 5
+_PART_LEDGERS = 100
+
+
+class LedgerRecords:
+    """All ledgers of durable queues, and their table."""
+
+    name = TABLE
+
+    def __init__(
+        self,
+        tables: Tables,
+        writer: Writer,
+        schedule: Schedule,
+        when_durable: Callable[[WhenSafe], None],
+    ) -> None:
+        self._tables = tables
+        self._schedule = schedule
+        self._journal: LeaseJournal[LogLedger] = LeaseJournal(
+            tables, writer, schedule, when_durable, lambda ledger: None, ledger_key, TABLE
+        )
+        self.known: dict[str, LogLedger] = {}
+        self._dirty: list[LogLedger] = []
+        self._is_due = False
+
+    def apply(self, key: str, value: Any) -> None:
+        """Make one recorded change, while the log is replayed."""
+        if value is None:
+            self.known.pop(key, None)
+            return
+        ledger = self.known.get(key)
+        if ledger is None:
+            ledger = self.known[key] = ledger_of(key)
+        ledger.apply(value)
+
+    def parts(self) -> Iterator[dict[str, Any] | None]:
+        """Every ledger; a pause after some."""
+        for part in in_parts(self.known):
+            for at in range(0, len(part), _PART_LEDGERS):
+                yield {key: ledger.state() for key, ledger in part[at : at + _PART_LEDGERS]}
+                yield None
+
+    def get(self, topic: str, queue_id: int) -> LogLedger:
+        """The ledger of a queue of a topic; a new one if it has none."""
+        key = join_key(topic, str(queue_id))
+        ledger = self.known.get(key)
+        if ledger is None:
+            ledger = self.known[key] = LogLedger(topic, queue_id)
+        return ledger
+
+    def forget(self, ledgers: Iterable[LogLedger]) -> None:
+        """These are gone; that is recorded at once."""
+        for ledger in ledgers:
+            self.known.pop(ledger_key(ledger), None)
+            if ledger.is_dirty:
+                ledger.is_dirty = False
+                self._dirty.remove(ledger)
+            self._journal.gone(ledger)
+        self._journal.end_of_tick()
+
+    # -- changes -------------------------------------------------------------------------------
+
+    def changed(self, ledger: LogLedger) -> None:
+        """Record what changed, soon."""
+        if not ledger.is_dirty:
+            ledger.is_dirty = True
+            self._dirty.append(ledger)
+            if not self._is_due:
+                self._is_due = True
+                self._schedule(RECORD_MS, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._is_due = False
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for ledger in dirty:
+            ledger.is_dirty = False
+            self._journal.changed(ledger)
+
+    def when_recorded(self, callback: WhenSafe) -> None:
+        """Call back once what changed so far is in the log, as safe as configured."""
+        self._hand_over()
+        self._journal.when_safe(callback)
+
+    def flush(self) -> None:
+        self._hand_over()
+        self._journal.end_of_tick()
+
+    def records(self, positions: Mapping[LogLedger, Iterable[int]]) -> list[NewMessage]:
+        """What changed, and that the messages at these places are done: for others' appends.
+
+        Who has written them says so to the ledgers.
+        """
+        return self._tables.record(
+            [(TABLE, ledger_key(ledger), ledger.record(also)) for ledger, also in positions.items()]
+        )
+
+    def follow(self) -> None:
+        """The log is another broker's: nothing is recorded here."""
+        self._journal.follows = True
