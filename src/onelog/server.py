@@ -79,7 +79,7 @@ HTTP_ROUTES = [
     "onelog.gateways.http.consuming:routes",
     "onelog.gateways.http.following:routes",
     "onelog.gateways.http.activemq:routes",
-    "onelog.console.rest.api:routes",
+    "onelog.admin.rest:routes",
     "onelog.gateways.http.management:routes",
     "onelog.console.pages:routes",
 ]

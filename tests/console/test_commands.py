@@ -5,8 +5,8 @@ from typing import Any
 
 import typer
 
+from onelog.admin.rest import OPERATIONS
 from onelog.cli import app
-from onelog.console.rest.api import OPERATIONS
 from onelog.gateways.http.consuming import routes as consuming
 from onelog.gateways.http.producing import routes as producing
 

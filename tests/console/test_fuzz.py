@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from onelog.console.rest.api import OPERATIONS
+from onelog.admin.rest import OPERATIONS
 from tests.console.live import cluster
 from tests.gateways.http.live import url
 

@@ -26,7 +26,7 @@ async def test_queries_say_how_far_they_are(
     async def listed(folder: str) -> Any:
         return [], f"{folder} has no tables"
 
-    monkeypatch.setattr("onelog.console.rest.lake._listed", listed)
+    monkeypatch.setattr("onelog.admin.broker.lake._listed", listed)
     lake = tmp_path / "lake"
     checkpoint(lake, 9, {"orders": {"broker-a:0": 0}}, done=True)
     checkpoint(lake, 10, {"orders": {"broker-a:0": 2, "elsewhere:0": 5}, "gone": {}}, done=False)

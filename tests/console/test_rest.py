@@ -9,8 +9,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from onelog.console.rest.api import OPERATIONS
-from onelog.console.rest.operations import paged
+from onelog.admin.operations import paged
+from onelog.admin.rest import OPERATIONS
 from onelog.server import BrokerServer
 from tests.client.letters import give_up
 from tests.console.live import cluster

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from onelog.console.rest.api import OPERATIONS
+from onelog.admin.rest import OPERATIONS
 from onelog.gateways.http.app import make_app
 from onelog.gateways.http.logins import OPEN
 from onelog.server import BrokerServer

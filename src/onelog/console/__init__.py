@@ -1,1 +1,1 @@
-"""What administrators see and do over HTTP: REST at `/v1`, and pages for people at `/`."""
+"""Pages for administrators at `/`, over HTTP."""

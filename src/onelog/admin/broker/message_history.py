@@ -5,10 +5,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from onelog.admin.broker.cluster_admin import admin_of
+from onelog.admin.broker.documents import MessageDocument, clean, document
+from onelog.admin.operations import Ask, Done, Listing, Operation, check
 from onelog.client.admin.dead_letters import Letter
-from onelog.console.rest.cluster_admin import admin_of
-from onelog.console.rest.documents import MessageDocument, clean, document
-from onelog.console.rest.operations import Ask, Done, Listing, Operation, check
 from onelog.core.schedule.records import REAL_TOPIC
 from onelog.core.transactions.half_records import PRODUCER_GROUP
 from onelog.errors import InvalidRequestError

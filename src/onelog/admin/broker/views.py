@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from onelog.console.rest.documents import Encoding, clean, shown
+from onelog.admin.broker.documents import Encoding, clean, shown
 from onelog.core.routing.names import swapped
 from onelog.gateways.http.messages import shown as as_json
 from onelog.gateways.stomp.headers import shown as stomp_headers

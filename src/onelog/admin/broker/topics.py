@@ -10,14 +10,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from onelog.console.rest.cluster_admin import admin_of
-from onelog.console.rest.documents import (
+from onelog.admin.broker.cluster_admin import admin_of
+from onelog.admin.broker.documents import (
     LONG_BYTES,
     MessageDocument,
     OutgoingMessage,
     document,
 )
-from onelog.console.rest.operations import (
+from onelog.admin.broker.reading import browse, by_id, by_key
+from onelog.admin.broker.views import Protocol, View, form_name, views
+from onelog.admin.operations import (
     Ask,
     Count,
     Done,
@@ -30,8 +32,6 @@ from onelog.console.rest.operations import (
     check,
     paged,
 )
-from onelog.console.rest.reading import browse, by_id, by_key
-from onelog.console.rest.views import Protocol, View, form_name, views
 from onelog.core.catalog.topics import PERM_READ, PERM_READ_WRITE, PERM_WRITE, TopicConfig
 from onelog.core.publish import Intent
 from onelog.errors import InvalidRequestError, MessageError, TopicExistsError

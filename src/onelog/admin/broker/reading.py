@@ -9,7 +9,7 @@ import time
 from itertools import islice
 from typing import Protocol
 
-from onelog.console.rest.operations import Ask
+from onelog.admin.operations import Ask
 from onelog.core.cursors.fetch import Cursor, Limits
 from onelog.core.cursors.forms import offset_in
 from onelog.core.filters.tags import Subscription, subscribe

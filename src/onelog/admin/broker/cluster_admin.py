@@ -5,9 +5,9 @@ the network, as `onelog` does. Where there are users, it asks in the name of the
 know, however they have logged in: the broker knows what its users sign with.
 """
 
+from onelog.admin.operations import Ask
 from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.credentials import Credentials
-from onelog.console.rest.operations import Ask
 from onelog.errors import NameserversUnreachableError, NotPermittedError
 from onelog.gateways import GatewayContext
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from onelog.console.rest.operations import Ask, Listing, Operation, check
+from onelog.admin.operations import Ask, Listing, Operation, check
 from onelog.errors import InvalidRequestError, RequestTimeoutError
 from onelog.replication.administration import ReplicaSet, find_sets, status_of
 from onelog.replication.registry import ReplicaSetState

@@ -5,8 +5,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from onelog import __version__
-from onelog.config_sources import SETTINGS, value_of
-from onelog.console.rest.operations import (
+from onelog.admin.operations import (
     Ask,
     Count,
     Done,
@@ -17,6 +16,7 @@ from onelog.console.rest.operations import (
     check,
     knows_names,
 )
+from onelog.config_sources import SETTINGS, value_of
 from onelog.core.admin import LogState, Measures
 from onelog.errors import ConfigError, InvalidRequestError, OnelogError, PeerClosedError
 from onelog.gateways.http.requests import called, may_administer
@@ -373,7 +373,7 @@ async def change_config(ask: Ask) -> Listing[Value]:
 
 async def get_cluster(ask: Ask) -> Cluster:
     """Brokers, as the name servers know them, and replicas of this one."""
-    from onelog.console.rest.cluster_admin import admin_of
+    from onelog.admin.broker.cluster_admin import admin_of
 
     broker, replica_status = ask.context.broker, ask.context.replica_status
     brokers: list[Broker] = []

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from onelog.console.rest.operations import Ask, Done, Limit, Listing, Name, Operation, paged
+from onelog.admin.operations import Ask, Done, Limit, Listing, Name, Operation, paged
 from onelog.core.users.passwords import PASSWORD_BYTES_MAX, Proofs, prove
 from onelog.core.users.permissions import RULES_MAX, Rule
 from onelog.core.users.users import ADMIN_ROLE, Role, User

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from onelog.console.rest.operations import Ask, Operation, check
+from onelog.admin.operations import Ask, Operation, check
 from onelog.core.stats import MINUTE
 from onelog.gateways.http.requests import looked_up
 from onelog.rocketmq.names import TOOLS_GROUP

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from onelog.console.rest import (
+from onelog.admin.broker import (
     audit,
     brokers,
     groups,
@@ -17,8 +17,8 @@ from onelog.console.rest import (
     topics,
     users,
 )
-from onelog.console.rest.openapi import document
-from onelog.console.rest.operations import Operation, routes_of
+from onelog.admin.openapi import document
+from onelog.admin.operations import Operation, routes_of
 from onelog.gateways import GatewayContext
 from onelog.gateways.http.requests import answer
 

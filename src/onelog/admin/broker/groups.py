@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from onelog.console.rest.cluster_admin import admin_of
-from onelog.console.rest.operations import (
+from onelog.admin.broker.cluster_admin import admin_of
+from onelog.admin.operations import (
     Ask,
     Done,
     Limit,

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from onelog import __version__
-from onelog.console.rest.operations import Operation
+from onelog.admin.operations import Operation
 
 _REF = "#/components/schemas/{name}"
 PROBLEM = {

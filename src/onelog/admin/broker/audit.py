@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from onelog.console.rest.operations import Ask, Limit, Listing, Operation
+from onelog.admin.operations import Ask, Limit, Listing, Operation
 from onelog.core.users.audit import Entry
 from onelog.gateways.http.requests import looked_up
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from onelog.console.rest.operations import Ask, Done, Limit, Listing, Name, Operation, paged
+from onelog.admin.operations import Ask, Done, Limit, Listing, Name, Operation, paged
 from onelog.core.queues.queue import WorkQueue
 from onelog.core.routing import arguments as argument_values
 from onelog.core.routing.exchanges import Exchange, RoutingKeys, matcher_of

@@ -1,0 +1,1 @@
+"""What operations do in the broker that is asked."""

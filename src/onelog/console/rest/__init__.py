@@ -1,1 +1,0 @@
-"""REST at `/v1`: everything that the command line can do, as one table of operations."""
