@@ -33,10 +33,10 @@ from onelog.wire.remoting.registration import (
     TopicTable,
     encode_registration,
 )
-from tests.client.watching import eventually
 from tests.e2e.onelog_peer import COMMAND, OnelogPeer
 from tests.e2e.processes import free_ports, spawn, stop, wait_until
 from tests.e2e.remoting_probe import create_topic, is_answering
+from tests.waiting import eventually
 
 BROKERS, TOPICS, COPIES = 1_000, 100_000, 10
 QUESTIONS = 20_000

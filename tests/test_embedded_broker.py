@@ -22,7 +22,8 @@ from onelog.errors import (
 )
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.frame import encode_request
-from tests.net.sessions import Client, until
+from tests.net.sessions import Client
+from tests.waiting import eventually
 
 SECONDS_MAX = 30.0
 
@@ -176,7 +177,7 @@ async def test_it_runs_on_the_running_loop() -> None:
             await consumer.start()
             for number in range(10):
                 await producer.send(Message("orders", b"%d" % number))
-            await until(lambda: len(got) == 10)
+            await eventually(lambda: len(got) == 10)
         async with mq.pull_consumer("readers", start="first") as reader:
             reader.subscribe("orders")
             read: list[bytes] = []
@@ -210,7 +211,7 @@ async def test_clients_on_other_loops_reach_it() -> None:
 
             await consumer.start()
             await asyncio.to_thread(elsewhere)
-            await until(lambda: len(got) == 2)
+            await eventually(lambda: len(got) == 2)
     assert got == [b"from another loop", b"from the background"]
 
 
@@ -230,7 +231,7 @@ async def test_asyncio_clients_reach_one_that_runs_in_the_background() -> None:
             await consumer.start()
             for number in range(20):
                 await producer.send(Message("orders", b"%d" % number))
-            await until(lambda: len(got) == 20)
+            await eventually(lambda: len(got) == 20)
     assert got == [b"%d" % number for number in range(20)]
 
 

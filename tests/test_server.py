@@ -32,8 +32,8 @@ from onelog.wire.remoting.frame import encode_request
 from tests.gateways.remoting.live import SMALL, bodies, broker, client, remoting
 from tests.gateways.remoting.popping import GROUP, TOPIC, popping
 from tests.gateways.remoting.samples import SAMPLES
-from tests.net.sessions import until
 from tests.ports import free_port
+from tests.waiting import eventually
 from tests.wire.remoting.mutation import Mutation
 
 
@@ -396,9 +396,9 @@ async def test_files_are_deleted_beside_the_event_loop(
         calls = OnTheLoop(monkeypatch)
         commit_log = tmp_path / "store" / "commitlog"
         assert (await one.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
-        await until(lambda: len(list(commit_log.iterdir())) == 1)
+        await eventually(lambda: len(list(commit_log.iterdir())) == 1)
         queue_files = tmp_path / "store" / "consumequeue" / "orders" / "0"
-        await until(lambda: len(list(queue_files.iterdir())) < 3)
+        await eventually(lambda: len(list(queue_files.iterdir())) < 3)
         assert calls.elsewhere > 5
         assert calls.found == []
         assert server.store.min_offset("orders", 0) > 0
@@ -416,7 +416,7 @@ async def test_what_is_asked_for_is_deleted_however_many_files_it_takes_and_what
         assert (await one.send("timed", b"waits", {"TIMER_DELAY_SEC": "3600"})).code == 0
         await fill_segments(server, 3 * few + 1)
         assert (await one.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
-        await until(lambda: len(server.store.log.segments) == 1)
+        await eventually(lambda: len(server.store.log.segments) == 1)
         assert server.store.max_offset(TIMER_TOPIC, 0) == 2, "it was written again, once"
 
 
@@ -431,7 +431,7 @@ async def test_a_topic_is_deleted_beside_the_event_loop_and_can_be_made_again_at
         assert (await one.send("orders", b"new")).code == 0
         assert bodies(await one.pull("orders", 0)) == [b"new"]
         assert calls.found == []
-        await until(lambda: calls.elsewhere >= 5)
+        await eventually(lambda: calls.elsewhere >= 5)
     assert not (tmp_path / "store" / "onelog-spare").exists()
 
 
@@ -511,7 +511,7 @@ async def test_under_sync_flush_acknowledgements_of_leases_wait_for_the_disk(
                 )
             ),
         ]
-        await until(lambda: bool(held))  # Those of one tick wait together.
+        await eventually(lambda: bool(held))  # Those of one tick wait together.
         assert (
             await popper.words.ask(RequestCode.GET_MAX_OFFSET, topic=TOPIC, queueId=0)
         ).code == 0

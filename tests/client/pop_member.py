@@ -1,6 +1,5 @@
 """A member of a group that pops, whose listeners are the test itself."""
 
-import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,14 +17,9 @@ from onelog.wire.remoting.clients import ConsumerData
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
 from tests.client.live_cluster import LiveCluster
+from tests.waiting import eventually
 
 GROUP = "readers"
-
-
-async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 class Member:
@@ -93,7 +87,7 @@ class Member:
         """Wait until it was handed these, in any order."""
         wanted = sorted(bodies)
         try:
-            await until(lambda: len(self.taken) >= len(wanted), seconds)
+            await eventually(lambda: len(self.taken) >= len(wanted), seconds=seconds)
         finally:
             assert sorted(self.bodies) == wanted
 

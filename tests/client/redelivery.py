@@ -4,7 +4,7 @@ import onelog
 from onelog.client.consumer.listening import RetryLater
 from onelog.client.extras.idempotent import HandledKeys, idempotent
 from onelog.client.message import Message, ReceivedMessage
-from tests.net.sessions import until
+from tests.waiting import eventually
 
 COUNT = 20
 
@@ -32,10 +32,10 @@ async def handled_once(store: HandledKeys) -> None:
             async with mq.producer("shop") as producer:
                 for number in range(COUNT):
                     await producer.send(Message("orders", b"%d" % number))
-            await until(lambda: len(handled) == COUNT)
+            await eventually(lambda: len(handled) == COUNT)
             assert len(deliveries) == COUNT + 1
             for _ in range(2):
                 deliveries.clear()
                 await admin.positions.reset("billing", "orders", 0)
-                await until(lambda: len(deliveries) >= COUNT)
+                await eventually(lambda: len(deliveries) >= COUNT)
     assert sorted(handled, key=int) == [b"%d" % number for number in range(COUNT)]

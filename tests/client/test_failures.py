@@ -37,8 +37,8 @@ from onelog.errors import (
 from onelog.server import running_nameserver
 from tests.client.live_cluster import LiveCluster, live_cluster
 from tests.client.scripted import knowing, route_data, scripted, silent
-from tests.client.watching import eventually
 from tests.ports import free_port
+from tests.waiting import eventually
 
 SECONDS_MAX = 40.0
 

@@ -15,8 +15,8 @@ from onelog.core.catalog.topics import TopicConfig
 from onelog.nameserver.server import NameServer, serve_nameserver
 from onelog.server import BrokerServer, running_broker
 from tests.client.mutable_proxy import proxied
-from tests.client.watching import eventually
 from tests.gateways.remoting.live import SMALL
+from tests.waiting import eventually
 
 PAUSE_SECONDS_MAX = 3.0
 

@@ -23,9 +23,9 @@ from onelog.nameserver.routes import RouteTable
 from onelog.nameserver.server import NameServer
 from onelog.server import BrokerServer, running_broker, running_nameserver
 from onelog.wire.remoting.codes import ResponseCode
-from tests.client.watching import eventually
 from tests.gateways.remoting.live import SMALL, client
 from tests.ports import free_port
+from tests.waiting import eventually
 
 KINDS = ("push", "orderly", "pop", "pull")
 

@@ -1,8 +1,6 @@
 """What tests of the SDK look at from outside: what is in a topic, and what comes true at last."""
 
-import asyncio
 import random
-from collections.abc import Awaitable, Callable
 
 from onelog.message import Message
 from tests.client.live_cluster import LiveCluster
@@ -10,19 +8,6 @@ from tests.gateways.remoting.live import messages
 
 TOO_LARGE = random.Random(1).randbytes(200_000)
 """A body that the brokers of these tests refuse, and that does not shrink."""
-
-
-async def eventually(
-    condition: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = 60
-) -> None:
-    """Return when the condition holds; fail if it never does."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    while True:
-        holds = condition()
-        if holds if isinstance(holds, bool) else await holds:
-            return
-        assert asyncio.get_running_loop().time() < deadline, f"never: {what}"
-        await asyncio.sleep(0.01)
 
 
 async def stored(cluster: LiveCluster, topic: str, queues: int = 4) -> list[Message]:

@@ -9,9 +9,9 @@ import pytest
 
 from tests.client.live_cluster import LiveCluster
 from tests.client.scripted import knowing, refusing, route_data, scripted
-from tests.client.watching import eventually
 from tests.commands.conftest import Run
 from tests.commands.running import run_beside
+from tests.waiting import eventually
 
 QUICK = ("bench", "--seconds", "0.3", "-c", "4", "--queues", "2", "--json")
 

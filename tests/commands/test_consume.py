@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.client.live_cluster import LiveCluster
-from tests.client.watching import eventually
 from tests.commands.conftest import Run
+from tests.waiting import eventually
 
 
 async def fill(cluster: LiveCluster, count: int = 10, topic: str = "orders") -> None:

@@ -15,9 +15,10 @@ from onelog.commands.produce import sending
 from onelog.message import Message, decode_properties
 from tests.client.live_cluster import LiveCluster
 from tests.client.scripted import ScriptedNode, knowing, refusing, route_data, scripted
-from tests.client.watching import bodies, eventually, stored
+from tests.client.watching import bodies, stored
 from tests.commands.conftest import Run
 from tests.commands.running import Ended, run_beside
+from tests.waiting import eventually
 
 
 async def only_message(cluster: LiveCluster, topic: str) -> Message:

@@ -17,6 +17,7 @@ from tests.console.live import cluster
 from tests.console.test_views import seen
 from tests.gateways.http.live import http
 from tests.gateways.remoting.live import client as remoting
+from tests.waiting import eventually
 
 
 async def done(answer: Any, status: int = 200) -> Any:
@@ -24,16 +25,6 @@ async def done(answer: Any, status: int = 200) -> Any:
     given = await answer
     assert given.status_code == status, given.text
     return given.json()
-
-
-async def until(ready: Any) -> Any:
-    """Ask until something is so."""
-    for _ in range(300):
-        found = await ready()
-        if found:
-            return found
-        await asyncio.sleep(0.1)
-    raise AssertionError("it never came to that")
 
 
 async def test_topics_are_made_shown_changed_and_deleted(tmp_path: Path) -> None:
@@ -208,7 +199,7 @@ async def test_the_broker_its_connections_and_settings(tmp_path: Path) -> None:
         async def gone() -> bool:
             return bool((await done(web.get("/v1/connections")))["total"] == 1)
 
-        await until(gone)
+        await eventually(gone)
         await done(web.delete("/v1/connections/nobody"), 502)
         settings = {each["key"]: each for each in (await done(web.get("/v1/config")))["items"]}
         assert settings["http.port"]["source"] == "flag"
@@ -238,14 +229,14 @@ async def test_traces_delays_and_dead_letters(tmp_path: Path) -> None:
         async def waiting() -> Any:
             return (await done(web.get("/v1/delays")))["items"]
 
-        (delayed,) = await until(waiting)
+        (delayed,) = await eventually(waiting)
         assert (delayed["topic"], delayed["unique_key"]) == ("orders", sent["unique_key"])
         await done(web.delete(f"/v1/delays/{delayed['handle']}"))
 
         async def cancelled() -> bool:
             return not await waiting()
 
-        await until(cancelled)
+        await eventually(cancelled)
         sent = await done(web.post("/v1/topics/orders/messages", json={"body": "now"}), 201)
         trace = await done(web.get(f"/v1/messages/{sent['id']}/trace"))
         assert trace["topic"] == "orders"
@@ -267,7 +258,7 @@ async def _dead_letters(web: httpx.AsyncClient, server: BrokerServer) -> None:
             message = {"body": "never", "keys": [f"dead-{number}"]}
             sent = await done(web.post("/v1/topics/orders/messages", json=message), 201)
             await give_up(peer, sent["id"], "g")
-        await until(dead)
+        await eventually(dead)
     letters = (await done(web.get("/v1/dead-letters/g")))["items"]
     assert {each["origin_topic"] for each in letters} == {"orders"}
     some = {"ids": [letters[0]["message"]["id"]], "dry_run": True}
@@ -301,7 +292,7 @@ async def test_transactions_that_hang_are_listed_and_aborted(tmp_path: Path) -> 
             (found,) = (await done(web.get("/v1/transactions")))["items"]
             return bool(found["state"] == "CompleteAbort")
 
-        await until(over)
+        await eventually(over)
         await done(web.delete("/v1/transactions/hangs"), 400)
         del kept
 

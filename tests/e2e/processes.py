@@ -13,9 +13,11 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+
+from tests import waiting
 
 HELD_MS_MAX = 500
 COMPUTED_MS_MAX = 100
@@ -25,6 +27,9 @@ _alive: set[subprocess.Popen[bytes]] = set()
 
 class ChildError(Exception):
     """A child process did not do what it was started for."""
+
+
+wait_until = partial(waiting.wait_until, error=ChildError)
 
 
 def spawn(
@@ -83,15 +88,6 @@ def _kill_session(child: subprocess.Popen[bytes]) -> None:
 def _stop_everything() -> None:
     for child in list(_alive):
         _kill_session(child)
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
-    """Poll until the condition holds."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise ChildError(f"no sign of {what} after {timeout_s:.0f} s")
-        time.sleep(0.02)
 
 
 def log_tail(log: Path, lines: int = 30) -> str:

@@ -41,7 +41,7 @@ from tests.e2e.watched_broker import (
 from tests.gateways.remoting.live import broker, client
 from tests.gateways.remoting.samples import SAMPLES
 from tests.nameserver.samples import SAMPLES as NAMESERVER_SAMPLES
-from tests.net.sessions import until
+from tests.waiting import eventually
 from tests.wire.remoting.mutation import Mutation
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -240,7 +240,7 @@ async def crowd_round(watched: WatchedBroker, count: int) -> None:
     crowd.leave()
     for each in deaf:
         each.close()
-    await until(lambda: watched.open_files() <= files + 4)
+    await eventually(lambda: watched.open_files() <= files + 4)
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(5_000, marks=LONG)])

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -22,16 +22,11 @@ from onelog.client.consumer.listening import RetryLater
 from onelog.client.consumer.push.consumer import AsyncPushConsumer
 from tests.e2e.conftest import Server
 from tests.e2e.remoting_probe import create_topic
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.e2e_java, pytest.mark.timeout(300)]
 
 QUEUES = 4
-
-
-async def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 async def send(server: Server, topic: str, count: int, **options: str) -> list[bytes]:
@@ -104,7 +99,7 @@ async def test_two_pull_consumers_share_a_topic_and_filter_it(server: Server, to
         ]
         for each in members:
             each.subscribe(topic, "paid || refunded")
-        await until(lambda: [len(each.assigned) for each in members] == [2, 2])
+        await eventually(lambda: [len(each.assigned) for each in members] == [2, 2])
         assert len({queue for each in members for queue in each.assigned}) == QUEUES
         found = [message for each in members for message in await polled(each, 4)]
         assert set(bodies(found)) == set(sent)
@@ -174,9 +169,9 @@ async def test_popped_messages_come_once_to_one_of_the_members(server: Server, t
         for each in (one, two):
             each.subscribe(topic, listener=heard)
             await each.start()
-        await until(lambda: len(heard.calls) >= 200)
+        await eventually(lambda: len(heard.calls) >= 200)
         sent += await send(server, topic, 20)
-        await until(lambda: len(heard.calls) >= 220)
+        await eventually(lambda: len(heard.calls) >= 220)
         await one.commit()
         await two.commit()
         assert sum((await one.lag()).values()) == 0
@@ -198,7 +193,7 @@ async def test_a_popped_message_that_failed_comes_again(server: Server, topic: s
     async with popping(server, topic) as consumer:
         consumer.subscribe(topic, listener=listen)
         await consumer.start()
-        await until(lambda: len(heard.calls) >= 12)
+        await eventually(lambda: len(heard.calls) >= 12)
         await consumer.commit()
     assert sorted(heard.calls) == sorted(
         [*((body, 1) for body in sent), (b"2", 2), (b"2", 3), (b"3", 2), (b"3", 3)]
@@ -219,7 +214,7 @@ async def test_a_popped_message_that_fails_too_often_becomes_a_dead_letter(
     async with popping(server, topic, retries_max=1) as consumer:
         consumer.subscribe(topic, listener=listen)
         await consumer.start()
-        await until(lambda: len(heard.calls) >= 2)
+        await eventually(lambda: len(heard.calls) >= 2)
         await consumer.commit()
     async with AsyncPullConsumer("undertaker", nameserver=server.nameservers) as reading:
         letters = await reading.queues(f"%DLQ%{topic}-g")
@@ -244,7 +239,7 @@ async def test_a_popped_message_stays_with_a_listener_that_takes_long(
     async with popping(server, topic, invisible_time=4.0) as one:
         one.subscribe(topic, listener=listen)
         await one.start()
-        await until(lambda: heard.calls)
+        await eventually(lambda: heard.calls)
         async with popping(server, topic) as two:
             two.subscribe(topic, listener=listen)
             await two.start()
@@ -286,7 +281,7 @@ async def test_a_message_of_a_popping_member_that_dies_comes_to_another_one(
     async with popping(server, topic) as living:
         living.subscribe(topic, listener=heir)
         await living.start()
-        await until(lambda: heir.calls)
+        await eventually(lambda: heir.calls)
         await living.commit()
     assert heir.calls == [(b"0", 2)]
 
@@ -308,7 +303,7 @@ async def test_popped_messages_of_a_queue_come_in_order_past_failures(
     async with popping(server, topic, orderly=True) as consumer:
         consumer.subscribe(topic, listener=listen)
         await consumer.start()
-        await until(lambda: len({each.body for each in heard}) == 40)
+        await eventually(lambda: len({each.body for each in heard}) == 40)
         await consumer.commit()
     for number in range(QUEUES):
         mine = [int(each.body) for each in heard if each.raw.queue_id == number]

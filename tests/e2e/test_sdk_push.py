@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import signal
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Unpack
 
@@ -30,6 +30,7 @@ from tests.e2e.java_clients import mqadmin
 from tests.e2e.onelog_peer import OnelogPeer
 from tests.e2e.remoting_probe import create_topic
 from tests.e2e.rocketmq_peer import RocketmqPeer
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.e2e_java, pytest.mark.timeout(300)]
 
@@ -50,12 +51,6 @@ def topic(request: pytest.FixtureRequest, server: Server) -> str:
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:100]
     create_topic(server.broker_address, name, QUEUES)
     return name
-
-
-async def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 async def send(server: Server, topic: str, start: int, stop: int, tags: str | None = None) -> None:
@@ -99,14 +94,14 @@ async def test_members_share_the_messages_and_lose_none(server: Server, topic: s
     sending = asyncio.ensure_future(send(server, topic, 0, 600))
     async with consuming(server, topic, heard) as first:
         async with consuming(server, topic, heard) as second:
-            await until(lambda: len(first.assigned) == 2 == len(second.assigned))
-        await until(lambda: len(first.assigned) == QUEUES)
+            await eventually(lambda: len(first.assigned) == 2 == len(second.assigned))
+        await eventually(lambda: len(first.assigned) == QUEUES)
         await sending
-        await until(lambda: len(set(heard.numbers)) == 600)
+        await eventually(lambda: len(set(heard.numbers)) == 600)
     again = Heard()
     async with consuming(server, topic, again):
         await send(server, topic, 600, 610)
-        await until(lambda: len(again.messages) >= 10)
+        await eventually(lambda: len(again.messages) >= 10)
     assert again.numbers == list(range(600, 610))
 
 
@@ -116,7 +111,7 @@ async def test_only_wanted_tags_are_heard(server: Server, topic: str) -> None:
         # "Aa" and "BB" have the same hash, so brokers send both.
         for number, tag in enumerate(["Aa", "BB", "c", "d", "Aa"]):
             await send(server, topic, number, number + 1, tag)
-        await until(lambda: len(heard.messages) >= 3)
+        await eventually(lambda: len(heard.messages) >= 3)
     assert heard.numbers == [0, 2, 4]
 
 
@@ -133,7 +128,7 @@ async def test_conditions(server: Server, topic: str) -> None:
         await consumer.start()
         for price in ("5", "15", "25"):
             await producer.send(Message(topic, b"x", properties={"price": price}))
-        await until(lambda: len(prices) >= 2)
+        await eventually(lambda: len(prices) >= 2)
     assert sorted(prices) == ["15", "25"]
     wrong = AsyncPushConsumer(f"{topic}-g", nameserver=server.nameservers)
     wrong.subscribe(topic, sql="price >", listener=Heard())
@@ -154,12 +149,12 @@ async def test_retries_and_dead_letters(server: Server, topic: str) -> None:
     dead = Heard()
     async with consuming(server, topic, listener, retries_max=2):
         await send(server, topic, 0, 4)
-        await until(lambda: len(tries) >= 6)
+        await eventually(lambda: len(tries) >= 6)
         graves = AsyncPushConsumer(f"{topic}-d", nameserver=server.nameservers, start="first")
         async with graves:
             graves.subscribe(f"%DLQ%{topic}-g", listener=dead)
             await graves.start()
-            await until(lambda: dead.numbers == [1, 2])
+            await eventually(lambda: dead.numbers == [1, 2])
     assert [attempt for body, attempt, _ in tries if body == b"1"] == [1, 2, 3]
     assert {name for _, _, name in tries} == {topic}
 
@@ -175,7 +170,7 @@ async def test_a_message_that_takes_too_long_comes_again(server: Server, topic: 
 
     async with consuming(server, topic, listener, consume_timeout=0.3):
         await send(server, topic, 0, 1)
-        await until(lambda: attempts == [1, 2])
+        await eventually(lambda: attempts == [1, 2])
         hold.set()
 
 
@@ -194,13 +189,13 @@ async def test_in_order_with_retries_and_a_dead_letter(server: Server, topic: st
     await send(server, topic, 0, 60)
     async with consuming(server, topic, listener, orderly=True, retries_max=2) as first:
         async with consuming(server, topic, listener, orderly=True, retries_max=2):
-            await until(lambda: sum(map(len, heard.values())) == 59)
-        await until(lambda: len(first.assigned) == QUEUES)
+            await eventually(lambda: sum(map(len, heard.values())) == 59)
+        await eventually(lambda: len(first.assigned) == QUEUES)
         graves = AsyncPushConsumer(f"{topic}-d", nameserver=server.nameservers, start="first")
         async with graves:
             graves.subscribe(f"%DLQ%{topic}-g", listener=dead)
             await graves.start()
-            await until(lambda: dead.numbers == [6])
+            await eventually(lambda: dead.numbers == [6])
     assert heard == {
         queue: [number for number in range(queue, 60, QUEUES) if number != 6]
         for queue in range(QUEUES)
@@ -214,10 +209,10 @@ async def test_broadcasting(server: Server, topic: str, tmp_path: Path) -> None:
         consuming(server, topic, two, model="broadcasting", offsets_path=tmp_path / "2"),
     ):
         await send(server, topic, 0, 20)
-        await until(lambda: one.numbers == two.numbers == list(range(20)))
+        await eventually(lambda: one.numbers == two.numbers == list(range(20)))
     await send(server, topic, 20, 25)
     async with consuming(server, topic, again, model="broadcasting", offsets_path=tmp_path / "1"):
-        await until(lambda: len(again.messages) >= 5)
+        await eventually(lambda: len(again.messages) >= 5)
     assert again.numbers == list(range(20, 25))
 
 
@@ -232,7 +227,7 @@ async def test_rocketmqs_own_tool_sees_and_moves_the_consumer(
 
     await send(server, topic, 0, 20)
     async with consuming(server, topic, heard) as consumer:
-        await until(lambda: len(heard.messages) == 20)
+        await eventually(lambda: len(heard.messages) == 20)
         await consumer.commit()
         status = await tool("consumerStatus", "-g", group, "-i", consumer.client_id, "-s")
         assert "Consumer MQ Detail" in status, status
@@ -252,9 +247,9 @@ async def test_rocketmqs_own_tool_sees_and_moves_the_consumer(
             consumer.client_id,
         )
         assert "CR_SUCCESS" in direct, direct
-        await until(lambda: len(heard.messages) == 21)
+        await eventually(lambda: len(heard.messages) == 21)
         await tool("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
-        await until(lambda: len(heard.messages) == 41)
+        await eventually(lambda: len(heard.messages) == 41)
 
 
 async def test_threads(server: Server, topic: str) -> None:
@@ -263,7 +258,7 @@ async def test_threads(server: Server, topic: str) -> None:
     consumer.subscribe(topic, listener=heard)
     await asyncio.to_thread(consumer.start)
     await send(server, topic, 0, 200)
-    await until(lambda: len(heard.messages) >= 200)
+    await eventually(lambda: len(heard.messages) >= 200)
     await asyncio.to_thread(consumer.close)
     assert heard.numbers == list(range(200))
 
@@ -274,8 +269,8 @@ async def test_a_broker_that_is_killed_and_comes_back(own_server: Server) -> Non
     heard = Heard()
     await send(own_server, topic, 0, 50)
     async with consuming(own_server, topic, heard):
-        await until(lambda: len(heard.messages) >= 50)
+        await eventually(lambda: len(heard.messages) >= 50)
         await asyncio.to_thread(own_server.restart, signal.SIGKILL)
         await asyncio.to_thread(own_server.wait_until_ready)
         await send(own_server, topic, 50, 100)
-        await until(lambda: set(heard.numbers) == set(range(100)))
+        await eventually(lambda: set(heard.numbers) == set(range(100)))

@@ -21,7 +21,7 @@ from onelog.net.peer import Peer
 from onelog.server import BrokerServer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from tests.gateways.remoting.live import SMALL, Client, bodies, messages, remoting
-from tests.net.sessions import until
+from tests.waiting import eventually
 
 BORN_MS = 1_700_000_000_000
 UNIQUE = "UNIQ_KEY\x01ABC\x02"
@@ -209,7 +209,7 @@ async def test_a_pull_that_waits_is_woken_by_a_line(live: Live) -> None:
     pulling = asyncio.create_task(
         live.client.pull("topic", 0, sysFlag=6, suspendTimeoutMillis=15_000)
     )
-    await until(lambda: live.server.broker.waiting.keys)
+    await eventually(lambda: live.server.broker.waiting.keys)
     live.send(b"wake up")
     assert bodies(await pulling) == [b"wake up"]
 
@@ -323,10 +323,10 @@ async def test_a_follower_looks_around_also_when_nothing_arrives(
     seen = live.follow()
     waiting = live.server.broker.waiting
     (first,) = next(iter(waiting.keys.values()))
-    await until(lambda: waiting.keys and first not in next(iter(waiting.keys.values())))
+    await eventually(lambda: waiting.keys and first not in next(iter(waiting.keys.values())))
     assert seen.ended == 0
     live.server.broker.groups.delete("group", [])
-    await until(lambda: seen.ended)
+    await eventually(lambda: seen.ended)
 
 
 async def test_when_too_many_wait_nobody_follows(live: Live) -> None:

@@ -42,7 +42,7 @@ from tests.gateways.stored_features import (
     amqp_parameters,
     api,
 )
-from tests.net.sessions import until
+from tests.waiting import eventually
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 ARCHIVES = sorted(FIXTURES.glob("onelog-store-*.tar.xz"))
@@ -86,7 +86,7 @@ class Opened:
 
     async def has(self, topic: str, count: int) -> None:
         """Wait until so many messages are in queue 0."""
-        await until(lambda: self.server.store.max_offset(topic, 0) >= count)
+        await eventually(lambda: self.server.store.max_offset(topic, 0) >= count)
 
 
 @cache

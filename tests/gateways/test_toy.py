@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 
 from onelog.message import decode_properties
-from tests.client.watching import eventually
 from tests.gateways.remoting.live import broker, client, messages
 from tests.gateways.toy import ToyClient
+from tests.waiting import eventually
 
 
 async def test_rocketmq_reads_what_the_toy_puts_and_the_toy_what_rocketmq_sends(

@@ -20,8 +20,8 @@ from tests.console.live import cluster
 from tests.console.traffic import PORTS
 from tests.gateways.http.live import SECONDS, http
 from tests.gateways.remoting.live import broker, client
-from tests.net.sessions import until
 from tests.ports import free_port
+from tests.waiting import eventually
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PROTOCOLS = ("rocketmq", "kafka", "amqp", "stomp", "mqtt", "http", "rest")
@@ -94,7 +94,7 @@ async def test_every_protocol_continues_its_senders_trace(
             )
             assert sent.status_code == 201
         # On a busy machine the broker may be gone before the collector has read what it sent.
-        await until(lambda: len(spans) >= len(PROTOCOLS))
+        await eventually(lambda: len(spans) >= len(PROTOCOLS))
         found = {int.from_bytes(span.parent_span_id, "big"): span for _, span in spans}
         assert sorted(found) == [1, 2, 3, 4, 5, 6, 7]
         assert len(spans) == len(found)
@@ -197,7 +197,7 @@ async def test_what_is_stored_while_the_broker_stops_has_a_span(tmp_path: Path) 
             await asyncio.wait_for(stored.wait(), SECONDS)
         count = await asyncio.wait_for(sending, SECONDS)
         assert count > 0
-        await until(lambda: len(spans) >= count)
+        await eventually(lambda: len(spans) >= count)
 
 
 async def send_until_it_stops(server: BrokerServer, stored: asyncio.Event) -> int:

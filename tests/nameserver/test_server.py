@@ -14,7 +14,8 @@ from onelog.net.tls import client_context
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.registration import DataVersion
 from tests.nameserver.test_session import BROKER, register
-from tests.net.sessions import Client, until
+from tests.net.sessions import Client
+from tests.waiting import eventually
 
 KEY = {"namespace": "ns", "key": "k"}
 
@@ -35,7 +36,7 @@ async def test_a_silent_broker_is_dropped_after_two_minutes_and_its_connection_c
     clock.advance(1)
     server.scan()
     assert not await has_route(peer)
-    await until(lambda: not broker.is_open)
+    await eventually(lambda: not broker.is_open)
     assert caplog.text.count("broker '10.0.0.1:10911' of 'c' dropped: it was silent") == 1
 
 
@@ -86,7 +87,7 @@ async def test_scanning_goes_on_by_itself(config: NameserverConfig, clock: Manua
     broker = await Peer.connect(*server.address)
     await register(broker)
     clock.advance(1001)
-    await until(lambda: not broker.is_open)
+    await eventually(lambda: not broker.is_open)
     await server.close()
 
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import cast
 
 from onelog.net.memory import MemoryTransport
-from tests.net.sessions import until
+from tests.waiting import eventually
 
 
 class Recorder(asyncio.Protocol):
@@ -57,7 +57,7 @@ class Pair:
         self.ours, self.theirs = ours, theirs
 
     async def both_lost(self) -> None:
-        await until(lambda: "lost" in self.ours.events and "lost" in self.theirs.events)
+        await eventually(lambda: "lost" in self.ours.events and "lost" in self.theirs.events)
 
 
 def in_memory(theirs: Recorder | None = None, ours: Recorder | None = None) -> Pair:

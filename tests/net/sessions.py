@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable
 
 from onelog.net.connection import Connection
 from onelog.net.listener import Listener
@@ -82,11 +81,3 @@ class Client:
 
     def close(self) -> None:
         self.writer.close()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait until something is true."""
-    async with asyncio.timeout(SECONDS_MAX):
-        # There is no event to wait for: the condition is about what others own.
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)

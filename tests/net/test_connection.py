@@ -20,7 +20,8 @@ from onelog.net.connection import FLUSH_BYTES, Connection, FramedSession, Limits
 from onelog.net.tls import Tls, client_context
 from onelog.wire.kafka.frame import KafkaFrameReader
 from tests.net.conftest import Listen
-from tests.net.sessions import Client, Echo, until
+from tests.net.sessions import Client, Echo
+from tests.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -247,14 +248,14 @@ async def test_who_rests_is_read_again_when_it_is_time_or_after_a_while() -> Non
 
     connection.rest(is_too_early)
     assert not wire.is_reading()
-    await until(lambda: len(asked) > 2)
+    await eventually(lambda: len(asked) > 2)
     assert not wire.is_reading()
     is_early = False
-    await until(wire.is_reading)
+    await eventually(wire.is_reading)
     asked.clear()
     is_early = True
     connection.rest(is_too_early)
-    await until(wire.is_reading)
+    await eventually(wire.is_reading)
     assert asked == [True] * net_connection.RESTS_MAX
 
 
@@ -333,8 +334,8 @@ async def test_a_socket_that_is_gone_keeps_nobody_elses_late_bytes(
     assert not outbox.is_over()  # From here on it is.
     for connection in connections:
         connection.data_received(b"late")
-    await until(lambda: wires[1].writes == [b"late"] and wires[1].is_reading())
-    await until(lambda: lost == [connections[0]])
+    await eventually(lambda: wires[1].writes == [b"late"] and wires[1].is_reading())
+    await eventually(lambda: lost == [connections[0]])
 
 
 async def test_a_socket_that_is_gone_is_ended_and_sent_to_without_a_word() -> None:
@@ -527,7 +528,7 @@ async def test_a_slow_reader_gets_everything_in_order(listen: Listen) -> None:
     sent = bytes(range(256)) * 4096 * 8
     sending = asyncio.create_task(client.send(sent))
     (connection,) = await connections(listener)
-    await until(lambda: connection.congested)
+    await eventually(lambda: connection.congested)
     assert await client.receive(len(sent)) == sent
     await sending
     client.close()
@@ -548,8 +549,8 @@ async def test_a_real_peer_that_never_reads_is_cut_off_and_others_are_served(
     serving = await listen(Echo, limits=limits)
     deaf = await Client.connect(flooding)
     await deaf.send(b"go")
-    await until(lambda: "does not read" in caplog.text)
-    await until(lambda: not flooding.connections)
+    await eventually(lambda: "does not read" in caplog.text)
+    await eventually(lambda: not flooding.connections)
     healthy = await Client.connect(serving)
     await healthy.send(b"ping")
     assert await healthy.receive(4) == b"ping"
@@ -578,13 +579,13 @@ async def test_a_closed_connection_is_freed_at_once_without_the_cycle_collector(
             await client.send(b"ping")
             assert await client.receive(4) == b"ping"
             client.close()
-        await until(lambda: len(freed) == 40)
+        await eventually(lambda: len(freed) == 40)
     finally:
         gc.enable()
 
 
 async def connections(listener: Any) -> set[Connection]:
-    await until(lambda: listener.connections)
+    await eventually(lambda: listener.connections)
     found: set[Connection] = listener.connections
     return found
 
@@ -638,7 +639,7 @@ async def test_what_comes_in_bulk_is_read_in_large_pieces_between_which_others_h
 
     await dial_bulk("127.0.0.1", server.sockets[0].getsockname()[1], make, 5_000)
     (taker,) = takers
-    await until(lambda: len(taker.taken) == len(sent))
+    await eventually(lambda: len(taker.taken) == len(sent))
     assert taker.taken == sent
     assert max(taker.pieces) <= READ_BYTES
     in_turn = [
@@ -708,4 +709,4 @@ async def test_large_frames_are_read_to_where_they_stay(
     assert sessions[0].filled > len(sent) // 3 * 2
     client.writer.write(sent[:1_000_000])
     client.close()
-    await until(lambda: sessions[0].filled == -1)
+    await eventually(lambda: sessions[0].filled == -1)

@@ -21,7 +21,8 @@ from onelog.net.tls import Tls, client_context
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.frame import encode_request
 from tests.net.conftest import Listen
-from tests.net.sessions import Answering, Client, Echo, until
+from tests.net.sessions import Answering, Client, Echo
+from tests.waiting import eventually
 
 GARBAGE = b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"
 
@@ -121,7 +122,7 @@ async def test_half_a_frame_and_then_silence_is_closed_when_the_time_is_up(
     listener = await listen(Answering)
     client = await Client.connect(listener)
     await client.send(struct.pack(">i", 1000) + b"half")
-    await until(lambda: listener.connections)
+    await eventually(lambda: listener.connections)
     listener.sweep()
     clock.advance(1)
     listener.sweep()
@@ -131,7 +132,7 @@ async def test_half_a_frame_and_then_silence_is_closed_when_the_time_is_up(
     clock.advance(1)
     listener.sweep()
     assert await client.is_closed()
-    await until(lambda: not listener.connections)
+    await eventually(lambda: not listener.connections)
     client.close()
 
 
@@ -153,14 +154,14 @@ async def test_a_byte_now_and_then_does_not_keep_an_unfinished_frame_alive(
     await client.send(struct.pack(">i", 1000))
     for size in range(5, 10):
         await client.send(b"x")
-        await until(partial(keeps, capacity, size))
+        await eventually(partial(keeps, capacity, size))
         clock.advance(11_999)
         listener.sweep()
     assert len(listener.connections) == 1
     clock.advance(5)
     listener.sweep()
     assert await client.is_closed()
-    await until(lambda: not listener.connections)
+    await eventually(lambda: not listener.connections)
     assert capacity.unread.total == 0
     client.close()
 
@@ -174,13 +175,13 @@ async def test_frames_one_after_the_other_may_take_their_time(
     frame = b"".join(encode_request(RequestCode.HEART_BEAT, 1, {}, bytes(10)))
     await client.send(frame[:10])
     for _ in range(5):
-        await until(lambda: capacity.unread.total == 10)
+        await eventually(lambda: capacity.unread.total == 10)
         clock.advance(59_000)
         listener.sweep()
         await client.send(frame[10:] + frame[:10])
         await client.receive_command()
     client.close()
-    await until(lambda: not capacity.unread.total)
+    await eventually(lambda: not capacity.unread.total)
 
 
 async def test_unfinished_frames_of_all_ports_have_a_limit_and_others_are_served(
@@ -196,7 +197,7 @@ async def test_unfinished_frames_of_all_ports_have_a_limit_and_others_are_served
         clock.advance(100)
         with contextlib.suppress(ConnectionError):
             await client.send(large + bytes(3_000_000 - 4))
-        await until(lambda: sum(len(port.connections) for port in ports) <= 3)
+        await eventually(lambda: sum(len(port.connections) for port in ports) <= 3)
         assert capacity.unread.total <= 10_000_000
     healthy = await Client.connect(ports[0])
     body = bytes(2_000_000)
@@ -207,7 +208,7 @@ async def test_unfinished_frames_of_all_ports_have_a_limit_and_others_are_served
     assert "net.unread_bytes_max = 10000000 allows no more" in caplog.text
     for client in (*hostile, healthy):
         client.close()
-    await until(lambda: not capacity.unread.total)
+    await eventually(lambda: not capacity.unread.total)
 
 
 async def test_a_client_that_never_says_anything_is_closed_when_the_time_is_up(
@@ -215,7 +216,7 @@ async def test_a_client_that_never_says_anything_is_closed_when_the_time_is_up(
 ) -> None:
     listener = await listen(Echo, tls=Tls(TlsConfig(mode="permissive")))
     client = await Client.connect(listener)
-    await until(lambda: listener._silent)
+    await eventually(lambda: listener._silent)
     clock.advance(119_999)
     listener.sweep()
     assert listener._silent
@@ -229,9 +230,9 @@ async def test_a_client_that_never_says_anything_is_closed_when_the_time_is_up(
 async def test_a_client_that_leaves_before_it_says_anything_is_forgotten(listen: Listen) -> None:
     listener = await listen(Echo, tls=Tls(TlsConfig(mode="permissive")))
     client = await Client.connect(listener)
-    await until(lambda: listener._silent)
+    await eventually(lambda: listener._silent)
     client.close()
-    await until(lambda: not listener._silent)
+    await eventually(lambda: not listener._silent)
 
 
 @pytest.mark.parametrize("mode", ["disabled", "permissive"])
@@ -254,7 +255,7 @@ async def test_connections_beyond_the_limit_are_refused_and_said_once(
     listener.sweep()
     assert caplog.text.count("2 more connections refused") == 1
     first.close()
-    await until(lambda: not listener.connections or mode == "disabled")
+    await eventually(lambda: not listener.connections or mode == "disabled")
     second.close()
 
 
@@ -266,7 +267,7 @@ async def test_connections_of_all_ports_count_together(listen: Listen) -> None:
     third = await Client.connect(ports[2])
     assert await third.is_closed()
     first.close()
-    await until(lambda: not ports[0].connections)
+    await eventually(lambda: not ports[0].connections)
     fourth = await Client.connect(ports[2])
     assert await say(fourth, b"x") == b"x"
     await ports[1].close()
@@ -295,7 +296,7 @@ async def test_a_handshake_that_never_ends_is_closed_when_its_time_is_up(
     client = await Client.connect(listener)
     await client.send(b"\x16\x03\x01")
     assert await client.is_closed()
-    await until(lambda: not listener.open_count)
+    await eventually(lambda: not listener.open_count)
     assert "no TLS" in caplog.text
     client.close()
 
@@ -308,11 +309,11 @@ async def test_a_client_that_says_goodbye_and_does_not_read_its_answer_is_closed
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
     client.writer.write(bytes(8 << 20))
     client.writer.write_eof()
-    await until(lambda: any(each.congested for each in listener.connections))
+    await eventually(lambda: any(each.congested for each in listener.connections))
     listener.sweep()
     clock.advance(120_000)
     listener.sweep()
-    await until(lambda: not listener.connections)
+    await eventually(lambda: not listener.connections)
     client.close()
 
 
@@ -322,7 +323,7 @@ async def test_a_place_that_becomes_free_is_taken_again(listen: Listen) -> None:
         client = await Client.connect(listener)
         assert await say(client, b"x") == b"x"
         client.close()
-        await until(lambda: not listener.connections)
+        await eventually(lambda: not listener.connections)
 
 
 async def test_a_port_that_is_taken_is_said(listen: Listen) -> None:
@@ -356,7 +357,7 @@ async def test_close_sends_what_was_written_and_ends_all_connections(clock: Manu
     listener = await Listener.open("127.0.0.1", 0, Echo, clock=clock, tls=tls)
     talking, silent = await Client.connect(listener), await Client.connect(listener)
     assert await say(talking, b"x") == b"x"
-    await until(lambda: listener._silent)
+    await eventually(lambda: listener._silent)
     (connection,) = listener.connections
     connection.write(b"last words")
     await listener.close()
@@ -377,10 +378,10 @@ async def test_hundreds_of_idle_connections_do_not_disturb_one_that_works(listen
     client = await Client.connect(listener)
     await client.send(GARBAGE)
     assert await client.is_closed()
-    await until(lambda: len(listener.connections) == 150 and len(listener._silent) == 150)
+    await eventually(lambda: len(listener.connections) == 150 and len(listener._silent) == 150)
     for each in [client, *idle]:
         each.close()
-    await until(lambda: not listener.connections and not listener._silent)
+    await eventually(lambda: not listener.connections and not listener._silent)
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])  # uvloop's methods cannot be replaced

@@ -17,7 +17,8 @@ from onelog.net.peer import Peer
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
 from tests.net.recorder import Recorder
-from tests.net.sessions import Answering, Echo, until
+from tests.net.sessions import Answering, Echo
+from tests.waiting import eventually
 
 HEART_BEAT = RequestCode.HEART_BEAT
 T = TypeVar("T")
@@ -58,7 +59,7 @@ async def test_a_peer_gets_its_answers(listen: Listen) -> None:
     assert connection.remote[0] == "127.0.0.1"
     await peer.close()
     assert not peer.is_open
-    await until(lambda: not listener.connections)
+    await eventually(lambda: not listener.connections)
 
 
 async def test_a_reader_that_is_slow_gets_everything_and_one_that_never_reads_is_cut_off(
@@ -71,18 +72,18 @@ async def test_a_reader_that_is_slow_gets_everything_and_one_that_never_reads_is
     slow.transport.pause_reading()
     sent = bytes(range(256)) * 4096
     slow.transport.write(sent)
-    await until(lambda: any(each.congested for each in listener.connections))
+    await eventually(lambda: any(each.congested for each in listener.connections))
     slow.transport.resume_reading()
-    await until(lambda: slow.size == len(sent))
+    await eventually(lambda: slow.size == len(sent))
     assert slow.received == sent
     slow.transport.pause_reading()
     slow.transport.write(bytes(9 << 20))  # The answer is large, and it may be.
-    await until(lambda: any(each.congested for each in listener.connections))
+    await eventually(lambda: any(each.congested for each in listener.connections))
     for each in list(listener.connections):
         each.write(bytes(9 << 20))  # But then there is more.
-    await until(lambda: not listener.connections)
+    await eventually(lambda: not listener.connections)
     assert "does not read: cut off" in caplog.text
-    await until(lambda: "lost" in slow.events)
+    await eventually(lambda: "lost" in slow.events)
 
 
 async def test_an_idle_connection_is_closed(listen: Listen, clock: ManualClock) -> None:
@@ -93,7 +94,7 @@ async def test_an_idle_connection_is_closed(listen: Listen, clock: ManualClock) 
         assert peer.is_open
         listener.sweep()
         clock.advance(1000)
-    await until(lambda: not peer.is_open)
+    await eventually(lambda: not peer.is_open)
 
 
 async def test_more_connections_than_allowed_are_ended(
@@ -121,7 +122,7 @@ async def test_a_name_is_listened_on_once_and_is_free_afterwards(listen: Listen)
     peer = await Peer.connect(*again.address)
     await peer.ask(HEART_BEAT)
     await again.close()
-    await until(lambda: not peer.is_open)
+    await eventually(lambda: not peer.is_open)
 
 
 async def test_a_name_of_this_process_is_refused_at_once_when_nobody_listens() -> None:
@@ -224,7 +225,7 @@ async def test_the_two_sides_may_live_on_different_loops(elsewhere: Elsewhere) -
     assert len(threads) == 1
     assert threading.get_ident() not in threads
     await peer.close()
-    await until(lambda: not listener.connections)
+    await eventually(lambda: not listener.connections)
     elsewhere.run(listener.close())
 
 
@@ -246,11 +247,11 @@ async def test_a_slow_reader_on_another_loop_gets_everything_in_order(
             client.transport.resume_reading()
             await asyncio.sleep(0)
     client.transport.resume_reading()
-    await until(lambda: client.size == len(sent))
+    await eventually(lambda: client.size == len(sent))
     assert client.received == sent
-    await until(lambda: client.events.count("pause") == client.events.count("resume"))
+    await eventually(lambda: client.events.count("pause") == client.events.count("resume"))
     elsewhere.run(listener.close())
-    await until(lambda: client.events[-2:] == ["eof", "lost"])
+    await eventually(lambda: client.events[-2:] == ["eof", "lost"])
 
 
 async def test_a_loop_that_was_closed_early_is_a_lost_connection(elsewhere: Elsewhere) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from onelog.net.memory import READ_BYTES_MAX
 from tests.net.recorder import Pair, Recorder, in_memory
-from tests.net.sessions import until
+from tests.waiting import eventually
 
 Connect = Callable[..., Awaitable[Pair]]
 
@@ -30,7 +30,7 @@ async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
                 server = await loop.create_server(lambda: accepted, "127.0.0.1", 0)
                 address = server.sockets[0].getsockname()
                 _, dialled = await loop.create_connection(lambda: ours or Recorder(), *address)
-                await until(lambda: accepted.events)
+                await eventually(lambda: accepted.events)
                 server.close()
                 pair = Pair(dialled, accepted)
             for end in (pair.ours, pair.theirs):
@@ -47,7 +47,7 @@ async def test_bytes_arrive_in_order_in_both_directions(connect: Connect) -> Non
         pair.ours.transport.write(bytes([n]))
         pair.theirs.transport.write(memoryview(bytes([n, n])))
     pair.ours.transport.writelines([b"x", bytearray(b"y"), memoryview(b"z")])
-    await until(lambda: pair.theirs.size == 103 and pair.ours.size == 200)
+    await eventually(lambda: pair.theirs.size == 103 and pair.ours.size == 200)
     assert pair.theirs.received == bytes(range(100)) + b"xyz"
     assert pair.ours.received == bytes(n for n in range(100) for _ in range(2))
 
@@ -97,7 +97,7 @@ async def test_aborting_does_not_wait_for_who_does_not_read(connect: Connect) ->
     pair.ours.transport.write(bytes(32 << 20))
     await asyncio.sleep(0)
     pair.ours.transport.abort()
-    await until(lambda: "lost" in pair.ours.events)
+    await eventually(lambda: "lost" in pair.ours.events)
     assert pair.theirs.size == 0
 
 
@@ -116,8 +116,8 @@ async def test_who_does_not_read_fills_the_write_buffer_of_the_other(connect: Co
     assert pair.theirs.received == b""
     assert pair.ours.events == ["made", "pause"]
     pair.theirs.transport.resume_reading()
-    await until(lambda: pair.theirs.size == size)
-    await until(lambda: "resume" in pair.ours.events)
+    await eventually(lambda: pair.theirs.size == size)
+    await eventually(lambda: "resume" in pair.ours.events)
     assert transport.get_write_buffer_size() == 0
     assert pair.ours.events == ["made", "pause", "resume"]
 
@@ -128,7 +128,7 @@ async def test_a_paused_side_reads_on_where_it_stopped_and_then_the_end(connect:
     pair.ours.transport.write(b"one")
     pair.ours.transport.write(b"two")
     pair.ours.transport.close()
-    await until(lambda: "lost" in pair.ours.events)
+    await eventually(lambda: "lost" in pair.ours.events)
     await asyncio.sleep(0.01)
     assert (pair.theirs.received, pair.theirs.events) == (b"", ["made"])
     pair.theirs.transport.resume_reading()
@@ -143,7 +143,7 @@ async def test_one_direction_can_end_before_the_other(connect: Connect) -> None:
     pair.ours.transport.write_eof()
     with pytest.raises(RuntimeError, match="after write_eof"):
         pair.ours.transport.write(b"more")
-    await until(lambda: "eof" in pair.theirs.events)
+    await eventually(lambda: "eof" in pair.theirs.events)
     assert pair.theirs.received == b"question"
     pair.theirs.transport.write(b"answer")
     pair.theirs.transport.close()
@@ -159,7 +159,7 @@ async def test_who_waits_for_a_reader_that_leaves_learns_of_it(connect: Connect)
     assert "pause" in pair.ours.events
     await asyncio.sleep(0.01)
     pair.theirs.transport.close()
-    await until(lambda: "lost" in pair.theirs.events)
+    await eventually(lambda: "lost" in pair.theirs.events)
     while "lost" not in pair.ours.events:
         if not pair.ours.transport.is_closing():
             pair.ours.transport.write(b"more")
@@ -191,7 +191,7 @@ async def test_another_protocol_can_take_over(connect: Connect) -> None:
     pair.theirs.transport.set_protocol(taker)
     assert pair.theirs.transport.get_protocol() is taker
     pair.ours.transport.write(b"for the new one")
-    await until(lambda: taker.received)
+    await eventually(lambda: taker.received)
     assert (taker.received, pair.theirs.received) == (b"for the new one", b"")
 
 
@@ -214,7 +214,7 @@ async def test_a_single_write_arrives_as_the_same_object() -> None:
     half = bytes(READ_BYTES_MAX // 2)
     for each in (half, half, b"more", data):
         pair.ours.transport.write(each)
-    await until(lambda: len(seen) > 3)
+    await eventually(lambda: len(seen) > 3)
     assert list(map(len, seen[1:])) == [READ_BYTES_MAX, 4, 1 << 20]
 
 
@@ -231,7 +231,7 @@ async def test_limits_that_make_no_sense_are_refused() -> None:
     transport.set_write_buffer_limits(high=4)
     assert "pause" in pair.ours.events
     transport.set_write_buffer_limits(high=40)
-    await until(lambda: "resume" in pair.ours.events)
+    await eventually(lambda: "resume" in pair.ours.events)
 
 
 async def test_nothing_is_left_of_a_connection_for_the_collector_to_find() -> None:
@@ -289,7 +289,7 @@ def test_whatever_happens_in_between_everything_written_is_read(
         for end in ends:
             end.transport.resume_reading()
         # The one who closes would not read what is under way to him.
-        await until(lambda: ends[closer].received == written[1 - closer])
+        await eventually(lambda: ends[closer].received == written[1 - closer])
         ends[closer].transport.close()
         await pair.both_lost()
         for side in (0, 1):

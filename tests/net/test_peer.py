@@ -12,7 +12,8 @@ from onelog.net.tls import Tls, client_context
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from tests.net.conftest import Listen
-from tests.net.sessions import Answering, until
+from tests.net.sessions import Answering
+from tests.waiting import eventually
 
 HEART_BEAT = RequestCode.HEART_BEAT
 
@@ -55,7 +56,7 @@ async def test_a_notice_arrives(listen: Listen) -> None:
     listener = await listen(make)
     peer = await Peer.connect(*listener.address)
     peer.oneway(RequestCode.UPDATE_CONSUMER_OFFSET, {"queueId": "1"})
-    await until(lambda: sessions and sessions[0].seen)
+    await eventually(lambda: sessions and sessions[0].seen)
     assert sessions[0].seen[0].is_oneway
     await peer.close()
 
@@ -103,7 +104,7 @@ async def test_a_peer_that_does_not_read_is_read_from_all_the_same(listen: Liste
     peer = await Peer.connect(
         *listener.address, on_request=lambda _, command: asked.append(command)
     )
-    await until(lambda: sessions)
+    await eventually(lambda: sessions)
     their = sessions[0].connection
     their._transport.pause_reading()
     for _ in range(200):
@@ -112,7 +113,7 @@ async def test_a_peer_that_does_not_read_is_read_from_all_the_same(listen: Liste
     waiting = asyncio.create_task(peer.caught_up())
     await asyncio.sleep(0)
     sessions[0].oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
-    await until(lambda: asked)
+    await eventually(lambda: asked)
     assert not waiting.done()
     their._transport.resume_reading()
     async with asyncio.timeout(20):
@@ -133,7 +134,7 @@ async def test_a_peer_that_never_reads_is_given_up(
     listener = await listen(make)
     limits = Limits(write_pause_bytes=100_000, write_bytes_max=1_000_000)
     peer = await Peer.connect(*listener.address, limits=limits)
-    await until(lambda: sessions)
+    await eventually(lambda: sessions)
     sessions[0].connection._transport.pause_reading()
     waiting = asyncio.create_task(peer.ask(HEART_BEAT, timeout_ms=60_000))
     for _ in range(200):
@@ -215,7 +216,7 @@ async def test_questions_of_the_other_side_are_handled_or_refused(
         *listener.address,
         on_request=(lambda peer, command: peer.reply(command, body=b"yes")) if is_handled else None,
     )
-    await until(lambda: answers)
+    await eventually(lambda: answers)
     answer = answers[0]
     assert isinstance(answer, Command)
     if is_handled:

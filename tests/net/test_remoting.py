@@ -11,7 +11,8 @@ from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import FLAG_RESPONSE, Command
 from onelog.wire.remoting.frame import encode_request, encode_response
 from tests.net.conftest import Listen
-from tests.net.sessions import Answering, Client, until
+from tests.net.sessions import Answering, Client
+from tests.waiting import eventually
 from tests.wire.remoting.commands import encode_command
 
 NOTIFY = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
@@ -30,7 +31,7 @@ async def connect(listen: Listen, kind: type[RemotingSession]) -> tuple[Client, 
         return sessions[0]
 
     client = await Client.connect(await listen(make))
-    await until(lambda: sessions)
+    await eventually(lambda: sessions)
     return client, sessions[0]
 
 
@@ -112,7 +113,7 @@ async def test_the_server_asks_its_client_and_gets_the_answer(listen: Listen) ->
     # The client's own request with the same number is not taken for the answer.
     await client.send(frame(Command(1, opaque=asked.opaque)))
     await client.send(b"".join(encode_response(0, asked.opaque, body=b"answer")))
-    await until(lambda: answers)
+    await eventually(lambda: answers)
     assert isinstance(answers[0], Command)
     assert answers[0].body == b"answer"
     client.close()
@@ -123,7 +124,7 @@ async def test_a_client_that_does_not_answer_is_not_waited_for_for_ever(listen: 
     answers: list[Command | OnelogError] = []
     session.request(ASK, None, b"", 20, answers.append)
     asked = await client.receive_command()
-    await until(lambda: answers)
+    await eventually(lambda: answers)
     assert isinstance(answers[0], PeerTimeoutError)
     assert "did not answer request 307 within 20 ms" in str(answers[0])
     await client.send(b"".join(encode_response(0, asked.opaque)))
@@ -144,11 +145,11 @@ async def test_each_request_has_its_own_deadline(listen: Listen) -> None:
     session.request(ASK, None, b"", 20, note("hasty"))
     session.request(ASK, None, b"", 40, note("less hasty"))
     patient = await client.receive_command()
-    await until(lambda: len(answers) == 2)
+    await eventually(lambda: len(answers) == 2)
     assert [name for name, _ in answers] == ["hasty", "less hasty"]
     assert "within 40 ms" in str(answers[1][1])
     await client.send(b"".join(encode_response(0, patient.opaque)))
-    await until(lambda: len(answers) == 3)
+    await eventually(lambda: len(answers) == 3)
     assert isinstance(answers[2][1], Command)
     client.close()
 
@@ -169,11 +170,11 @@ async def test_a_client_that_leaves_answers_nothing_any_more(listen: Listen) -> 
     session.request(ASK, None, b"", 5000, answers.append)
     session.request(ASK, None, b"", 5000, answers.append)
     client.close()
-    await until(lambda: len(answers) == 2)
+    await eventually(lambda: len(answers) == 2)
     assert all(isinstance(answer, PeerClosedError) for answer in answers)
     session.request(ASK, None, b"", 5000, answers.append)
     assert len(answers) == 2
-    await until(lambda: len(answers) == 3)
+    await eventually(lambda: len(answers) == 3)
     assert isinstance(answers[2], PeerClosedError)
 
 
@@ -185,7 +186,7 @@ async def test_unanswered_requests_are_bounded(
     answers: list[Command | OnelogError] = []
     for _ in range(3):
         session.request(ASK, None, b"", 5000, answers.append)
-    await until(lambda: answers)
+    await eventually(lambda: answers)
     assert isinstance(answers[0], PeerTimeoutError)
     assert "owes 2 answers already" in str(answers[0])
     client.close()
@@ -222,7 +223,7 @@ async def test_requests_of_a_peer_that_does_not_read_wait_until_it_does(listen: 
     limits = Limits(write_pause_bytes=256 << 10, write_bytes_max=64 << 20)
     client = await Client.connect(await listen(make, limits=limits))
     await client.send(b"".join(frame(Command(11, opaque=n)) for n in range(100)))
-    await until(lambda: sessions and sessions[0].connection.congested)
+    await eventually(lambda: sessions and sessions[0].connection.congested)
     await asyncio.sleep(0.1)
     assert len(sessions[0].seen) < 50
     for opaque in range(100):

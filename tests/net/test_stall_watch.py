@@ -12,16 +12,13 @@ import pytest
 
 from onelog.net import stall_watch
 from onelog.net.stall_watch import StallWatch
-from tests.net.sessions import until
+from tests.waiting import eventually, wait_until
 
 
-def rest_on_the_loop(seconds: float, until: Callable[[], object] = lambda: True) -> None:
+def rest_on_the_loop(seconds: float, has_been_seen: Callable[[], object] = lambda: True) -> None:
     """Hold the loop, and longer if the other thread has not looked yet: it may have to wait."""
-    deadline = time.monotonic() + 30
     time.sleep(seconds)
-    while not until():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(has_been_seen)
 
 
 async def a_beat(watch: StallWatch) -> None:
@@ -83,7 +80,7 @@ async def test_reports_come_one_at_a_time_and_count_what_came_between(
     with StallWatch() as watch:
         for number in range(4):
             watch._note(1_000_000 + number, 0)
-            await until(lambda: caplog.messages)
+            await eventually(lambda: caplog.messages)
     assert watch.stalls.count >= 4
     first, second = caplog.messages
     assert "others" not in first

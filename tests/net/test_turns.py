@@ -8,8 +8,9 @@ import pytest
 from onelog.net import connection as net_connection
 from onelog.net.capacity import Capacity
 from onelog.net.connection import Connection, FramedSession, Limits, Outbox
-from tests.net.sessions import Echo, until
+from tests.net.sessions import Echo
 from tests.net.test_connection import Wire
+from tests.waiting import eventually
 
 
 class Laborious(FramedSession):
@@ -72,7 +73,7 @@ async def test_who_asks_much_goes_on_after_the_others_in_order(
     connections[2].data_received(b"01")
     assert told == ["a0", "a1", "a2", "a3", "a4"]
     assert [wire.is_reading() for wire in wires] == [False, False, False]
-    await until(lambda: all(wire.is_reading() for wire in wires))
+    await eventually(lambda: all(wire.is_reading() for wire in wires))
     # Three wait: each has a third of the time, and who is not done is last in line again.
     assert told[5:11] == ["a5", "a6", "b0", "b1", "c0", "c1"]
     assert sorted(told) == sorted(
@@ -125,7 +126,7 @@ async def test_one_long_request_is_done_in_steps_and_what_follows_waits_for_it(
     assert told == ["a0", "step 0", "step 1", "step 2", "step 3"]
     connections[0].data_received(b"1")
     connections[1].data_received(b"0")
-    await until(lambda: all(wire.is_reading() for wire in wires))
+    await eventually(lambda: all(wire.is_reading() for wire in wires))
     assert told.index("b0") < told.index("step 11") < told.index("a1")
 
 
@@ -146,4 +147,4 @@ async def test_when_there_is_too_much_unfinished_requests_are_not_read_on_either
     now = 6.0
     connections[0].data_received(b"too late")
     assert [wire.is_reading() for wire in wires] == [False, False, True]
-    await until(lambda: all(wire.is_reading() for wire in wires))
+    await eventually(lambda: all(wire.is_reading() for wire in wires))

@@ -1,10 +1,10 @@
 """Real brokers and a real etcd on loopback: plugs are pulled, and nothing acknowledged is lost."""
 
-import asyncio
 import signal
 import time
 
 from tests.replication.live import LiveSet, sending
+from tests.waiting import eventually
 
 
 async def test_another_node_goes_on_when_the_master_is_killed(live: LiveSet) -> None:
@@ -45,9 +45,7 @@ async def test_without_etcd_writes_end_with_the_lease_and_reads_go_on(live: Live
         def is_fenced() -> bool:
             return "cannot prove its lease" in (live.folder / "0.log").read_text()
 
-        async with asyncio.timeout(60):
-            while not is_fenced():  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await eventually(is_fenced)
         before = list(live.acknowledged)
         # A follower does not know of the last ones that they are confirmed; a new master will.
         read = await live.read_all(before[: len(before) // 2])

@@ -14,14 +14,9 @@ from onelog.replication.roles import ElectionNode, InSync, LogProgress, Role, Se
 from onelog.server import void
 from tests.ports import free_port
 from tests.replication.live import RealEtcd
+from tests.waiting import eventually
 
 PREFIX = prefix_of("shop", "broker-a")
-
-
-async def eventually(holds: Callable[[], bool], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110 - whatever it is, nobody tells us
-            await asyncio.sleep(0.01)
 
 
 async def answering(etcd: Etcd) -> Etcd:

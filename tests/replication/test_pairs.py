@@ -17,9 +17,9 @@ from onelog.server import BrokerServer, running_broker, running_nameserver
 from onelog.store.message_store import MessageStore
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.stats import HaStatus
-from tests.client.watching import eventually
 from tests.gateways.remoting.live import SMALL, client, messages
 from tests.ports import free_port
+from tests.waiting import eventually
 
 
 @contextlib.asynccontextmanager

@@ -13,10 +13,10 @@ from onelog.server import BrokerServer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from tests.gateways.http.live import SECONDS, url
 from tests.gateways.remoting.live import client as connected
-from tests.net.sessions import until
 from tests.security.secrets import NOBODY, OWNER, SECRET, context
 from tests.security.test_sweep_queues import entered
 from tests.security.test_sweep_remoting import ask
+from tests.waiting import eventually
 
 GROUP = "producers"
 SOON = {"broker__transaction_timeout_ms": 1, "broker__transaction_check_interval_ms": 20}
@@ -64,7 +64,7 @@ async def test_only_who_may_send_there_is_asked_what_became_of_a_transaction(
         assert (await ask(client, OWNER, RequestCode.HEART_BEAT, {}, beat)).code == 0
         await half(server, SECRET)
         await half(server, "own")
-        await until(lambda: len(client.asked) >= 3)
+        await eventually(lambda: len(client.asked) >= 3)
         assert {each.ext["topic"] for each in client.asked} == {"own"}
 
 

@@ -20,19 +20,9 @@ from onelog.gateways.amqp import session
 from onelog.record.forms.amqp_fields import encode_properties
 from onelog.wire.amqp.frame import content_frames, method_frame
 from onelog.wire.amqp.methods import ENCODERS
-from tests.gateways.amqp.live import (
-    Raw,
-    bodies,
-    channel,
-    connected,
-    eventually,
-    got,
-    name,
-    ready,
-    send,
-    url,
-)
+from tests.gateways.amqp.live import Raw, bodies, channel, connected, got, name, ready, send, url
 from tests.gateways.http.live import http
+from tests.waiting import wait_until
 
 __all__ = ["channel", "url"]
 
@@ -232,7 +222,7 @@ def test_forged_rejections_make_no_circle_that_goes_on_by_itself(channel: Blocki
     channel.queue_declare(queue, exclusive=True, arguments=arguments)
     deaths = [{"queue": queue, "reason": "rejected", "count": 1}] * 50
     channel.basic_publish("", queue, b"x", pika.BasicProperties(headers={"x-death": deaths}))
-    eventually(lambda: ready(channel, queue) == 0)
+    wait_until(lambda: ready(channel, queue) == 0)
 
 
 def test_a_forged_circle_only_costs_its_own_message(channel: BlockingChannel) -> None:
@@ -266,7 +256,7 @@ def test_an_expiring_message_cannot_be_kept_alive_by_giving_it_back(
         method, _, _ = channel.basic_get(queue)
         if method is not None:
             channel.basic_nack(method.delivery_tag, requeue=True)
-    eventually(lambda: ready(channel, queue) == 0)
+    wait_until(lambda: ready(channel, queue) == 0)
 
 
 # -- transactions ----------------------------------------------------------------------------------
@@ -382,7 +372,7 @@ def test_a_thousand_consumers_in_a_window_of_one_starve_nobody(channel: Blocking
     for each in queues:
         for _ in range(25):
             channel.basic_consume(each, take)
-    eventually(lambda: channel.connection.process_data_events(0.01) or served == set(queues))
+    wait_until(lambda: channel.connection.process_data_events(0.01) or served == set(queues))
 
 
 def test_who_does_not_read_is_sent_one_large_message_and_no_more() -> None:
@@ -396,7 +386,7 @@ def test_who_does_not_read_is_sent_one_large_message_and_no_more() -> None:
         send(publisher, "q", *[bytes(4 << 20)] * 8)
         assert ready(publisher, "q") == 8
         deaf.say(1, "basic.consume", "q", "", False, False, False, False, {})
-        eventually(lambda: ready(publisher, "q") < 8)
+        wait_until(lambda: ready(publisher, "q") < 8)
         time.sleep(0.3)
         assert ready(publisher, "q") >= 5
 

@@ -37,7 +37,6 @@ from onelog.wire.grpc import messages
 from onelog.wire.grpc.codes import Code
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.replication import default_ha
-from tests.client.watching import eventually
 from tests.gateways.grpc.live import address
 from tests.gateways.http.live import SECONDS, url
 from tests.gateways.kafka.raw import raw
@@ -50,6 +49,7 @@ from tests.security.test_sweep_http import filled, requests
 from tests.security.test_sweep_kafka import log_in
 from tests.security.test_sweep_queues import entered
 from tests.security.test_sweep_remoting import ask
+from tests.waiting import eventually
 
 EVE = ("eve", "listens")
 """May do everything with queues, exchanges and vhosts, and nothing with topics."""

@@ -5,8 +5,7 @@ Each sender has a topic, and a queue for readers of AMQP and STOMP. What is publ
 Kafka, HTTP, Spark) flows back to `amq.topic`. One broker serves all 49 pairs.
 """
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
@@ -24,6 +23,7 @@ from onelog.embedded_broker import EmbeddedBroker
 from onelog.spark.brokers import disconnect
 from tests.gateways.stomp.live import connected
 from tests.ports import free_port
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,13 +100,6 @@ class Bench:
         pairs = dict(getattr(message.properties, "UserProperty", []))
         sender = message.topic.removeprefix("from/")
         self.arrived[sender] = Told(pairs.pop("__key", None), message.payload.decode(), pairs)
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 # -- senders ---------------------------------------------------------------------------------------

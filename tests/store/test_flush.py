@@ -18,6 +18,7 @@ from onelog.store.commitlog import CommitLog
 from onelog.store.flush import Flusher, sync_filesystem
 from onelog.store.message_store import MessageStore
 from tests.store.conftest import SMALL, OpenStore
+from tests.waiting import wait_until
 
 EAGER = StoreConfig(
     segment_bytes=SMALL.segment_bytes,
@@ -25,14 +26,6 @@ EAGER = StoreConfig(
     flush_interval_ms=10,
     checkpoint_interval_ms=30,
 )
-
-
-def eventually(condition: object, seconds: float = 30.0) -> bool:
-    assert callable(condition)
-    until = time.monotonic() + seconds
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.01)
-    return bool(condition())
 
 
 def test_one_is_told_when_its_bytes_are_on_disk(open_store: OpenStore) -> None:
@@ -84,7 +77,7 @@ def test_all_who_wait_share_one_flush(
         store.append([NewMessage("t", 0, b"x")])
         store.when_flushed(store.log_end, lambda _, n=n: told.append(n))  # type: ignore[misc]
     go_on.set()
-    assert eventually(lambda: len(told) == 50)
+    assert wait_until(lambda: len(told) == 50)
     assert told == list(range(50))
     assert len(flushes) == 2
 
@@ -95,9 +88,9 @@ def test_pages_are_flushed_and_the_checkpoint_moves_without_being_asked(
     store = open_store(EAGER)
     for _ in range(20):
         store.append([NewMessage("t", 0, b"x" * 1000)])
-    assert eventually(lambda: store.log.flushed == store.log_end)
+    assert wait_until(lambda: store.log.flushed == store.log_end)
     path = tmp_path / "store" / "checkpoint"
-    assert eventually(lambda: Checkpoint(path).safe_offset == store.log_end)
+    assert wait_until(lambda: Checkpoint(path).safe_offset == store.log_end)
 
 
 def test_a_little_is_left_until_the_thorough_flush(open_store: OpenStore) -> None:
@@ -108,7 +101,7 @@ def test_a_little_is_left_until_the_thorough_flush(open_store: OpenStore) -> Non
     store.close()
     store = open_store(replace(SMALL, flush_interval_ms=10, flush_thorough_ms=100))
     store.append([NewMessage("t", 0, b"less than four pages")])
-    assert eventually(lambda: store.log.flushed == store.log_end)
+    assert wait_until(lambda: store.log.flushed == store.log_end)
 
 
 def test_a_failed_flush_is_told_to_all_and_ends_writing(
@@ -231,7 +224,7 @@ def test_a_flush_that_failed_in_the_flush_thread_s_own_checkpoint_is_final(
     store = open_store(replace(SMALL, checkpoint_interval_ms=10, flush_interval_ms=10))
     failed = failing_fdatasync(monkeypatch, "/consumequeue/", errno.ENOSPC)
     store.append([NewMessage("t", 0, b"x")])
-    assert eventually(lambda: bool(failed))
+    assert wait_until(lambda: bool(failed))
     refused: list[BaseException] = []
 
     def is_refused() -> bool:
@@ -241,7 +234,7 @@ def test_a_flush_that_failed_in_the_flush_thread_s_own_checkpoint_is_final(
             refused.append(error)
         return bool(refused)
 
-    assert eventually(is_refused)
+    assert wait_until(is_refused)
     with pytest.raises(FlushFailedError):
         store.wait_flushed(store.log_end + 1)
 
@@ -290,7 +283,7 @@ def test_a_moment_without_file_descriptors_is_waited_for(
     monkeypatch.setattr(os, "open", open_none)
     store.append([NewMessage("t", 0, b"y")])
     end = store.log_end
-    assert eventually(lambda: Checkpoint(store.folder / "checkpoint").safe_offset == end)
+    assert wait_until(lambda: Checkpoint(store.folder / "checkpoint").safe_offset == end)
     assert failures == 2
     store.append([NewMessage("t", 0, b"z")])
 

@@ -10,8 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +39,7 @@ from onelog.store.reader import FetchStatus
 from onelog.store.retention import space_usage
 from tests.client.forking import in_a_child
 from tests.store.conftest import SMALL, OpenStore
+from tests.waiting import wait_until
 
 
 def bodies(store: MessageStore, topic: str, queue_id: int = 0, offset: int = 0) -> list[bytes]:
@@ -440,13 +440,6 @@ def test_a_forked_child_keeps_no_lock_and_cannot_write(open_store: OpenStore) ->
 # -- no file descriptors ---------------------------------------------------------------------------
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 @contextlib.contextmanager
 def no_descriptors() -> Iterator[None]:
     """This process cannot open a single file."""
@@ -501,9 +494,9 @@ def test_flushes_and_checkpoints_wait_for_descriptors_and_do_not_end_the_store(
         with pytest.raises(StoreBusyError):
             store.flush()
         assert store.wait_flushed(appended.log_offset + appended.size), "the log is open"
-        until(lambda: "no checkpoint" in caplog.text)
+        wait_until(lambda: "no checkpoint" in caplog.text)
     store.append([NewMessage("t", 0, b"third")])
-    until(lambda: store._checkpoint.safe_offset == store.log_end)
+    wait_until(lambda: store._checkpoint.safe_offset == store.log_end)
     assert caplog.text.count("no checkpoint") == 1
 
 

@@ -15,8 +15,8 @@ from onelog.message import NewMessage, encode_properties
 from onelog.names import TIMER_TOPIC
 from onelog.wire.remoting.recall_handle import RecallHandle
 from tests.client.live_cluster import LiveCluster, live_cluster
-from tests.client.watching import eventually
 from tests.gateways.remoting.live import pass_time
+from tests.waiting import eventually
 
 HOUR_MS = 3_600_000
 

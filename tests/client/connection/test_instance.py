@@ -19,7 +19,7 @@ from onelog.wire.remoting.routes import BrokerData, TopicRouteData
 from tests.client.forking import in_a_child
 from tests.client.live_cluster import LiveCluster
 from tests.client.scripted import ScriptedNode, hang_up, knowing, route_data, scripted, storing
-from tests.client.watching import eventually
+from tests.waiting import eventually
 from tests.wire.remoting.commands import encode_command
 
 BROKER_VERSION = 409

@@ -29,7 +29,7 @@ from onelog.net.remoting import RemotingSession
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.routes import TopicList
-from tests.client.watching import eventually
+from tests.waiting import eventually
 
 LIST = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
 Answer = Callable[[RemotingSession, Command], None]

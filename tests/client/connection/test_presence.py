@@ -12,7 +12,8 @@ from onelog.net.peer import Peer
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.registration import RegisterBrokerBody
 from tests.client.live_cluster import LiveCluster, live_cluster
-from tests.client.watching import eventually, stored
+from tests.client.watching import stored
+from tests.waiting import eventually
 
 
 async def is_known(cluster: LiveCluster, broker: int, group: str, client_id: str) -> bool:

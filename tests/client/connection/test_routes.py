@@ -20,7 +20,7 @@ from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.routes import BrokerData, QueueData, TopicRouteData
 from tests.client.live_cluster import LiveCluster
 from tests.client.scripted import hang_up, knowing, route_data, scripted, silent
-from tests.client.watching import eventually
+from tests.waiting import eventually
 
 A, B = Address("10.0.0.1", 10911), Address("10.0.0.2", 10911)
 

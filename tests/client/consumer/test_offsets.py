@@ -12,7 +12,7 @@ from onelog.client.consumer.offsets import BrokerOffsets, LocalOffsets, local_pa
 from onelog.client.message import Queue
 from onelog.errors import NotSavedError, OnelogError, TopicNotFoundError
 from tests.client.live_cluster import LiveCluster, live_cluster
-from tests.client.watching import eventually
+from tests.waiting import eventually
 
 ZERO, ONE = Queue("orders", "broker-a", 0), Queue("orders", "broker-a", 1)
 

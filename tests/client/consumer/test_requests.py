@@ -16,7 +16,7 @@ from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.running_info import ConsumerRunningInfo
 from onelog.wire.remoting.stats import ConsumerStatus, DirectConsumption, ResetOffsets
 from tests.client.live_cluster import LiveCluster, live_cluster
-from tests.client.watching import eventually
+from tests.waiting import eventually
 
 QUEUE = MessageQueue(broker_name="broker-a", queue_id=0, topic="orders")
 

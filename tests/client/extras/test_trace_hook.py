@@ -26,7 +26,8 @@ from onelog.wire.remoting.trace import (
     decode_trace,
 )
 from tests.client.live_cluster import LiveCluster
-from tests.client.watching import TOO_LARGE, eventually, stored
+from tests.client.watching import TOO_LARGE, stored
+from tests.waiting import eventually
 
 TRACES = "RMQ_SYS_TRACE_TOPIC"
 

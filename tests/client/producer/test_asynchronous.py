@@ -30,9 +30,10 @@ from onelog.server import running_broker
 from onelog.wire.remoting.codes import RequestCode
 from tests.client.live_cluster import LiveCluster, live_cluster
 from tests.client.scripted import knowing, route_data, scripted, silent, storing
-from tests.client.watching import TOO_LARGE, bodies, eventually, stored
+from tests.client.watching import TOO_LARGE, bodies, stored
 from tests.gateways.remoting.live import SMALL, pass_time
 from tests.ports import free_port
+from tests.waiting import eventually
 
 
 @pytest.fixture

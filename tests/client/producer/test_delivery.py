@@ -37,8 +37,8 @@ from tests.client.scripted import (
     silent,
     storing,
 )
-from tests.client.watching import eventually
 from tests.ports import free_port
+from tests.waiting import eventually
 
 TIMEOUT_MS = 2_000
 

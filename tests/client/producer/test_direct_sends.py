@@ -11,7 +11,7 @@ from onelog.client.message import Message, SendStatus
 from onelog.client.producer.delivery import finish_one
 from onelog.embedded_broker import AsyncEmbeddedBroker
 from onelog.gateways.direct import DirectLine
-from tests.net.sessions import until
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -134,11 +134,11 @@ async def test_a_consumer_that_is_up_to_date_gets_messages_by_line(
     consumer, got = await consumed(mq)
     async with mq.producer("shop") as producer:
         await producer.send(Message("orders", b"0"))
-        await until(lambda: got == [b"0"] and log.follows[-1:] == [True])
+        await eventually(lambda: got == [b"0"] and log.follows[-1:] == [True])
         follows = len(log.follows)
         for number in range(1, 20):
             await producer.send(Message("orders", b"%d" % number))
-        await until(lambda: len(got) == 20)
+        await eventually(lambda: len(got) == 20)
     assert got == [b"%d" % number for number in range(20)]
     assert len(log.follows) == follows
     await consumer.close()
@@ -154,12 +154,12 @@ async def test_a_consumer_that_is_behind_pulls_and_then_follows_again(
     async with mq.producer("shop") as producer:
         for number in range(300):
             await producer.send(Message("orders", b"%d" % number))
-        await until(lambda: len(got) == 300)
+        await eventually(lambda: len(got) == 300)
         assert got == [b"%d" % number for number in range(300)]
         assert False in log.follows
-        await until(lambda: log.follows[-1])
+        await eventually(lambda: log.follows[-1])
         await producer.send(Message("orders", b"last"))
-        await until(lambda: got[-1] == b"last")
+        await eventually(lambda: got[-1] == b"last")
     await consumer.close()
 
 
@@ -177,7 +177,7 @@ async def test_a_consumer_that_wants_some_tags_only_does_not_follow(
         async with mq.producer("shop") as producer:
             await producer.send(Message("orders", b"no", tags="open"))
             await producer.send(Message("orders", b"yes", tags="paid"))
-            await until(lambda: got)
+            await eventually(lambda: got)
     assert got == [b"yes"]
     assert not any(log.follows[1:])
 
@@ -187,7 +187,7 @@ async def test_an_orderly_consumer_follows_too(mq: AsyncEmbeddedBroker, log: Log
     async with mq.producer("shop") as producer:
         for number in range(50):
             await producer.send(Message("orders", b"%d" % number))
-        await until(lambda: len(got) == 50)
+        await eventually(lambda: len(got) == 50)
     assert got == [b"%d" % number for number in range(50)]
     await consumer.close()
 
@@ -205,7 +205,7 @@ async def test_a_message_that_failed_comes_again(mq: AsyncEmbeddedBroker) -> Non
         await consumer.start()
         async with mq.producer("shop") as producer:
             await producer.send(Message("orders", b"0"))
-            await until(lambda: attempts == [1, 2])
+            await eventually(lambda: attempts == [1, 2])
 
 
 async def test_two_members_share_the_queues(mq: AsyncEmbeddedBroker) -> None:
@@ -225,16 +225,16 @@ async def test_two_members_share_the_queues(mq: AsyncEmbeddedBroker) -> None:
     await first.start()
     await second.start()
     async with mq.producer("shop") as producer:
-        await until(lambda: len(first.assigned) == len(second.assigned) == 2)
+        await eventually(lambda: len(first.assigned) == len(second.assigned) == 2)
         for number in range(40):
             await producer.send(Message("shared", b"%d" % number))
-        await until(lambda: len({body for _, body in got}) == 40)
+        await eventually(lambda: len({body for _, body in got}) == 40)
         assert {number for number, _ in got} == {1, 2}
         await first.close()
-        await until(lambda: len(second.assigned) == 4)
+        await eventually(lambda: len(second.assigned) == 4)
         got.clear()
         for number in range(8):
             await producer.send(Message("shared", b"%d" % number))
-        await until(lambda: len({body for _, body in got}) == 8)
+        await eventually(lambda: len({body for _, body in got}) == 8)
     assert {number for number, _ in got} == {2}
     await second.close()

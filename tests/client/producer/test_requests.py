@@ -17,8 +17,9 @@ from onelog.errors import (
     RequestTimeoutError,
 )
 from tests.client.live_cluster import LiveCluster
-from tests.client.watching import bodies, eventually
+from tests.client.watching import bodies
 from tests.gateways.remoting.live import messages
+from tests.waiting import eventually
 
 Answer = Callable[[AsyncProducer, ReceivedMessage], Awaitable[object]]
 

@@ -30,7 +30,8 @@ from onelog.errors import (
 from tests.client.forking import in_a_child
 from tests.client.live_cluster import LiveCluster, live_cluster
 from tests.client.scripted import hang_up, knowing, route_data, scripted, silent
-from tests.client.watching import bodies, eventually, stored
+from tests.client.watching import bodies, stored
+from tests.waiting import eventually
 
 
 @pytest.fixture

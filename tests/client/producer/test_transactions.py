@@ -16,7 +16,8 @@ from onelog.net.peer import Peer
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
 from tests.client.live_cluster import LiveCluster, live_cluster
-from tests.client.watching import bodies, eventually, stored
+from tests.client.watching import bodies, stored
+from tests.waiting import eventually
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState
 

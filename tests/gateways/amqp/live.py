@@ -8,7 +8,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pika
@@ -87,14 +87,6 @@ def bodies(channel: BlockingChannel, queue: str) -> list[bytes]:
     while (one := channel.basic_get(queue, auto_ack=True))[0] is not None:
         found.append(one[2])
     return found
-
-
-def eventually(is_so: Callable[[], object]) -> None:
-    """Wait until something is so."""
-    until = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.01)
 
 
 def ready(channel: BlockingChannel, queue: str) -> int:

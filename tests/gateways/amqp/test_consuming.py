@@ -20,7 +20,6 @@ from tests.gateways.amqp.live import (
     bodies,
     channel,
     connected,
-    eventually,
     got,
     name,
     ours_only,
@@ -28,6 +27,7 @@ from tests.gateways.amqp.live import (
     send,
     url,
 )
+from tests.waiting import wait_until
 
 __all__ = ["channel", "url"]
 
@@ -96,7 +96,7 @@ def test_a_global_prefetch_is_shared(channel: BlockingChannel, queue: str) -> No
     second.wait(0)
     assert len(first.bodies) + len(second.bodies) == 4
     channel.basic_ack(0, multiple=True)
-    eventually(
+    wait_until(
         lambda: (
             channel.connection.process_data_events(0.01)
             or len(first.bodies) + len(second.bodies) == 8
@@ -113,7 +113,7 @@ def test_a_global_prefetch_starves_no_queue(channel: BlockingChannel, limit: int
     queues = [name(channel) for _ in range(3)]
     for each in queues:
         send(channel, each, *[b"x"] * 90)
-        eventually(partial(_has, channel, each, 90))
+        wait_until(partial(_has, channel, each, 90))
     counts: Counter[str] = Counter()
 
     def take(on: Any, method: Any, properties: Any, body: bytes) -> None:
@@ -124,7 +124,7 @@ def test_a_global_prefetch_starves_no_queue(channel: BlockingChannel, limit: int
     channel.basic_qos(prefetch_count=limit, global_qos=True)
     for each in queues:
         channel.basic_consume(each, take, consumer_tag=each)
-    eventually(lambda: channel.connection.process_data_events(0.01) or counts.total() >= 90 + limit)
+    wait_until(lambda: channel.connection.process_data_events(0.01) or counts.total() >= 90 + limit)
     assert min(counts[each] for each in queues) >= 15, counts
 
 
@@ -132,7 +132,7 @@ def test_a_full_global_window_holds_who_acknowledges_nothing_too(channel: Blocki
     acked, plain = name(channel), name(channel)
     for each in (acked, plain):
         send(channel, each, *[b"x"] * 5)
-        eventually(partial(_has, channel, each, 5))
+        wait_until(partial(_has, channel, each, 5))
     channel.basic_qos(prefetch_count=2, global_qos=True)
     first = Heard(channel, acked)
     first.wait(2)
@@ -190,7 +190,7 @@ def test_cancelling_does_not_give_back(channel: BlockingChannel, queue: str, url
         assert ready(channel, queue) == 0
         raw.say(1, "basic.recover", True)
         raw.hear_of("basic.recover-ok")
-        eventually(lambda: ready(channel, queue) == 2)
+        wait_until(lambda: ready(channel, queue) == 2)
 
 
 def test_a_tag_that_is_not_out_ends_the_channel(channel: BlockingChannel, queue: str) -> None:
@@ -211,7 +211,7 @@ def test_a_consumer_hears_that_its_queue_is_gone(channel: BlockingChannel, url: 
     Heard(channel, queue)
     with connected(url) as connection:
         connection.channel().queue_delete(queue)
-    eventually(lambda: channel.connection.process_data_events(0.01) or gone)
+    wait_until(lambda: channel.connection.process_data_events(0.01) or gone)
 
 
 def test_exclusive_consumers_and_priorities(channel: BlockingChannel, queue: str, url: str) -> None:
@@ -285,7 +285,7 @@ def test_a_message_that_came_back_expires_when_it_says(
     channel.basic_publish("", queue, b"x", pika.BasicProperties(expiration="300"))
     method, _, _ = got(channel, queue, auto_ack=False)
     channel.basic_nack(method.delivery_tag, requeue=True)
-    eventually(lambda: not ready(channel, queue))
+    wait_until(lambda: not ready(channel, queue))
     channel.queue_delete(queue)
 
 
@@ -321,7 +321,7 @@ def test_a_quorum_queue_counts_and_gives_up(channel: BlockingChannel) -> None:
 def test_get_counts_what_is_left(channel: BlockingChannel, queue: str) -> None:
     assert channel.basic_get(queue) == (None, None, None)
     send(channel, queue, b"1", b"2", b"3")
-    eventually(lambda: ready(channel, queue) == 3)
+    wait_until(lambda: ready(channel, queue) == 3)
     method, _, body = got(channel, queue, auto_ack=False)
     assert (body, method.message_count, method.delivery_tag) == (b"1", 2, 1)
     channel.basic_ack(1)
@@ -393,7 +393,7 @@ def test_a_consumer_is_not_held_up_by_another_that_does_not_read(url: str) -> No
         thread = threading.Thread(target=publish)
         thread.start()
         heard.wait(100)
-        eventually(lambda: channel.connection.process_data_events(0.01) or done.is_set())
+        wait_until(lambda: channel.connection.process_data_events(0.01) or done.is_set())
         thread.join()
         assert len(heard.bodies) >= 100
 
@@ -409,9 +409,9 @@ def test_a_consumer_that_never_acknowledges_has_so_many_and_no_more(
         send(channel, "q", *(b"%d" % number for number in range(120)))
         heard: list[int] = []
         greedy.basic_consume("q", lambda _, method, *rest: heard.append(method.delivery_tag))
-        eventually(lambda: connection.process_data_events(0.01) or len(heard) == 50)
+        wait_until(lambda: connection.process_data_events(0.01) or len(heard) == 50)
         connection.process_data_events(0.05)
         assert len(heard) == 50
         assert got(channel, "q")[2] == b"50"  # Others are not held up.
         greedy.basic_ack(heard[9], multiple=True)
-        eventually(lambda: connection.process_data_events(0.01) or len(heard) == 60)
+        wait_until(lambda: connection.process_data_events(0.01) or len(heard) == 60)

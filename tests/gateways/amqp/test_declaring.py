@@ -7,17 +7,8 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, UnroutableError
 
 from onelog.record.forms.amqp_fields import Long
-from tests.gateways.amqp.live import (
-    Raw,
-    bodies,
-    channel,
-    connected,
-    eventually,
-    name,
-    ready,
-    send,
-    url,
-)
+from tests.gateways.amqp.live import Raw, bodies, channel, connected, name, ready, send, url
+from tests.waiting import wait_until
 
 __all__ = ["channel", "url"]
 
@@ -42,10 +33,10 @@ def test_a_queue_is_declared_once_and_again_if_it_is_the_same(channel: BlockingC
     for _ in range(2):
         channel.queue_declare("declared", durable=True, arguments={"x-max-length": 5})
     send(channel, "declared", b"1", b"2")
-    eventually(lambda: ready(channel, "declared") == 2)
+    wait_until(lambda: ready(channel, "declared") == 2)
     assert channel.queue_purge("declared").method.message_count == 2
     send(channel, "declared", b"3")
-    eventually(lambda: ready(channel, "declared") == 1)
+    wait_until(lambda: ready(channel, "declared") == 1)
     assert channel.queue_delete("declared").method.message_count == 1
     assert channel.queue_delete("declared").method.message_count == 0
 
@@ -151,7 +142,7 @@ def test_a_queue_expires(channel: BlockingChannel) -> None:
             other.close()
         return False
 
-    eventually(is_gone)
+    wait_until(is_gone)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +183,7 @@ def test_what_cannot_be_done_ends_the_channel(
 def test_conditions_of_deleting(channel: BlockingChannel) -> None:
     channel.queue_declare("used")
     send(channel, "used", b"x")
-    eventually(lambda: ready(channel, "used") == 1)
+    wait_until(lambda: ready(channel, "used") == 1)
     assert refused(channel.queue_delete, "used", if_empty=True)[0] == 406
     again = channel.connection.channel()
     again.basic_consume("used", lambda *told: None)

@@ -21,7 +21,8 @@ from confluent_kafka import Consumer, Producer
 import onelog
 from onelog.client import Message
 from onelog.embedded_broker import EmbeddedBroker
-from tests.gateways.amqp.live import SECONDS, bodies, connected, eventually, got, name, ready, send
+from tests.gateways.amqp.live import SECONDS, bodies, connected, got, name, ready, send
+from tests.waiting import wait_until
 
 # Its types are not all there.
 kombu: Any = importlib.import_module("kombu")
@@ -215,7 +216,7 @@ def test_what_others_send_amqp_consumes(mq: EmbeddedBroker) -> None:
         sender = Producer({"bootstrap.servers": mq.bootstrap_servers})
         sender.produce("bills", b"kafka", b"key", partition=0, headers={"size": b"7"})
         assert sender.flush(SECONDS) == 0
-        eventually(lambda: ready(channel, "bills") == 2)
+        wait_until(lambda: ready(channel, "bills") == 2)
         method, properties, body = got(channel, "bills", auto_ack=False)
         assert (body, method.exchange, method.routing_key) == (b"rocket", "", "bills")
         assert properties.headers["colour"] == "red"

@@ -13,18 +13,8 @@ from pika.exceptions import (
     UnroutableError,
 )
 
-from tests.gateways.amqp.live import (
-    Raw,
-    bodies,
-    channel,
-    connected,
-    eventually,
-    got,
-    name,
-    ready,
-    send,
-    url,
-)
+from tests.gateways.amqp.live import Raw, bodies, channel, connected, got, name, ready, send, url
+from tests.waiting import wait_until
 
 __all__ = ["channel", "url"]
 
@@ -318,7 +308,7 @@ def test_acknowledgements_of_a_transaction_wait_for_it(channel: BlockingChannel,
     channel.connection.close()
     with connected(url) as connection:
         after = connection.channel()
-        eventually(lambda: ready(after, queue) == 1)
+        wait_until(lambda: ready(after, queue) == 1)
         assert bodies(after, queue) == [b"2"]
         after.queue_delete(queue)
 

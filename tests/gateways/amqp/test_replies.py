@@ -6,7 +6,8 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
 from onelog.gateways.amqp.replies import REPLY_TO
-from tests.gateways.amqp.live import channel, connected, eventually, got, name, url
+from tests.gateways.amqp.live import channel, connected, got, name, url
+from tests.waiting import wait_until
 
 __all__ = ["channel", "url"]
 
@@ -27,7 +28,7 @@ def test_an_answer_comes_back(channel: BlockingChannel, url: str) -> None:
         assert server.queue_declare(found.reply_to, passive=True).method.message_count == 0
         same = pika.BasicProperties(correlation_id=found.correlation_id)
         server.basic_publish("", found.reply_to, b"answer", same)
-        eventually(lambda: channel.connection.process_data_events(0.01) or answers)
+        wait_until(lambda: channel.connection.process_data_events(0.01) or answers)
         assert answers == [("c1", b"answer")]
         server.queue_delete(queue)
         channel.close()

@@ -22,13 +22,13 @@ from tests.gateways.amqp.live import (
     bodies,
     channel,
     connected,
-    eventually,
     got,
     name,
     ours_only,
     send,
     url,
 )
+from tests.waiting import wait_until
 
 __all__ = ["channel", "url"]
 
@@ -411,10 +411,10 @@ def test_publishers_wait_while_the_disk_is_full(url: str, monkeypatch: pytest.Mo
         send(publisher, queue, b"1")
         assert got(publisher, queue)[2] == b"1"
         alarm[0] = "the disk is full"
-        eventually(lambda: connection.process_data_events(0.01) or told == ["blocked"])
+        wait_until(lambda: connection.process_data_events(0.01) or told == ["blocked"])
         send(publisher, queue, b"2")
         alarm[0] = ""
-        eventually(lambda: connection.process_data_events(0.01) or told[1:] == ["unblocked"])
+        wait_until(lambda: connection.process_data_events(0.01) or told[1:] == ["unblocked"])
         assert got(publisher, queue)[2] == b"2"
 
 
@@ -435,13 +435,13 @@ def test_a_consumer_gets_messages_that_are_larger_than_what_may_wait_for_it() ->
         sending.add_on_connection_blocked_callback(lambda *_: blocked.append("blocked"))
         sending.add_on_connection_unblocked_callback(lambda *_: blocked.append("unblocked"))
         send(publisher, "q", *[bytes(5 << 20)] * 4)
-        eventually(lambda: sending.process_data_events(0.01) or blocked == ["blocked"])
+        wait_until(lambda: sending.process_data_events(0.01) or blocked == ["blocked"])
         taking.say(1, "basic.consume", "q", "", False, True, False, False, {})
         taking.hear_of("basic.consume-ok")
         time.sleep(1.5)  # There are signs of life to write meanwhile.
         for _ in range(4):
             taking.hear_of("basic.deliver")
-        eventually(lambda: sending.process_data_events(0.01) or blocked[1:] == ["unblocked"])
+        wait_until(lambda: sending.process_data_events(0.01) or blocked[1:] == ["unblocked"])
 
 
 @ours_only
@@ -461,16 +461,16 @@ def test_publishers_wait_while_memory_is_full_and_nothing_is_lost() -> None:
         sent = [b"%d" % number * 2_000 for number in range(100, 400)]
         for body in sent:
             send(publisher, "q", body)
-        eventually(lambda: connection.process_data_events(0.01) or told == ["low on memory"])
+        wait_until(lambda: connection.process_data_events(0.01) or told == ["low on memory"])
         found: list[bytes] = []
 
         def all_came() -> bool:
             found.extend(bodies(consumer, "q"))
             return len(found) == len(sent)
 
-        eventually(all_came)
+        wait_until(all_came)
         assert found == sent
-        eventually(lambda: connection.process_data_events(0.01) or told[-1] == "unblocked")
+        wait_until(lambda: connection.process_data_events(0.01) or told[-1] == "unblocked")
 
 
 @ours_only
@@ -489,7 +489,7 @@ def test_nothing_is_left_of_a_connection(url: str) -> None:
     with Raw(url) as raw:
         raw.shake_hands().open()
 
-    eventually(lambda: sessions() <= others)
+    wait_until(lambda: sessions() <= others)
 
 
 def test_a_port_that_answers_slowly_read_byte_by_byte(url: str) -> None:

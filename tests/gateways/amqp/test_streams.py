@@ -12,16 +12,8 @@ from pika.exceptions import AMQPError, UnroutableError
 import onelog
 from onelog.embedded_broker import EmbeddedBroker
 from onelog.gateways.amqp.streams import _SECONDS
-from tests.gateways.amqp.live import (
-    SECONDS,
-    channel,
-    connected,
-    eventually,
-    ours_only,
-    ready,
-    send,
-    url,
-)
+from tests.gateways.amqp.live import SECONDS, channel, connected, ours_only, ready, send, url
+from tests.waiting import wait_until
 
 __all__ = ["channel", "url"]
 
@@ -77,11 +69,11 @@ def test_prefetch_limits_a_reader(channel: BlockingChannel, stream: str) -> None
     own.basic_qos(prefetch_count=4)
     arguments = {"x-stream-offset": "first"}
     own.basic_consume(stream, lambda *told: found.append(told[3]), arguments=arguments)
-    eventually(lambda: channel.connection.process_data_events(0.01) or len(found) == 4)
+    wait_until(lambda: channel.connection.process_data_events(0.01) or len(found) == 4)
     channel.connection.process_data_events(0.1)
     assert len(found) == 4
     own.basic_ack(4, multiple=True)
-    eventually(lambda: channel.connection.process_data_events(0.01) or len(found) == 8)
+    wait_until(lambda: channel.connection.process_data_events(0.01) or len(found) == 8)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +125,7 @@ def _heard(channel: BlockingChannel, topic: str, start: Any, count: int) -> list
     own = channel.connection.channel()
     own.basic_qos(prefetch_count=2)
     own.basic_consume(topic, heard, arguments={"x-stream-offset": start})
-    eventually(lambda: channel.connection.process_data_events(0.01) or len(found) >= count)
+    wait_until(lambda: channel.connection.process_data_events(0.01) or len(found) >= count)
     own.close()
     return found
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from onelog.wire.remoting.running_info import ConsumerRunningInfo
 from onelog.wire.remoting.stats import DirectConsumption
 from tests.client.live_cluster import live_cluster
 from tests.gateways.grpc.live import (
-    SECONDS,
     Listener,
     address,
     grpc_broker,
@@ -27,6 +25,7 @@ from tests.gateways.grpc.live import (
 )
 from tests.gateways.grpc.raw import RawClient
 from tests.gateways.remoting.live import client
+from tests.waiting import wait_until
 
 GRPC = {"grpc__port": -1, "grpc__poll_min_ms": 100, "grpc__invisible_min_ms": 100}
 
@@ -50,21 +49,15 @@ async def test_members_of_both_protocols_share_what_a_topic_has(tmp_path: Path, 
             waiting = server.broker.lending.held("both", topic, -1)
             return waiting >= 2 if pop else waiting >= 1 and len(pulled) == 2
 
-        def until(is_so: Callable[[], bool]) -> None:
-            for _ in range(int(SECONDS * 20)):
-                if is_so():
-                    break
-                listener.enough.wait(0.05)
-
         def begin() -> None:
-            until(lambda: server.broker.lending.held("both", topic, -1) >= 1)
+            wait_until(lambda: server.broker.lending.held("both", topic, -1) >= 1)
 
         def work() -> None:
             with producer(at, topic) as sending:
-                until(are_waiting)
+                wait_until(are_waiting)
                 for number in range(300):
                     sending.send(message(topic, b"%d" % number))
-                until(lambda: len(heard) + len(listener.got) >= 300)
+                wait_until(lambda: len(heard) + len(listener.got) >= 300)
 
         async with AsyncPushConsumer(
             "both", nameserver=cluster.addresses, pop=pop, start="first", threads=2

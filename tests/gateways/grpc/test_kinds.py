@@ -25,7 +25,7 @@ from tests.gateways.grpc.live import (
     simple_consumer,
 )
 from tests.gateways.remoting.live import client
-from tests.net.sessions import until
+from tests.waiting import eventually, wait_until
 
 PRIORITY = "_SYS_MSG_PRIORITY_"
 
@@ -63,9 +63,7 @@ async def test_what_came_back_is_the_lowest_priority_or_the_highest(
                 receive(reading, 1, seconds=0.3)
                 sending.send(with_priority(topic, 1)).message_id  # noqa: B018
                 (got,) = receive(reading, 1, invisible_s=1)
-                until = time.monotonic() + SECONDS
-                while server.broker.leases and time.monotonic() < until:
-                    time.sleep(0.05)
+                wait_until(lambda: not server.broker.leases)
                 new = message(topic, b"new")
                 new.priority = 0
                 sending.send(new)
@@ -87,9 +85,7 @@ async def test_what_came_back_keeps_its_queue_if_that_is_set(tmp_path: Path) -> 
                     sending.send(with_priority(topic, value))
                 for _ in range(3):
                     receive(reading, 1, invisible_s=1)
-                until = time.monotonic() + SECONDS
-                while server.broker.leases and time.monotonic() < until:
-                    time.sleep(0.05)
+                wait_until(lambda: not server.broker.leases)
                 return [bytes(each.body) for each in receive(reading, 3)]
 
         assert await in_thread(work) == [b"2", b"1", b"0"]
@@ -210,7 +206,7 @@ async def test_lite_topics_that_nobody_writes_to_are_forgotten(tmp_path: Path) -
         await in_thread(send, topic, "room-7")
         gateway._forget(found)  # type: ignore[attr-defined]
         queues = broker.store.queue_table.by_topic
-        await until(lambda: sum(name.startswith("%LMQ%") for name in queues) == 2)
+        await eventually(lambda: sum(name.startswith("%LMQ%") for name in queues) == 2)
         assert {lite.queue_name(topic, "room-7"), lite.queue_name("kept", "room-0")} < set(queues)
         assert broker.offsets.get("g", lite.queue_name(topic, "room-0"), 0) is None
         await in_thread(send, topic, "room-0")

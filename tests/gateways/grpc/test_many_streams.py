@@ -16,7 +16,7 @@ from onelog.wire.grpc.http2 import PREFACE, STREAMS_MAX
 from tests.gateways.grpc.live import address, grpc_broker, make_topic
 from tests.gateways.grpc.raw import SERVICE, RawClient
 from tests.gateways.grpc.test_bad_input import frame
-from tests.net.sessions import until
+from tests.waiting import eventually
 
 DATA, HEADERS, SETTINGS, WINDOW = 0, 1, 4, 8
 END_STREAM, END_HEADERS = 1, 4
@@ -102,6 +102,6 @@ async def test_ten_thousand_streams_are_told_their_settings_while_others_go_on(
         for writer in writers:
             writer.close()
             await writer.wait_closed()
-        await until(lambda: all(client.telemetry is None for client in known.values()))
+        await eventually(lambda: all(client.telemetry is None for client in known.values()))
         clients._give_up(list(known.values()))
-        await until(lambda: server.broker.members.group("g") is None)
+        await eventually(lambda: server.broker.members.group("g") is None)

@@ -24,10 +24,10 @@ from onelog.gateways.kafka.session import Gateway
 from onelog.server import BrokerServer
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
-from tests.client.watching import eventually
 from tests.gateways.kafka.live import SECONDS, Sent, address, consumer, kafka, take
 from tests.gateways.kafka.live_cluster import KafkaCluster, kafka_cluster
 from tests.gateways.kafka.raw import batch_of, fetch_fields, raw
+from tests.waiting import eventually
 
 
 def make_topic(at: str, name: str, partitions: int, **configs: str) -> None:

@@ -1,7 +1,6 @@
 """Share groups over several brokers: each has the state of its own partitions."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,9 @@ from tests.gateways.kafka.raw import RawClient, raw
 from tests.gateways.kafka.test_cluster import leaders, make_topic, send_to
 from tests.gateways.kafka.test_share_fetch import GROUP, TOPIC, Member, set_group, sharer
 from tests.gateways.kafka.test_shares import beat
+from tests.waiting import eventually
 
 VALUES = {each: [b"%d-%d" % (each, at) for at in range(5)] for each in range(6)}
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    for _ in range(int(SECONDS * 100)):
-        if is_so():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("that did not come")
 
 
 async def coordinator_of_group(cluster: KafkaCluster) -> int:
@@ -96,7 +88,7 @@ async def test_members_share_what_was_sent_to_all_brokers_and_tools_see_and_move
             gone = await client.ask(ApiKey.DELETE_GROUPS, 2, {"groups_names": [GROUP]})
             assert gone["results"][0]["error_code"] == 0
         kept = [each.broker.offsets for each in cluster.servers.values()]
-        await until(lambda: not any(each.topics_of(GROUP) for each in kept))
+        await eventually(lambda: not any(each.topics_of(GROUP) for each in kept))
 
 
 async def test_who_asks_the_wrong_broker_for_messages_is_sent_on(tmp_path: Path) -> None:
@@ -127,5 +119,5 @@ async def test_settings_of_a_group_are_those_of_all_brokers(tmp_path: Path) -> N
         assert group.attributes == {"share.record.lock.duration.ms": "7000"}
         await cluster.start(2)
         late = cluster[2].broker.groups
-        await until(lambda: late.get(GROUP) is not None)
+        await eventually(lambda: late.get(GROUP) is not None)
         assert late.require(GROUP).attributes == group.attributes

@@ -12,11 +12,11 @@ from onelog.core.transactions.transactional_ids import TransactionState
 from onelog.gateways.kafka.cluster.view import slot_of
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
-from tests.client.watching import eventually
 from tests.gateways.kafka.live import SECONDS, consumer, take
 from tests.gateways.kafka.live_cluster import KafkaCluster, kafka_cluster
 from tests.gateways.kafka.raw import RawClient, batch_of, raw, values_in
 from tests.gateways.kafka.test_cluster import gateway_of, leaders, make_topic, read_all, send_to
+from tests.waiting import eventually
 
 
 def transactional(at: str, name: str) -> Producer:

@@ -18,9 +18,9 @@ from onelog.record.forms.kafka import HEAD, from_neutral, with_crc
 from onelog.record.forms.neutral import Neutral
 from onelog.server import BrokerServer
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
-from tests.client.watching import eventually
 from tests.gateways.kafka.live import SECONDS, Sent, address, consumer, kafka, produce, take
 from tests.gateways.kafka.raw import batch_of, raw, values_in
+from tests.waiting import eventually
 
 SOON = {"segment_ms": "1", "min_cleanable_dirty_ratio": "0.01"}
 OFTEN = {"broker__compaction_interval_ms": 20}

@@ -9,10 +9,10 @@ from onelog.gateways.kafka.batches import CONVERTED_MAX
 from onelog.record.forms.kafka import Codec
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
-from tests.client.watching import eventually
 from tests.gateways.kafka.live import kafka
 from tests.gateways.kafka.raw import RawClient, batch_of, batches_in, fetch_fields, raw, values_in
 from tests.gateways.remoting.live import client as remoting_client
+from tests.waiting import eventually
 
 BATCH = batch_of(b"one", b"two", b"three", codec=Codec.GZIP)
 

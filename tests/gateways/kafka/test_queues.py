@@ -6,8 +6,8 @@ from pathlib import Path
 from onelog.core.access import SELF
 from onelog.record.forms import amqp
 from onelog.record.forms.amqp_fields import encode_properties
-from tests.client.watching import eventually
 from tests.gateways.kafka.live import address, consumer, kafka, produce, take
+from tests.waiting import eventually
 
 
 async def test_a_queue_is_read_and_written_by_kafkas_clients(tmp_path: Path) -> None:

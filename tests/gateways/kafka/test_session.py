@@ -13,10 +13,10 @@ from onelog.gateways.kafka.error_codes import ERROR_CODES, error_code
 from onelog.gateways.kafka.handlers import HANDLERS, VERSIONS
 from onelog.wire.kafka import schema
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
-from tests.client.watching import eventually
 from tests.gateways.kafka.live import kafka
 from tests.gateways.kafka.raw import batch_of, fetch_fields, raw
 from tests.gateways.remoting.test_session import errors_named_in
+from tests.waiting import eventually
 
 SOURCE = Path(onelog.__file__).parent
 REACHED = (

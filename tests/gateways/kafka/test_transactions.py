@@ -13,12 +13,12 @@ from onelog.core.transactions.transactional_ids import TransactionalIds
 from onelog.record.forms.kafka import Attribute
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
-from tests.client.watching import eventually
 from tests.core.replicas import give_replicas
 from tests.gateways.kafka.live import SECONDS, address, consumer, kafka, take
 from tests.gateways.kafka.raw import RawClient, batch_of, batches_in, fetch_fields, raw, values_in
 from tests.gateways.remoting.live import client as remoting_client
 from tests.gateways.remoting.live import messages
+from tests.waiting import eventually
 
 ID = "payments"
 TRANSACTIONAL = Attribute.TRANSACTIONAL

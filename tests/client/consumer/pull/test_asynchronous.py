@@ -25,8 +25,8 @@ from onelog.record.forms import rocketmq
 from onelog.record.forms.kafka import Codec
 from tests.client.live_cluster import LiveCluster, live_cluster
 from tests.client.pull_reader import FIRST, GROUP, SECOND, bodies, consumer, polled, send
-from tests.client.watching import eventually
 from tests.record.forms.samples import kafka_batch, neutrals
+from tests.waiting import eventually
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from onelog.record.decode import decode_records
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from tests.client.live_cluster import LiveCluster, live_cluster
-from tests.client.watching import eventually
+from tests.waiting import eventually
 
 QUEUE = Queue("orders", "broker-a", 0)
 Answered = Callable[[int, Command], Command]

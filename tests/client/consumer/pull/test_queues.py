@@ -17,7 +17,7 @@ from onelog.errors import (
 )
 from tests.client.live_cluster import LiveCluster, live_cluster
 from tests.client.pull_reader import FIRST, SECOND, bodies, consumer, polled, send
-from tests.client.watching import eventually
+from tests.waiting import eventually
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ from onelog.errors import (
     WrongLoopError,
 )
 from tests.client.live_cluster import LiveCluster, live_cluster
-from tests.client.watching import bodies, eventually, stored
+from tests.client.watching import bodies, stored
+from tests.waiting import eventually
 
 QUICK_RETRIES = " ".join(["1s"] * 18)
 

@@ -17,9 +17,10 @@ from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import WrongLoopError
 from onelog.net.peer import Peer
 from tests.client.live_cluster import LiveCluster, live_cluster
-from tests.client.watching import bodies, eventually
+from tests.client.watching import bodies
 from tests.gateways.remoting.live import Client
 from tests.ports import free_port
+from tests.waiting import eventually
 
 
 @pytest.fixture

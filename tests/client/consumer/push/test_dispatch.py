@@ -14,7 +14,7 @@ from onelog.client.consumer.push.dispatch import PORTION_MAX, Dispatch, TaskWork
 from onelog.client.message import ReceivedMessage
 from onelog.errors import MessageInProgressError
 from tests.client.consuming import Told, heard_by, received, several
-from tests.client.watching import eventually
+from tests.waiting import eventually
 
 WAYS = pytest.mark.parametrize("way", ["threads", "tasks"])
 

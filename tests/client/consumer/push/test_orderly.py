@@ -17,7 +17,8 @@ from onelog.client.consumer.push.pull_fetching import PullFetching
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.client.options import ConsumerOptions
 from tests.client.live_cluster import LiveCluster, live_cluster
-from tests.client.watching import bodies, eventually
+from tests.client.watching import bodies
+from tests.waiting import eventually
 
 QUEUES = 3
 

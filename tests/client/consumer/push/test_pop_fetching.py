@@ -18,8 +18,9 @@ from onelog.wire.remoting.clients import RequestMode
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from tests.client.live_cluster import LiveCluster, live_cluster
-from tests.client.pop_member import GROUP, Member, member, until
+from tests.client.pop_member import GROUP, Member, member
 from tests.client.watching import bodies
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ async def test_messages_of_all_queues_arrive_and_are_gone_once_they_are_done(
 
 async def test_a_message_that_arrives_later_is_handed_over_at_once(cluster: LiveCluster) -> None:
     async with member(cluster) as one:
-        await until(lambda: one.asked[RequestCode.POP_MESSAGE])
+        await eventually(lambda: one.asked[RequestCode.POP_MESSAGE])
         await cluster.send("orders", b"late")
         await one.has(b"late", seconds=5)
 
@@ -75,7 +76,7 @@ async def test_messages_are_acknowledged_together(cluster: LiveCluster) -> None:
     for number in range(20):
         await cluster.send("orders", b"%d" % number)
     async with member(cluster) as one:
-        await until(lambda: len(one.taken) == 20)
+        await eventually(lambda: len(one.taken) == 20)
         one.done()
         await one.fetching.commit()
         assert len(one.asked[RequestCode.BATCH_ACK_MESSAGE]) == 1
@@ -91,7 +92,7 @@ async def test_members_share_the_messages_of_one_queue(cluster: LiveCluster) -> 
     async with member(cluster, prefetch_count=4) as one, member(cluster, prefetch_count=4) as two:
         for number in range(16):
             await cluster.send("orders", b"%d" % number)
-        await until(lambda: len(one.taken) + len(two.taken) == 8)
+        await eventually(lambda: len(one.taken) + len(two.taken) == 8)
         assert len(one.taken) == 4
         assert not {*one.bodies} & {*two.bodies}
 
@@ -100,7 +101,7 @@ async def test_nothing_more_is_asked_for_than_may_be_in_hand(cluster: LiveCluste
     for number in range(40):
         await cluster.send("orders", b"%d" % number)
     async with member(cluster, prefetch_count=10) as one:
-        await until(lambda: len(one.taken) == 10)
+        await eventually(lambda: len(one.taken) == 10)
         (info,) = one.fetching.pop_table().values()
         assert info.wait_ack_count == 10
         assert info.last_pop_timestamp > 0
@@ -108,7 +109,7 @@ async def test_nothing_more_is_asked_for_than_may_be_in_hand(cluster: LiveCluste
         await asyncio.sleep(0.2)
         assert len(one.asked[RequestCode.POP_MESSAGE]) == asked
         one.done()
-        await until(lambda: len(one.taken) == 10)
+        await eventually(lambda: len(one.taken) == 10)
 
 
 async def test_a_message_of_a_member_that_was_killed_comes_to_another_one(
@@ -136,7 +137,7 @@ async def test_a_message_that_a_listener_has_for_long_comes_to_nobody_else(
     async with member(cluster, invisible_ms=2_000) as one:
         await one.has(b"hard")
         async with member(cluster) as other:
-            await until(lambda: len(one.asked[RequestCode.CHANGE_MESSAGE_INVISIBLETIME]) >= 3)
+            await eventually(lambda: len(one.asked[RequestCode.CHANGE_MESSAGE_INVISIBLETIME]) >= 3)
             assert one.bodies == [b"hard"]
             assert not other.taken
             one.done()
@@ -197,14 +198,14 @@ async def test_what_is_in_hand_at_the_end_comes_to_another_member_at_once(
     async with member(cluster) as leaving:
         for number in range(5):
             await cluster.send("orders", b"%d" % number)
-        await until(lambda: len(leaving.taken) == 5)
+        await eventually(lambda: len(leaving.taken) == 5)
     async with member(cluster) as staying:
         await staying.has(*(b"%d" % number for number in range(5)))
 
 
 async def test_what_comes_after_the_stop_is_given_back(cluster: LiveCluster) -> None:
     async with member(cluster) as leaving:
-        await until(lambda: leaving.asked[RequestCode.POP_MESSAGE])
+        await eventually(lambda: leaving.asked[RequestCode.POP_MESSAGE])
         await leaving.fetching.stop()
         await cluster.send("orders", b"late")
         async with member(cluster) as staying:
@@ -228,7 +229,7 @@ async def test_the_broker_is_told_where_a_new_group_starts(
     cluster: LiveCluster, start: str, mode: str
 ) -> None:
     async with member(cluster, start=start) as one:
-        await until(lambda: one.asked[RequestCode.POP_MESSAGE])
+        await eventually(lambda: one.asked[RequestCode.POP_MESSAGE])
         assert one.asked[RequestCode.POP_MESSAGE][0]["initMode"] == mode
 
 
@@ -246,16 +247,16 @@ async def test_the_broker_says_which_queues_a_member_pops_from(cluster: LiveClus
         for each in members:
             each.fetching.rebalance()
         one_of_two = {(Queue("orders", "broker-a", number),) for number in (0, 1)}
-        await until(lambda: {each.fetching.assigned for each in members} == one_of_two)
+        await eventually(lambda: {each.fetching.assigned for each in members} == one_of_two)
         for number in range(8):
             await cluster.send("orders", b"%d" % number, number % 2)
-        await until(lambda: sum(len(each.taken) for each in members) == 8)
+        await eventually(lambda: sum(len(each.taken) for each in members) == 8)
         # A request for all queues may have been open when the queues were shared out; not later.
         for each in members:
             each.done()
         for number in range(8):
             await cluster.send("orders", b"%d" % number, number % 2)
-        await until(lambda: sum(len(each.taken) for each in members) == 8)
+        await eventually(lambda: sum(len(each.taken) for each in members) == 8)
         for each in members:
             mine = {queue.queue_id for queue in each.fetching.assigned}
             assert {message.queue.queue_id for _, message in each.taken} <= mine
@@ -267,14 +268,14 @@ async def test_ordered_messages_come_in_order_and_again_after_a_failure(
     for number in range(6):
         await cluster.send("orders", b"%d" % number, 1)
     async with member(cluster, orderly=True) as one:
-        await until(lambda: len(one.taken) == 6)
+        await eventually(lambda: len(one.taken) == 6)
         assert one.bodies == [b"%d" % number for number in range(6)]
         taken, one.taken = one.taken, []
         source = taken[0][0]
         source.done([message for _, message in taken[:2]])
         source.failed([taken[2][1]], ValueError("not yet"))
         source.returned([message for _, message in taken[3:]])
-        await until(lambda: len(one.taken) == 4)
+        await eventually(lambda: len(one.taken) == 4)
         assert one.bodies == [b"2", b"3", b"4", b"5"]
         assert one.taken[0][1].delivery_attempt == 2
         one.done()
@@ -291,10 +292,10 @@ async def test_another_member_gets_nothing_of_an_ordered_queue_in_hand(
         async with member(cluster, orderly=True) as two:
             await cluster.send("orders", b"1", 1)
             await cluster.send("orders", b"other queue", 0)
-            await until(lambda: len(one.taken) + len(two.taken) == 2)
+            await eventually(lambda: len(one.taken) + len(two.taken) == 2)
             assert {*one.bodies, *two.bodies} == {b"0", b"other queue"}
             one.done()
-            await until(lambda: b"1" in one.bodies + two.bodies)
+            await eventually(lambda: b"1" in one.bodies + two.bodies)
 
 
 async def test_a_broker_that_comes_back_is_popped_from_again(tmp_path: Path) -> None:
@@ -337,7 +338,7 @@ async def test_a_push_consumer_pops_with_all_that_belongs_to_it(cluster: LiveClu
 
         await consumer.start()
         wanted = {(b"%d" % number, 1) for number in range(30)} | {(b"7", 2)}
-        await until(lambda: {*found} == wanted)
+        await eventually(lambda: {*found} == wanted)
         assert Queue("orders", "broker-a", -1) in consumer.assigned
     assert sorted(found) == sorted(wanted), "a long listener keeps its message"
     assert [lag for lag in (await _lag(cluster)) if lag] == []
@@ -351,13 +352,13 @@ async def _lag(cluster: LiveCluster) -> list[int]:
 async def test_what_was_given_back_before_the_group_popped_is_popped(cluster: LiveCluster) -> None:
     retry = f"%RETRY%{GROUP}"
     async with member(cluster):
-        await until(lambda: cluster.brokers[0].broker.topics.get(retry))
+        await eventually(lambda: cluster.brokers[0].broker.topics.get(retry))
     await cluster.send(retry, b"waiting", RETRY_TOPIC="orders")
     found: list[str] = []
     async with AsyncPushConsumer(GROUP, nameserver=cluster.addresses, pop=True) as consumer:
         consumer.subscribe("orders", listener=lambda message: found.append(message.topic))
         await consumer.start()
-        await until(lambda: found)
+        await eventually(lambda: found)
         await consumer.commit()
         assert sum((await consumer.lag()).values()) == 0
     assert found == ["orders"]

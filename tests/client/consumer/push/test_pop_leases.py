@@ -13,8 +13,9 @@ from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.groups import SubscriptionGroupConfig
 from tests.client.live_cluster import LiveCluster, live_cluster
-from tests.client.pop_member import GROUP, Member, member, until
+from tests.client.pop_member import GROUP, Member, member
 from tests.client.watching import bodies
+from tests.waiting import eventually
 
 ACK = RequestCode.ACK_MESSAGE
 BATCH = RequestCode.BATCH_ACK_MESSAGE
@@ -103,12 +104,12 @@ async def test_what_is_done_while_its_lease_is_prolonged_is_acknowledged_afterwa
     async with member(cluster, invisible_ms=2_000) as one:
         one.interfere[CHANGE] = wait
         await one.has(*sent)
-        await until(lambda: one.asked[CHANGE])
+        await eventually(lambda: one.asked[CHANGE])
         one.done()
         await asyncio.sleep(0.05)
         assert not one.asked[ACK]
         go_on.set()
-        await until(lambda: one.asked[ACK])
+        await eventually(lambda: one.asked[ACK])
         assert one.asked[ACK][0]["extraInfo"] != one.asked[CHANGE][0]["extraInfo"]
         assert await left(one) == 0
         assert len(one.asked[ACK]) == 1
@@ -124,7 +125,7 @@ async def test_a_message_whose_lease_was_lost_is_not_spoken_of_any_more(
     async with member(cluster, invisible_ms=1_000) as one:
         one.interfere[CHANGE] = deny
         await one.has(*sent)
-        await until(lambda: "comes again while it is in hand" in caplog.text)
+        await eventually(lambda: "comes again while it is in hand" in caplog.text)
         assert "not out under that receipt" in caplog.text
         one.done()
         await one.fetching.commit()
@@ -140,7 +141,7 @@ async def test_a_lease_that_could_not_be_prolonged_is_tried_again(cluster: LiveC
     async with member(cluster, invisible_ms=2_000) as one:
         one.interfere[CHANGE] = lose
         await one.has(*sent)
-        await until(lambda: len(one.asked[CHANGE]) >= 3)
+        await eventually(lambda: len(one.asked[CHANGE]) >= 3)
         assert one.bodies == sent
         one.done()
         assert await left(one) == 0

@@ -15,9 +15,9 @@ from onelog.server import running_broker, running_nameserver
 from onelog.wire.remoting.codes import RequestCode
 from tests.client.live_cluster import LiveCluster, live_cluster
 from tests.client.pull_member import GROUP, pulling
-from tests.client.watching import eventually
 from tests.gateways.remoting.live import SMALL, client
 from tests.ports import free_port
+from tests.waiting import eventually
 
 
 @pytest.fixture

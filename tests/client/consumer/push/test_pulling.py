@@ -15,7 +15,8 @@ from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from tests.client.live_cluster import LiveCluster, live_cluster
 from tests.client.pull_member import GROUP, Member, pulling
-from tests.client.watching import bodies, eventually
+from tests.client.watching import bodies
+from tests.waiting import eventually
 
 QUEUE = Queue("orders", "broker-a", 0)
 

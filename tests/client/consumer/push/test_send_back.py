@@ -13,7 +13,8 @@ from onelog.message import Message, SysFlag, decode_properties
 from onelog.record.compression import Compression, compress
 from tests.client.consuming import received
 from tests.client.live_cluster import LiveCluster, live_cluster
-from tests.client.watching import eventually, stored
+from tests.client.watching import stored
+from tests.waiting import eventually
 
 
 @pytest.fixture

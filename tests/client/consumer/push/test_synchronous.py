@@ -20,7 +20,8 @@ from onelog.client.message import ReceivedMessage
 from onelog.client.options import ConsumerOptions
 from onelog.errors import ConfigError, NameserversUnreachableError, WrongLoopError
 from tests.client.live_cluster import LiveCluster, live_cluster
-from tests.client.watching import bodies, eventually
+from tests.client.watching import bodies
+from tests.waiting import eventually
 
 QUICK_RETRIES = " ".join(["1s"] * 18)
 

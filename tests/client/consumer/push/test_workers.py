@@ -6,7 +6,7 @@ import threading
 from onelog.client.consumer.push.dispatch import Portion, TaskWorkers, ThreadWorkers
 from onelog.client.message import ReceivedMessage
 from tests.client.consuming import Told, heard_by, several
-from tests.client.watching import eventually
+from tests.waiting import eventually
 
 
 def portions(count: int, call: object, waits: bool = False) -> list[Portion]:

@@ -10,7 +10,7 @@ from onelog.server import BrokerServer
 from onelog.wire.remoting.codes import RequestCode
 from tests.gateways.remoting.live import Client, broker, client, messages
 from tests.gateways.remoting.popping import GROUP, TOPIC, Popper, popping
-from tests.net.sessions import until
+from tests.waiting import eventually
 
 PRIORITY = "_SYS_MSG_PRIORITY_"
 
@@ -99,7 +99,7 @@ async def test_a_priority_topic_that_gets_more_queues_serves_them_before_what_ca
         for number in range(2):
             await words.send(TOPIC, b"%d" % number, {"UNIQ_KEY": "K", PRIORITY: str(number)})
         assert len(await member.pop(invisibleTime=100)) == 2
-        await until(lambda: not server.broker.leases)
+        await eventually(lambda: not server.broker.leases)
         make_topic(server, 4, message_type="PRIORITY")
         for number in range(2, 4):
             await words.send(TOPIC, b"%d" % number, {"UNIQ_KEY": "K", PRIORITY: str(number)})

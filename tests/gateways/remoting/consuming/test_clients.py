@@ -17,7 +17,7 @@ from onelog.wire.remoting.clients import (
 )
 from onelog.wire.remoting.codes import VERSION, RequestCode, ResponseCode
 from tests.gateways.remoting.live import Client, bodies, broker, client
-from tests.net.sessions import until
+from tests.waiting import eventually
 
 
 async def members(asker: Client, group: str) -> list[str]:
@@ -34,7 +34,7 @@ async def test_a_heartbeat_makes_a_member_and_tells_the_others(tmp_path: Path) -
             assert await members(first, "g") == ["c1", "c2"]
             assert [c.code for c in first.asked] == [RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] * 2
             assert first.asked[-1].ext == {"consumerGroup": "g"}
-        await until(lambda: len(first.asked) == 3)
+        await eventually(lambda: len(first.asked) == 3)
         assert await members(first, "g") == ["c1"]
         assert len(first.asked) == 3
         assert server.broker.topics.require("%RETRY%g").read_queues == 1

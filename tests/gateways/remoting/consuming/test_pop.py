@@ -19,8 +19,8 @@ from onelog.wire.remoting.command import Command
 from tests.core.world import entries_of
 from tests.gateways.remoting.live import bodies, client, pass_time
 from tests.gateways.remoting.popping import GROUP, TOPIC, Popped, Popper, popping
-from tests.net.sessions import until
 from tests.ports import free_port
+from tests.waiting import eventually
 
 RETRY = f"%RETRY%{GROUP}_{TOPIC}"
 
@@ -228,7 +228,7 @@ async def test_messages_of_topic_and_retry_topic_may_share_an_answer(tmp_path: P
     async with popping(tmp_path) as (server, member):
         await member.send(b"old")
         await member.pop(invisibleTime=0)
-        await until(lambda: server.store.max_offset(RETRY, 0) == 1)
+        await eventually(lambda: server.store.max_offset(RETRY, 0) == 1)
         await member.send(b"new")
         got = await member.pop()
         assert {each.body: each.receipt.split(" ")[4] for each in got} == {b"old": "1", b"new": "0"}
@@ -378,7 +378,7 @@ async def hold(server: BrokerServer, member: Popper, **changed: object) -> "asyn
     """A request that the broker holds; it asks to be held for longer than a test may take."""
     held = len(server.broker.waiting)
     task = asyncio.create_task(member.ask_pop(**{"pollTime": 600_000, **changed}))
-    await until(lambda: len(server.broker.waiting) == held + 1)
+    await eventually(lambda: len(server.broker.waiting) == held + 1)
     return task
 
 
@@ -488,7 +488,7 @@ async def test_a_notification_comes_when_there_is_something_to_pop(tmp_path: Pat
         late = await ask(RequestCode.NOTIFICATION, pollTime=200, **about)
         assert late.ext == {"hasMsg": "false", "pollingFull": "false"}
         held = asyncio.create_task(ask(RequestCode.NOTIFICATION, pollTime=60_000, **about))
-        await until(lambda: len(server.broker.waiting) == 1)
+        await eventually(lambda: len(server.broker.waiting) == 1)
         await member.send(b"x")
         assert (await held).ext == {"hasMsg": "true", "pollingFull": "false"}
         assert len(await member.pop()) == 1

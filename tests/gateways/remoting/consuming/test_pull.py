@@ -13,7 +13,7 @@ from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.fields import BULK_BYTES
 from tests import disk
 from tests.gateways.remoting.live import bodies, broker, client, messages, remoting
-from tests.net.sessions import until
+from tests.waiting import eventually
 
 SUSPEND = 4 | 2
 
@@ -61,7 +61,7 @@ async def test_a_held_pull_is_answered_the_moment_a_message_arrives(tmp_path: Pa
         held = asyncio.create_task(
             consumer.pull("t", 1, sysFlag=SUSPEND, suspendTimeoutMillis=600_000)
         )
-        await until(lambda: len(server.broker.waiting) == 1)
+        await eventually(lambda: len(server.broker.waiting) == 1)
         assert not held.done()
         await producer.send("t", b"now")
         assert bodies(await held) == [b"now"]
@@ -83,7 +83,7 @@ async def test_a_held_pull_is_not_woken_by_tags_it_does_not_want(tmp_path: Path)
         held = asyncio.create_task(
             consumer.pull("t", 1, sysFlag=SUSPEND, suspendTimeoutMillis=60_000, subscription="b")
         )
-        await until(lambda: len(server.broker.waiting) == 1)
+        await eventually(lambda: len(server.broker.waiting) == 1)
         await producer.send("t", b"no", {"TAGS": "a"})
         await asyncio.sleep(0.1)
         assert not held.done()
@@ -98,9 +98,9 @@ async def test_a_connection_that_closes_takes_its_held_pulls_along(tmp_path: Pat
             held = asyncio.create_task(
                 consumer.pull("t", 1, sysFlag=SUSPEND, suspendTimeoutMillis=60_000)
             )
-            await until(lambda: len(server.broker.waiting) == 1)
+            await eventually(lambda: len(server.broker.waiting) == 1)
             held.cancel()
-        await until(lambda: len(server.broker.waiting) == 0)
+        await eventually(lambda: len(server.broker.waiting) == 0)
 
 
 async def test_filters_by_tag_and_by_property(tmp_path: Path) -> None:

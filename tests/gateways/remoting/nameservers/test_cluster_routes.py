@@ -15,7 +15,7 @@ from onelog.net.connection import Connection
 from onelog.net.listener import Listener
 from onelog.server import BrokerServer
 from tests.gateways.remoting.live import broker, remoting
-from tests.net.sessions import until
+from tests.waiting import eventually
 
 
 async def nameserver(folder: Path) -> NameServer:
@@ -51,8 +51,8 @@ async def test_the_queues_of_all_brokers_are_found(tmp_path: Path) -> None:
         one.broker.admin.create_topic(SELF, TopicConfig("t", 2, 4))
         two.broker.admin.create_topic(SELF, TopicConfig("t", 1, 1))
         two.broker.admin.create_topic(SELF, TopicConfig("write-only", 3, 3, perm=2))
-        await until(lambda: _brokers(names, "t") == 2)
-        await until(lambda: _brokers(names, "write-only") == 1)
+        await eventually(lambda: _brokers(names, "t") == 2)
+        await eventually(lambda: _brokers(names, "write-only") == 1)
         assert await find(one, "t") == await find(two, "t") == [("a", 0), ("a", 1), ("b", 0)]
         assert await find(one, "write-only") == []
         assert await find(one, "nowhere") == []

@@ -21,8 +21,8 @@ from onelog.net.listener import Listener
 from onelog.net.tls import write_self_signed
 from onelog.wire.remoting.registration import RegisterBrokerBody
 from tests.gateways.remoting.live import broker, remoting
-from tests.net.sessions import until
 from tests.ports import free_port
+from tests.waiting import eventually
 
 
 async def nameserver(folder: Path, port: int = 0) -> NameServer:
@@ -49,7 +49,7 @@ async def test_a_new_topic_is_registered_at_once_and_a_deleted_one_goes(tmp_path
     names = await nameserver(tmp_path)
     async with broker(tmp_path, broker__nameservers=addresses(names)) as server:
         server.broker.admin.create_topic(SELF, TopicConfig("fresh", 3, 5))
-        await until(lambda: names.registry.routes.route("fresh") is not None)
+        await eventually(lambda: names.registry.routes.route("fresh") is not None)
         route = names.registry.routes.route("fresh")
         assert route is not None
         queues = route.queue_datas[0]
@@ -71,7 +71,7 @@ async def test_very_many_topics_are_sent_only_when_they_have_changed(
             await registrar.register()
         assert bodies.call_count == 0
         server.broker.admin.create_topic(SELF, TopicConfig("fresh", 1, 1))
-        await until(lambda: names.registry.routes.route("fresh") is not None)
+        await eventually(lambda: names.registry.routes.route("fresh") is not None)
         assert bodies.call_count == 1
         names.registry.routes.unregister(
             Endpoint(server.config.broker.cluster, server.address), server.config.broker.name
@@ -98,9 +98,9 @@ async def test_a_bug_does_not_end_the_registrations(
 
         monkeypatch.setattr(registrar, "body", failing)
         server.broker.admin.create_topic(SELF, TopicConfig("unlucky", 1, 1))
-        await until(lambda: not failures)
+        await eventually(lambda: not failures)
         server.broker.admin.create_topic(SELF, TopicConfig("lucky", 1, 1))
-        await until(lambda: names.registry.routes.route("lucky") is not None)
+        await eventually(lambda: names.registry.routes.route("lucky") is not None)
     await names.close()
 
 
@@ -115,9 +115,9 @@ async def test_a_name_server_that_comes_back_is_told_again(
     ) as server:
         await names.close()
         server.broker.admin.create_topic(SELF, TopicConfig("meanwhile", 1, 1))
-        await until(lambda: "cannot be told" in caplog.text)
+        await eventually(lambda: "cannot be told" in caplog.text)
         names = await nameserver(tmp_path, port)
-        await until(lambda: names.registry.routes.route("meanwhile") is not None)
+        await eventually(lambda: names.registry.routes.route("meanwhile") is not None)
         assert caplog.text.count("cannot be told") == 1
     await names.close()
 
@@ -162,8 +162,8 @@ async def test_a_half_dead_name_server_does_not_hold_up_the_others(tmp_path: Pat
             assert names.registry.routes.route("TBW102") is not None
             for number in range(3):
                 server.broker.admin.create_topic(SELF, TopicConfig(f"t{number}", 1, 1))
-                await until(lambda: names.registry.routes.route("t0") is not None)
-            await until(lambda: names.registry.routes.route("t2") is not None)
+                await eventually(lambda: names.registry.routes.route("t0") is not None)
+            await eventually(lambda: names.registry.routes.route("t2") is not None)
         assert names.registry.routes.route("TBW102") is None
         assert time.monotonic() - began < 30
     await names.close()
@@ -174,7 +174,7 @@ async def test_a_name_server_that_was_gone_is_told_soon_after_it_is_back(tmp_pat
     where = f"127.0.0.1:{port}"
     async with broker(tmp_path, broker__nameservers=where, broker__register_interval_ms=60_000):
         names = await nameserver(tmp_path, port)
-        await until(lambda: names.registry.routes.route("TBW102") is not None)
+        await eventually(lambda: names.registry.routes.route("TBW102") is not None)
     await names.close()
 
 
@@ -193,7 +193,7 @@ async def test_a_slave_registers_under_its_id_and_learns_where_its_master_is(
         async with broker(tmp_path / "m", broker__nameservers=addresses(names)) as master:
             # It asks again by itself, because it was told of no master.
             port = master.config.broker.port
-            await until(lambda: bool(found))
+            await eventually(lambda: bool(found))
             assert found == [(master.address, f"127.0.0.1:{port + 1}")] == [registrar.master]
             (data,) = names.registry.routes.route("TBW102").broker_datas  # type: ignore[union-attr]
             assert data.broker_addrs == {0: master.address, 2: slave.address}

@@ -20,7 +20,7 @@ from tests.gateways.remoting.live import (
     messages,
     pass_time,
 )
-from tests.net.sessions import until
+from tests.waiting import eventually
 
 EARLY_MS = 0
 LATE_MS = 20_000
@@ -86,7 +86,7 @@ async def test_a_recalled_message_does_not_come(
         ]
         assert (await recall(producer, sent[1].ext["recallHandle"])).code == 0
         pass_time(server, 61_000, monkeypatch)
-        await until(lambda: server.store.max_offset("t", 0) > 1)
+        await eventually(lambda: server.store.max_offset("t", 0) > 1)
         assert bodies(await producer.pull("t", 0)) == [b"0", b"2"]
 
 
@@ -133,7 +133,7 @@ async def test_what_is_not_scheduled_can_be_recalled_and_nothing_else_is(
         for _ in range(2):
             assert (await recall(producer, gone.ext["recallHandle"])).code == 0
         pass_time(server, 61_000, monkeypatch)
-        await until(lambda: server.store.max_offset("t", 0) > 0)
+        await eventually(lambda: server.store.max_offset("t", 0) > 0)
         assert bodies(await producer.pull("t", 0)) == [b"x"]
 
 
@@ -150,10 +150,10 @@ async def test_one_way_sends_and_recalls_are_not_answered(
         await producer.send("t", b"second")
         producer.peer.oneway(RequestCode.RECALL_MESSAGE, {"topic": "t", "recallHandle": handle})
         # The message, and what takes it back.
-        await until(lambda: server.store.max_offset(TIMER_TOPIC, 0) == 2)
+        await eventually(lambda: server.store.max_offset(TIMER_TOPIC, 0) == 2)
         await producer.send("t", b"later", {"TIMER_DELIVER_MS": str(due_ms + 1_000)})
         pass_time(server, 62_000, monkeypatch)
-        await until(lambda: server.store.max_offset("t", 0) > 2)
+        await eventually(lambda: server.store.max_offset("t", 0) > 2)
         assert bodies(await producer.pull("t", 0)) == [b"first", b"second", b"later"]
 
 

@@ -11,7 +11,7 @@ from onelog.server import BrokerServer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from tests.gateways.remoting.live import Client, bodies, broker, client, messages
-from tests.net.sessions import until
+from tests.waiting import eventually
 
 GROUP = "g-producers"
 COMMIT, ROLL_BACK, UNKNOWN = 8, 12, 0
@@ -127,7 +127,7 @@ async def test_a_producer_is_asked_with_its_own_message_and_answers(tmp_path: Pa
     async with broker(tmp_path, **SOON) as server, client(server) as producer:
         await producer.heartbeat("c1", "g", "orders")
         place = await begin(producer, b"what became of me?", K="v")
-        await until(lambda: bool(questions(producer)))
+        await eventually(lambda: bool(questions(producer)))
         question = questions(producer)[0]
         assert question.ext["tranStateTableOffset"] == place["tranStateTableOffset"]
         assert question.ext["commitLogOffset"] == str(place["commitLogOffset"])
@@ -157,7 +157,7 @@ async def test_when_the_producer_is_gone_another_of_its_group_is_asked(tmp_path:
         async with client(server) as stranger, client(server) as heir:
             await stranger.heartbeat("stranger", "h", "orders")
             await heir.heartbeat("heir", "g", "orders")
-            await until(lambda: bool(questions(heir)))
+            await eventually(lambda: bool(questions(heir)))
             assert questions(stranger) == []
             await end(heir, place, COMMIT, fromTransactionCheck="true")
             assert bodies(await heir.pull("orders", 0)) == [b"pay"]
@@ -168,7 +168,7 @@ async def test_what_nobody_answers_is_put_away_and_can_be_resumed(tmp_path: Path
         async with client(server) as producer:
             await producer.heartbeat("c1", "g", "orders")
             await begin(producer)
-            await until(lambda: put_away(server) == 1)
+            await eventually(lambda: put_away(server) == 1)
             assert len(questions(producer)) == 2
             (kept,) = messages(await producer.pull(CHECKED_OUT_TOPIC, 0))
             for wrong in ("nonsense", "00" * 16):
@@ -178,7 +178,7 @@ async def test_what_nobody_answers_is_put_away_and_can_be_resumed(tmp_path: Path
                 RequestCode.RESUME_CHECK_HALF_MESSAGE, topic="orders", msgId=kept.message_id
             )
             assert answer.code == ResponseCode.SUCCESS
-            await until(lambda: len(questions(producer)) == 3)
+            await eventually(lambda: len(questions(producer)) == 3)
             question = questions(producer)[-1]
             place: dict[str, object] = {"producerGroup": GROUP, **question.ext}
             await end(producer, place, COMMIT, fromTransactionCheck="true")
@@ -194,6 +194,6 @@ async def test_a_restarted_broker_asks_about_what_it_was_told_before(tmp_path: P
         place = await begin(producer)
     async with broker(tmp_path, **SOON) as server, client(server) as producer:
         await producer.heartbeat("c1", "g", "orders")
-        await until(lambda: bool(questions(producer)))
+        await eventually(lambda: bool(questions(producer)))
         await end(producer, place, COMMIT, fromTransactionCheck="true")
         assert bodies(await producer.pull("orders", 0)) == [b"pay"]
