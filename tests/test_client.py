@@ -13,7 +13,7 @@ import onelog.client
 NOT_NEEDED = (
     "cryptography lz4 zstandard numpy opentelemetry redis sqlite3 uvloop rich typer tempfile "
     "onelog.config onelog.core onelog.store onelog.gateways onelog.server "
-    "onelog.client.admin.admin onelog.client.consumer.push.pop_fetching"
+    "onelog.client.admin.admin onelog.client.consumer.push.popping"
 ).split()
 
 

@@ -5,14 +5,17 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from onelog.client.connection.address import Address
 from onelog.client.connection.instance import Instance
 from onelog.client.consumer.consume_rates import ConsumeRates
-from onelog.client.consumer.push.fetching import Membership, Source
-from onelog.client.consumer.push.pop_fetching import PopFetching
+from onelog.client.consumer.fetching import Membership, Source
+from onelog.client.consumer.push.popping import PopFetching
 from onelog.client.consumer.settings import ConsumerSettings
 from onelog.client.consumer.topic_filters import TopicFilter, topic_filter
 from onelog.client.message import ReceivedMessage
+from onelog.net.peer import Peer
 from onelog.wire.remoting.clients import ConsumerData
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
@@ -56,6 +59,17 @@ class Member:
             if refused is not None:
                 return refused
         return await self._ask(address, code, ext, body, **more)
+
+    def intercept(self, patch: pytest.MonkeyPatch) -> None:
+        """Remember what it pops, which takes no awaited request."""
+        passed_on = Peer.request
+
+        def request(peer: Peer, code: RequestCode, ext: Any, body: Any, *more: Any) -> None:
+            if code == RequestCode.POP_MESSAGE and peer in self.instance.nodes._peers.values():
+                self.asked[code].append(ext)
+            passed_on(peer, code, ext, body, *more)
+
+        patch.setattr(Peer, "request", request)
 
     def submit(self, source: Source, messages: list[ReceivedMessage]) -> None:
         self.taken += [(source, message) for message in messages]
@@ -107,9 +121,11 @@ async def member(
     cluster: LiveCluster, topic: str = "orders", tags: str = "*", **settings: Any
 ) -> AsyncIterator[Member]:
     joined = Member(cluster.addresses, {topic: topic_filter(topic, tags)}, settings)
-    try:
-        await joined.start()
-        yield joined
-        await joined.fetching.close()
-    finally:
-        await joined.instance.close()
+    with pytest.MonkeyPatch.context() as patch:
+        joined.intercept(patch)
+        try:
+            await joined.start()
+            yield joined
+            await joined.fetching.close()
+        finally:
+            await joined.instance.close()

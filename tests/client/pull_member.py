@@ -10,9 +10,8 @@ import pytest
 
 from onelog.client.connection.instance import Instance
 from onelog.client.consumer.consume_rates import ConsumeRates
-from onelog.client.consumer.push.fetching import Membership, Source
-from onelog.client.consumer.push.pull_fetching import PullFetching
-from onelog.client.consumer.push.pulling import PulledQueue
+from onelog.client.consumer.fetching import Membership, Source
+from onelog.client.consumer.push.pulling import PulledQueue, PullFetching
 from onelog.client.consumer.push.send_back import retry_topic
 from onelog.client.consumer.settings import ConsumerSettings
 from onelog.client.consumer.topic_filters import topic_filter

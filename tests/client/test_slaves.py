@@ -10,7 +10,7 @@ import pytest
 from onelog.client.connection import nodes as nodes_module
 from onelog.client.connection import routes as routes_module
 from onelog.client.consumer.pull.consumer import AsyncPullConsumer
-from onelog.client.consumer.push import pop_fetching, pull_fetching, pulling
+from onelog.client.consumer.push import popping, pulling
 from onelog.client.consumer.push.consumer import AsyncPushConsumer
 from onelog.client.message import Message, ReceivedMessage
 from onelog.client.producer.producer import AsyncProducer
@@ -139,8 +139,8 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes_module, "PROBE_SECONDS", 0.1)
     monkeypatch.setattr(routes_module, "MASTERLESS_SECONDS", 0.5)
     monkeypatch.setattr(pulling, "HOLD_MS", 1_000)
-    monkeypatch.setattr(pop_fetching, "POLL_MS", 1_000)
-    monkeypatch.setattr(pull_fetching, "COMMIT_SECONDS", 0.2)
+    monkeypatch.setattr(popping, "HOLD_MS", 1_000)
+    monkeypatch.setattr(pulling, "COMMIT_SECONDS", 0.2)
 
 
 @pytest.mark.parametrize("still_listed", [False, True], ids=["unlisted", "still listed"])

@@ -10,9 +10,8 @@ import pytest
 from onelog.client.connection.instance import Instance
 from onelog.client.consumer.allocation import circle
 from onelog.client.consumer.consume_rates import ConsumeRates
+from onelog.client.consumer.fetching import Membership, first_offset, share_of
 from onelog.client.consumer.offsets import BrokerOffsets
-from onelog.client.consumer.push.fetching import Membership
-from onelog.client.consumer.rebalance import first_offset, share_of
 from onelog.client.consumer.settings import ConsumerSettings
 from onelog.client.consumer.topic_filters import topic_filter
 from onelog.client.message import Queue

@@ -11,9 +11,9 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from onelog.client.consumer.fetching import Fetching, Membership, Source
 from onelog.client.consumer.listening import RetryLater
 from onelog.client.consumer.offsets import body_of, queue_of
-from onelog.client.consumer.push.fetching import Fetching, Membership, Source
 from onelog.client.hooks import now_ms
 from onelog.client.message import ReceivedMessage
 from onelog.errors import OnelogError
@@ -22,7 +22,11 @@ from onelog.record.decode import decode_records
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import VERSION, RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.running_info import ConsumerRunningInfo
+from onelog.wire.remoting.running_info import (
+    ConsumerRunningInfo,
+    PopQueueInfo,
+    ProcessQueueInfo,
+)
 from onelog.wire.remoting.stats import ConsumerStatus, DirectConsumption, ResetOffsets
 
 log = logging.getLogger(__name__)
@@ -81,11 +85,11 @@ class ConsumerRequests:
             "PROP_THREADPOOL_CORE_SIZE": str(settings.concurrency),
             "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
         }
-        queues, popped = self._fetching.queue_table(), self._fetching.pop_table()
+        table = {body_of(queue): each for queue, each in self._fetching.queue_table().items()}
         info = ConsumerRunningInfo(
             jstack=_stacks() if fields.flag(command.ext, "jstackEnable") else None,
-            mq_pop_table={body_of(queue): each for queue, each in popped.items()},
-            mq_table={body_of(queue): each for queue, each in queues.items()},
+            mq_pop_table={q: e for q, e in table.items() if isinstance(e, PopQueueInfo)},
+            mq_table={q: e for q, e in table.items() if isinstance(e, ProcessQueueInfo)},
             properties=properties,
             status_table={topic: member.rates.status(topic) for topic in sorted(member.filters)},
             subscription_set=[member.filters[topic].data() for topic in sorted(member.filters)],

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from onelog.client.consumer import fetching as fetching_module
 from onelog.client.consumer.pull.consumer import AsyncPullConsumer
 from onelog.client.consumer.push import pulling
 from onelog.client.message import Queue, ReceivedMessage
@@ -98,7 +99,7 @@ async def test_what_a_broker_refuses_is_told_once_and_tried_again(
 async def test_fetching_goes_on_after_a_bug(
     cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulling, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(fetching_module, "RETRY_SECONDS", 0.001)
     calls = itertools.count(1)
 
     def fail(body: Buffer) -> list[Record]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from onelog.client.consumer import fetching as fetching_module
 from onelog.client.consumer.listening import RetryLater
-from onelog.client.consumer.push import pulling
 from onelog.client.consumer.push.consumer import AsyncPushConsumer, PushConsumer
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import WrongLoopError
@@ -139,7 +139,7 @@ async def broker_process(
 async def test_a_broker_that_is_killed_and_comes_back_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulling, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(fetching_module, "RETRY_SECONDS", 0.1)
     ports = free_port(), free_port()
     heard: list[int] = []
     consumer = AsyncPushConsumer("billing", nameserver=f"127.0.0.1:{ports[0]}", start="first")

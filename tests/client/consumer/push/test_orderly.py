@@ -12,8 +12,7 @@ import pytest
 from onelog.client.consumer.listening import RetryLater
 from onelog.client.consumer.push import orderly as module
 from onelog.client.consumer.push.consumer import AsyncPushConsumer, PushCore
-from onelog.client.consumer.push.orderly import QueueLocks
-from onelog.client.consumer.push.pull_fetching import PullFetching
+from onelog.client.consumer.push.orderly import OrderedFetching, QueueLocks
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.client.options import ConsumerOptions
 from tests.client.live_cluster import LiveCluster, live_cluster
@@ -197,7 +196,7 @@ async def test_a_queue_that_another_member_has_locked_is_waited_for(cluster: Liv
 async def test_a_lock_that_was_lost_to_another_member_ends_the_queue(
     cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onelog.client.consumer.push.pull_fetching.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("onelog.client.consumer.push.orderly.LOCK_SECONDS", 0.05)
     locks = cluster.brokers[0].broker.locks
     listener = Ordered()
     async with consuming(cluster, listener) as consumer:
@@ -213,7 +212,7 @@ async def test_a_lock_that_was_lost_to_another_member_ends_the_queue(
 async def test_nothing_is_begun_without_a_lock_that_can_be_relied_on(
     cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onelog.client.consumer.push.pull_fetching.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("onelog.client.consumer.push.orderly.LOCK_SECONDS", 0.05)
     listener = Ordered()
     is_held = QueueLocks.is_held
     monkeypatch.setattr(QueueLocks, "is_held", lambda self, queue: False)
@@ -289,7 +288,7 @@ async def test_a_lock_is_as_good_as_the_connection_that_it_came_over(cluster: Li
         await cluster.send("orders", b"1", 0)
         await eventually(lambda: listener.count == 1, "the first")
         fetching = consumer._core._fetching
-        assert isinstance(fetching, PullFetching)
+        assert isinstance(fetching, OrderedFetching)
         locks = fetching._locks
         assert locks is not None
         queue = Queue("orders", "broker-a", 0)

@@ -10,7 +10,7 @@ import pytest
 
 from onelog.client.consumer.listening import RetryLater
 from onelog.client.consumer.push.consumer import AsyncPushConsumer
-from onelog.client.consumer.push.pop_fetching import PopFetching
+from onelog.client.consumer.push.popping import PopFetching
 from onelog.client.consumer.topic_filters import topic_filter
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import ConfigError, RequestRefusedError
@@ -102,7 +102,7 @@ async def test_nothing_more_is_asked_for_than_may_be_in_hand(cluster: LiveCluste
         await cluster.send("orders", b"%d" % number)
     async with member(cluster, prefetch_count=10) as one:
         await eventually(lambda: len(one.taken) == 10)
-        (info,) = one.fetching.pop_table().values()
+        (info,) = one.fetching.queue_table().values()
         assert info.wait_ack_count == 10
         assert info.last_pop_timestamp > 0
         asked = len(one.asked[RequestCode.POP_MESSAGE])

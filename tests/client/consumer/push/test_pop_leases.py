@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onelog.client.consumer.listening import RetryLater
-from onelog.client.consumer.push import pop_fetching as pop_leases
+from onelog.client.consumer.push import popping as pop_leases
 from onelog.errors import PeerTimeoutError
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command

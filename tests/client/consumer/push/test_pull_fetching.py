@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.client.consumer.push import pull_fetching as module
+from onelog.client.consumer import fetching as fetching_module
 from onelog.client.consumer.push import pulling as pulling_module
 from onelog.client.message import Queue
 from onelog.config import Value
@@ -168,7 +168,7 @@ async def test_what_was_deleted_is_passed_over(cluster: LiveCluster) -> None:
 async def test_positions_are_committed_every_few_seconds(
     cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "COMMIT_SECONDS", 0.05)
+    monkeypatch.setattr(pulling_module, "COMMIT_SECONDS", 0.05)
     broker = cluster.brokers[0].broker
     await cluster.send("orders", b"1")
     async with pulling(cluster, prefetch_count=1) as member:
@@ -176,13 +176,13 @@ async def test_positions_are_committed_every_few_seconds(
         member.finish()
         await eventually(lambda: broker.offsets.get(GROUP, "orders", 0) == 1, "the broker knows")
         assert member.fetching.positions("orders")[Queue("orders", "broker-a", 0)] == 1
-        assert not member.queue().has_news
+        assert member.queue().committed == member.queue().hands.committable
 
 
 async def test_a_broker_that_is_gone_for_a_while_is_consumed_from_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulling_module, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(fetching_module, "RETRY_SECONDS", 0.05)
     given: dict[str, Value] = {
         "nameserver.port": 0,
         "nameserver.kv_path": str(tmp_path / "kv.json"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from onelog.client.consumer import fetching as fetching_module
 from onelog.client.consumer.listening import RetryLater
 from onelog.client.consumer.push import pulling as module
 from onelog.client.message import Queue
@@ -156,7 +157,7 @@ Answers = dict[int, Callable[[], Command]]
 async def test_a_broker_that_refuses_is_asked_again(
     cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(fetching_module, "RETRY_SECONDS", 0.02)
     refusals = [Command(code, remark="not now", flag=1) for _ in range(3)]
     answers: Answers = {}
 
@@ -176,7 +177,7 @@ async def test_a_broker_that_refuses_is_asked_again(
 async def test_an_answer_that_cannot_be_read_is_asked_for_again(
     cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(fetching_module, "RETRY_SECONDS", 0.02)
     answers: Answers = {}
 
     def garbage() -> Command:
@@ -188,7 +189,7 @@ async def test_an_answer_that_cannot_be_read_is_asked_for_again(
     await send(cluster, 2)
     async with pulling(cluster, patch=monkeypatch, answers=answers) as member:
         await eventually(lambda: len(member.taken) == 2, "nothing was passed over")
-        assert "cannot be pulled now" in caplog.text
+        assert "cannot be read now" in caplog.text
 
 
 async def test_a_broker_may_suggest_to_read_elsewhere(

@@ -30,8 +30,8 @@ from onelog.client.connection.instance import Instance
 from onelog.client.connection.nodes import at_once
 from onelog.client.connection.routes import Route
 from onelog.client.consumer.consume_rates import ConsumeRates
+from onelog.client.consumer.fetching import Membership, Source
 from onelog.client.consumer.pull.queues import PullQueues
-from onelog.client.consumer.push.fetching import Membership, Source
 from onelog.client.consumer.requests import ConsumerRequests
 from onelog.client.consumer.settings import ConsumerSettings, check_group, consumer_settings
 from onelog.client.consumer.topic_filters import ALL, TopicFilter, topic_filter

@@ -13,17 +13,15 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 import msgspec
 
 from onelog.client.connection.nodes import forgiven
+from onelog.client.consumer.fetching import Fetching, Membership
 from onelog.client.consumer.offsets import offset_at
-from onelog.client.consumer.push.fetching import Fetching, Membership
 from onelog.client.consumer.push.pulling import HOLD_FLAG, ProcessQueue, PulledQueue
-from onelog.client.consumer.rebalance import keep_balanced, member_offsets, share_of
 from onelog.client.consumer.topic_filters import TopicFilter
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import (
@@ -36,7 +34,7 @@ from onelog.errors import (
     QueueNotAssignedError,
 )
 from onelog.jobs import Job
-from onelog.net.line import Line
+from onelog.net.peer import Peer
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.running_info import ProcessQueueInfo
@@ -91,57 +89,40 @@ class WaitingMessages(ProcessQueue):
         return self._waiting[-1].raw.queue_offset if self._waiting else -1
 
 
-@dataclass(eq=False)
 class Prefetch(PulledQueue):
     """One queue whose messages wait here until somebody takes them: then they are done with."""
 
     commits = False
-    wanted: TopicFilter = field(kw_only=True)
-    ready: Callable[[], None] = field(kw_only=True)
-    """Called when there is something to hand out or to tell."""
-    is_paused: bool = False
-    """Neither fetched nor handed out."""
-    is_begun: bool = False
-    """Whether it is known where to begin."""
-    settled: int = -1
-    """Everything before this offset was done with when the consumer asked for more; -1 unknown."""
-    error: OnelogError | None = None
-    """Why nothing is fetched, until somebody has been told."""
-    known: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when it is known where to begin, or does not matter any more."""
-    hands: WaitingMessages = field(init=False)
+    hands: WaitingMessages
 
-    def __post_init__(self, offset: int) -> None:
-        self.hands = WaitingMessages(offset)
+    def __init__(self, queue: Queue, offset: int, owner: "PullQueues", wanted: TopicFilter) -> None:
+        super().__init__(queue, WaitingMessages(offset), owner.member, owner)
+        self.wanted = wanted
+        self.ready = owner.wake
+        """Called when there is something to hand out or to tell."""
+        self.is_paused = False
+        """Neither fetched nor handed out."""
+        self.settled = -1
+        """Everything before this offset was done with when the consumer asked for more; -1 until
+        it is known where to begin."""
+        self.error: OnelogError | None = None
+        """Why nothing is fetched, until somebody has been told."""
+        self.known = asyncio.Event()
+        """Set when it is known where to begin, or does not matter any more."""
 
     # What the consumer does with it.
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it is known where to begin."""
+        return self.settled >= 0
 
     @property
     def position(self) -> int | None:
         """The offset of the next message to be taken; None until it is known where to begin."""
         return self.hands.committable if self.is_begun else None
 
-    def begin(self, offset: int) -> "Prefetch":
-        """What takes the place of this one and fetches from there on."""
-        self.drop()
-        begun = Prefetch(
-            self.queue,
-            offset,
-            self._member,
-            self._owner,
-            wanted=self.wanted,
-            ready=self.ready,
-            is_paused=self.is_paused,
-            is_begun=True,
-            settled=offset,
-            committed=self.committed,
-        )
-        begun.known.set()
-        begun.pull()
-        return begun
-
     def drop(self) -> None:
-        """Fetch nothing more."""
         super().drop()
         self.known.set()
 
@@ -151,7 +132,7 @@ class Prefetch(PulledQueue):
 
     def resume(self) -> None:
         self.is_paused = False
-        self.pull()
+        self.fetch()
         if self.hands:
             self.ready()
 
@@ -163,7 +144,7 @@ class Prefetch(PulledQueue):
     def take(self, count_max: int) -> list[ReceivedMessage]:
         """The next messages, so many at most."""
         taken = self.hands.take(count_max)
-        self.pull()
+        self.fetch()
         return taken
 
     # Fetching.
@@ -188,7 +169,7 @@ class Prefetch(PulledQueue):
             "subscription": self.wanted.expression,
         }
 
-    def _follows(self, line: Line) -> bool:
+    def _follows(self, peer: Peer) -> bool:
         return False
 
     def _take(self, answer: Command) -> None:
@@ -224,9 +205,10 @@ class PullQueues(Fetching):
         self, member: Membership, client_id: str | None, commit_seconds: float | None
     ) -> None:
         super().__init__(member)
+        self.member = member
         self._commit_seconds = commit_seconds
         """None if nothing is committed without being asked for."""
-        self._offsets = member_offsets(member, client_id, is_exact=True)
+        self._offsets = member.offsets(client_id, is_exact=True)
         self._ready = asyncio.Event()
         self._shares = False
 
@@ -290,23 +272,14 @@ class PullQueues(Fetching):
         """From now on the queues are those that the group leaves to this member."""
         if not self._shares:
             self._shares = True
-            self._spawn(
-                keep_balanced(self._member.group, self._wake, self._rebalance, balanced=True)
-            )
-        self._wake.set()
+            self._spawn(self._keep_balanced(True))
+        self.rebalance()
 
     def assign(self, queues: Collection[Queue], wanted: Mapping[str, TopicFilter]) -> None:
         """Read these from now on, and no others."""
-        for queue in [each for each in self._queues if each not in queues]:
-            self._remove(queue)
+        self._remove([each for each in self._queues if each not in queues])
         for queue in queues:
-            if queue not in self._queues:
-                self._add(queue, wanted[queue.topic])
-            elif self._queues[queue].wanted != wanted[queue.topic]:
-                each = self._queues[queue]
-                each.wanted = wanted[queue.topic]
-                if each.position is not None:
-                    self.seek(queue, each.position)
+            self._read(queue, wanted[queue.topic])
 
     async def stop(self) -> None:
         """Fetch nothing more."""
@@ -317,36 +290,35 @@ class PullQueues(Fetching):
     async def close(self) -> None:
         """Stop, and commit what is done with."""
         await self.stop()
-        await self._keep_settled(self._queues.values())
-        for queue in list(self._queues):
-            self._remove(queue)
+        await self._release(list(self._queues))
 
     # Coming and going.
 
-    async def _rebalance(self) -> bool:
-        balanced = True
-        topics = dict(self._member.filters)
-        mine: list[Queue] = []
-        for topic in topics:
-            try:
-                mine += await share_of(self._member, topic)
-            except OnelogError as error:
-                balanced = False
-                log.info("topic %s is not shared out now: %s", topic, error)
-                mine += [each for each in self._queues if each.topic == topic]
-        gone = [each for queue, each in self._queues.items() if queue not in mine]
-        await self._keep_settled(gone)
-        self.assign(mine, topics)
-        return balanced
+    async def _take(self, topic: str, wanted: list[Queue]) -> bool:
+        if (now_wanted := self._member.filters.get(topic)) is not None:
+            for queue in wanted:
+                self._read(queue, now_wanted)
+        return True
 
-    def _add(self, queue: Queue, wanted: TopicFilter) -> None:
-        self._queues[queue] = each = Prefetch(
-            queue, 0, self._member, self, wanted=wanted, ready=self._ready.set
-        )
-        self._member.instance.spawn(self._open(each))
+    async def _release(self, queues: Collection[Queue]) -> None:
+        if queues:
+            await self._keep_settled([self._queues[queue] for queue in queues])
+            self._remove([queue for queue in queues if queue in self._queues])
 
-    def _remove(self, queue: Queue) -> None:
-        self._queues.pop(queue).drop()
+    def _remove(self, queues: Iterable[Queue]) -> None:
+        for queue in queues:
+            self._queues.pop(queue).drop()
+
+    def _read(self, queue: Queue, wanted: TopicFilter) -> None:
+        """Read a queue from now on, if it is not read like that already."""
+        each = self._queues.get(queue)
+        if each is None:
+            each = self._queues[queue] = Prefetch(queue, 0, self, wanted)
+            self._member.instance.spawn(self._open(each))
+        elif each.wanted != wanted:
+            each.wanted = wanted
+            if each.position is not None:
+                self.seek(queue, each.position)
 
     async def _open(self, each: Prefetch) -> None:
         """Find out where to begin, unless somebody seeks a place first."""
@@ -383,7 +355,12 @@ class PullQueues(Fetching):
 
     def seek(self, queue: Queue, offset: int) -> None:
         """Go on from there; what was fetched and not taken is forgotten."""
-        self._queues[queue] = self.get(queue).begin(offset)
+        old = self.get(queue)
+        old.drop()
+        begun = self._queues[queue] = Prefetch(queue, offset, self, old.wanted)
+        begun.is_paused, begun.settled, begun.committed = old.is_paused, offset, old.committed
+        begun.known.set()
+        begun.fetch()
 
     async def committed(self, queue: Queue) -> int | None:
         """What is kept of a queue for the group; None if nothing is."""
@@ -455,6 +432,3 @@ class PullQueues(Fetching):
         """Somebody sends the group elsewhere in a queue; nothing unless the queue is assigned."""
         if queue in self._queues:
             self.seek(queue, offset)
-
-    def queue_table(self) -> dict[Queue, ProcessQueueInfo]:
-        return {queue: each.info() for queue, each in self._queues.items()}

@@ -13,7 +13,7 @@ With asyncio, a listener that is a plain function is called on the event loop an
 nothing else. All other work is done on the background loop.
 
 Both are a `PushCore`, which puts together the instance (connections, heartbeats), the fetching side
-(`pull_fetching` or `pop_fetching`) and the consuming side (`dispatch`).
+(`pulling` or `popping`) and the consuming side (`dispatch`).
 
 Invariants: `close` leaves nothing behind, whenever it is called: messages in hand are finished or
 left to others, positions are committed, brokers are told, connections are closed. Whatever ends
@@ -35,10 +35,11 @@ from onelog.client.connection.instance import Instance
 from onelog.client.connection.nodes import at_once
 from onelog.client.connection.routes import Route
 from onelog.client.consumer.consume_rates import LOOK_SECONDS, ConsumeRates
+from onelog.client.consumer.fetching import Fetching, Membership
 from onelog.client.consumer.listening import AnyListener, L, Listening, is_coroutine, listening
 from onelog.client.consumer.push.dispatch import Dispatch, TaskWorkers, ThreadWorkers
-from onelog.client.consumer.push.fetching import Fetching, Membership
-from onelog.client.consumer.push.pull_fetching import PullFetching
+from onelog.client.consumer.push.orderly import OrderedFetching
+from onelog.client.consumer.push.pulling import PullFetching
 from onelog.client.consumer.push.send_back import retry_topic
 from onelog.client.consumer.requests import ConsumerRequests
 from onelog.client.consumer.settings import ConsumerSettings, check_group, consumer_settings
@@ -154,10 +155,11 @@ class PushCore:
     def _make_fetching(self, member: Membership) -> Fetching:
         if self.settings.pop:
             # Few programs pop; the others need not wait for what that takes to be loaded.
-            from onelog.client.consumer.push.pop_fetching import PopFetching
+            from onelog.client.consumer.push.popping import PopFetching
 
             return PopFetching(member)
-        return PullFetching(member, self._options.get("client_id"))
+        kind = OrderedFetching if self.settings.orderly else PullFetching
+        return kind(member, self._options.get("client_id"))
 
     async def _prepare(self, member: Membership, wanted: TopicFilter) -> None:
         """Find a topic's brokers, and have one of them check the condition on it."""

@@ -29,8 +29,8 @@ from typing import Any, cast
 
 from onelog.client.connection.nodes import end_all
 from onelog.client.consumer.consume_rates import ConsumeRates
+from onelog.client.consumer.fetching import Source
 from onelog.client.consumer.listening import Listening, NobodyListensError, RetryLater
-from onelog.client.consumer.push.fetching import Source
 from onelog.client.message import ReceivedMessage
 from onelog.errors import MessageInProgressError
 from onelog.jobs import Job

@@ -18,16 +18,19 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from onelog.client.connection.instance import Instance
 from onelog.client.connection.nodes import at_once, forgiven
+from onelog.client.consumer.fetching import UNBALANCED_SECONDS, Membership
 from onelog.client.consumer.listening import NobodyListensError, RetryLater
 from onelog.client.consumer.offsets import body_of, queue_of
-from onelog.client.consumer.push.pulling import PulledQueue
+from onelog.client.consumer.push.pulling import PulledQueue, PullFetching
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import OnelogError
+from onelog.jobs import Job
 from onelog.net.peer import Peer
 from onelog.wire.remoting.clients import LockAnswer, LockRequest
 from onelog.wire.remoting.codes import RequestCode
@@ -52,22 +55,23 @@ QUICK_SECONDS = 0.002
 log = logging.getLogger(__name__)
 
 
-@dataclass(eq=False)
 class OrderedQueue(PulledQueue):
     """A queue whose messages are consumed one after the other."""
 
-    _pending: deque[ReceivedMessage] = field(default_factory=deque)
-    _again: list[ReceivedMessage] = field(default_factory=list)
-    """Those of the last run that failed."""
-    _out: int = 0
-    """How many messages are out of our hands: with a worker, or on their way to the dead."""
-    _run_size: int = 1
-    _run_began: float = 0.0
-    _pause_seconds: float = SUSPEND_SECONDS
-    _resting: asyncio.TimerHandle | None = None
-    _has_failed: bool = False
-    _is_over: bool = False
-    _left: asyncio.Event = field(default_factory=asyncio.Event)
+    def __init__(self, *made: Any) -> None:
+        super().__init__(*made)
+        self._pending: deque[ReceivedMessage] = deque()
+        self._again: list[ReceivedMessage] = []
+        """Those of the last run that failed."""
+        self._out = 0
+        """How many messages are out of our hands: with a worker, or becoming dead letters."""
+        self._run_size = 1
+        self._run_began = 0.0
+        self._pause_seconds = SUSPEND_SECONDS
+        self._resting: asyncio.TimerHandle | None = None
+        self._has_failed = False
+        self._is_over = False
+        self._left = asyncio.Event()
 
     # One run of messages after the other.
 
@@ -111,7 +115,7 @@ class OrderedQueue(PulledQueue):
         ]
         self._again += [_once_more(each) for each in messages if each not in dead]
         if dead:
-            self._spawn(self._bury(dead))
+            self._member.instance.spawn(self._bury(dead))
         self._settle(len(messages) - len(dead))
 
     def returned(self, messages: Sequence[ReceivedMessage]) -> None:
@@ -256,6 +260,66 @@ class QueueLocks:
         broker = queues[0].broker
         answer = await self._instance.ask_reader(route, broker, code, None, body.encode())
         return answer, self._instance.nodes.open_peer(self._instance.reader(route, broker))
+
+
+class OrderedFetching(PullFetching):
+    """The queues of one member that consumes in order, and their locks."""
+
+    kind = OrderedQueue
+
+    def __init__(self, member: Membership, client_id: str | None = None) -> None:
+        super().__init__(member, client_id)
+        broadcasting = member.settings.broadcasting
+        self._locks = None if broadcasting else QueueLocks(member.instance, member.group)
+        self._leaving: list[Queue] = []
+
+    async def start(self) -> None:
+        """Share out the queues and begin to pull."""
+        await super().start()
+        if self._locks is not None:
+            self._spawn(self._keep_locked(self._locks))
+
+    async def _lock(self, queues: list[Queue]) -> list[Queue]:
+        if self._locks is None:
+            return queues
+        locked = await self._locks.lock(queues)
+        return [each for each in queues if each in locked]
+
+    def _left(self, queue: PulledQueue) -> None:
+        self._member.instance.spawn(self._leave(queue))
+
+    async def _leave(self, queue: PulledQueue) -> None:
+        assert isinstance(queue, OrderedQueue)
+        self._leaving.append(queue.queue)
+        await queue.wait_until_left()
+        self._leaving.remove(queue.queue)
+        if self._locks is not None:
+            await self._offsets.write({queue.queue: queue.hands.committable})
+            await self._locks.unlock([queue.queue])
+
+    async def _let_go(self, queues: Iterable[Queue]) -> None:
+        if self._locks is not None:
+            await self._locks.unlock([*queues, *self._leaving])
+
+    async def _keep_locked(self, locks: QueueLocks) -> None:
+        job = Job(f"renewing the queue locks of group {self._member.group}")
+        while True:
+            all_is_well = False
+            with job:
+                lost, all_is_well = await locks.renew([*self._queues, *self._leaving])
+                for queue in lost:
+                    if queue in self._queues:
+                        log.warning("%s was locked by another member", queue)
+                        self._queues.pop(queue).drop()
+                        self.rebalance()
+                for each in self._queues.values():
+                    if isinstance(each, OrderedQueue):
+                        each.resume()
+            await locks.last(LOCK_SECONDS if all_is_well else UNBALANCED_SECONDS)
+
+    def is_locked(self, queue: Queue) -> bool:
+        """Whether messages of a queue may be consumed in order here."""
+        return self._locks is None or self._locks.is_held(queue)
 
 
 def _by_broker(queues: Iterable[Queue]) -> list[list[Queue]]:

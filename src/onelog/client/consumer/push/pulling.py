@@ -1,35 +1,39 @@
-"""Pulling one queue: one request at a time, without a task or thread that waits for it.
-
-A broker holds a pull that finds nothing until something arrives. Each pull tells the broker how far
-this consumer is. Nothing is pulled while too much is in hand.
+"""Pulling: a queue is one member's, and each pull tells the broker how far that member is.
 
 The messages in hand are in a `ProcessQueue`. They are added in the order of the queue and finish in
 any order. What may be committed is the offset of the first unfinished one, so a consumer that
-starts again there misses nothing.
+starts again there misses nothing. Positions go to the brokers with every pull, and every 5 s.
 
 Invariants: the committed offset never passes a message that was not consumed, given back or, when
-broadcasting, given up; and it never goes back. A `dropped` queue neither pulls nor commits.
+broadcasting, given up; and it never goes back. A `dropped` queue neither pulls nor commits. A queue
+is in `_queues` from the moment its position is known until it is released.
 """
 
 import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import InitVar, dataclass, field
+from collections.abc import Collection, Iterable, Sequence
 from typing import ClassVar
 
-from onelog.client.connection.address import Address
-from onelog.client.connection.nodes import refusal
+from onelog.client.connection.nodes import at_once
+from onelog.client.consumer.fetching import (
+    HOLD_MS,
+    FetchedQueue,
+    Fetching,
+    Membership,
+    first_offset,
+)
 from onelog.client.consumer.listening import RetryLater
-from onelog.client.consumer.push.fetching import Fetching, Membership
+from onelog.client.consumer.offsets import LocalOffsets, offset_at
 from onelog.client.consumer.push.send_back import SendBack
-from onelog.client.consumer.topic_filters import TopicFilter
 from onelog.client.message import Queue, ReceivedMessage
-from onelog.errors import OnelogError, PeerTimeoutError, WireError
+from onelog.errors import OnelogError
+from onelog.jobs import Job
 from onelog.message import Message as Record
 from onelog.message import QueueOffset
-from onelog.net.line import Following, Line
+from onelog.net.line import Following
+from onelog.net.peer import Peer
 from onelog.record.decode import decode_records
 from onelog.record.inner_batch import unwrapped
 from onelog.wire.remoting import fields
@@ -39,12 +43,9 @@ from onelog.wire.remoting.running_info import ProcessQueueInfo
 
 PULL_COUNT = 256
 """Messages to ask for at a time. Brokers give at most what they are configured to, usually 32."""
-HOLD_MS = 15_000
-"""How long a broker may hold a pull."""
-TIMEOUT_MS = 30_000
-RETRY_SECONDS = 1.0
-"""After an error; the brokers may be about to come back."""
 BUSY_SECONDS = 0.02
+COMMIT_SECONDS = 5.0
+SETTLE_SECONDS = 3.0
 GIVE_BACK_SECONDS = (1.0, 2.0, 5.0, 10.0)
 """How long to wait before the next tries when no broker took a message; the last is repeated."""
 EXPIRED_LEVEL = 3
@@ -139,62 +140,33 @@ class ProcessQueue:
         return self._order[-1] - self.committable if self._sizes else 0
 
 
-@dataclass(eq=False)
-class PulledQueue:
+class PulledQueue(FetchedQueue):
     """One queue of this member: a source of messages."""
 
+    code = RequestCode.PULL_MESSAGE
     commits: ClassVar[bool] = True
     """Whether pulls tell the broker how far this consumer is."""
-    queue: Queue
-    offset: InitVar[int]
-    _member: Membership
-    _owner: Fetching
-    _send_back: SendBack | None = None
-    """None for those who do not give messages back."""
-    hands: ProcessQueue = field(init=False)
-    dropped: bool = False
-    committed: int = -1
-    """What the broker was told last."""
-    pulled_ms: int = 0
-    consumed_ms: int = 0
-    _broker_id: int = 0
-    _address: Address | None = None
-    _is_at_master: bool = True
-    _is_pulling: bool = False
-    _following: Following | None = None
-    _is_failing: bool = False
-    _began: float = 0.0
-    _later: asyncio.TimerHandle | None = None
-    _returning: set[asyncio.Task[None]] = field(default_factory=set)
 
-    def __post_init__(self, offset: int) -> None:
-        self.hands = ProcessQueue(offset)
+    def __init__(
+        self,
+        queue: Queue,
+        hands: ProcessQueue,
+        member: Membership,
+        owner: Fetching,
+        send_back: SendBack | None = None,
+    ) -> None:
+        """`send_back` is None for those who do not give messages back."""
+        super().__init__(queue, member, owner)
+        self.hands = hands
+        self.committed = -1
+        """What the broker was told last."""
+        self.pulled_ms = 0
+        self.consumed_ms = 0
+        self._send_back = send_back
+        self._following: Following | None = None
+        self._returning: set[asyncio.Task[None]] = set()
 
     # Pulling.
-
-    def pull(self) -> None:
-        """Pull, unless that is being done, too much is in hand, or the queue is dropped."""
-        if self._is_pulling or self.dropped or self._later is not None:
-            return
-        if not self._has_room() or not self._owner.may_fetch():
-            return
-        route = self._member.instance.routes.known(self.queue.topic)
-        if route is None or self.queue.broker not in route.brokers:
-            self._owner.look_around(self.queue.topic)
-            self._pull_later(RETRY_SECONDS)
-            return
-        address = self._member.instance.reader(route, self.queue.broker, self._broker_id)
-        self._is_at_master = address == route.brokers[self.queue.broker].master
-        peer = self._member.instance.nodes.open_peer(address)
-        self._is_pulling, self._address = True, address
-        if peer is None:
-            self._spawn(self._connect(address))
-            return
-        self._began = time.perf_counter()
-        if peer.connection.line is not None and self._follows(peer.connection.line):
-            return
-        ext = self._member.instance.sign(self._request())
-        peer.request(RequestCode.PULL_MESSAGE, ext, b"", TIMEOUT_MS, self._answered)
 
     def _has_room(self) -> bool:
         settings, hands = self._member.settings, self.hands
@@ -203,10 +175,6 @@ class PulledQueue:
             and hands.bytes_in_hand < settings.prefetch_bytes
             and (settings.orderly or hands.span < settings.prefetch_span)
         )
-
-    @property
-    def _filter(self) -> TopicFilter | None:
-        return self._member.filters.get(self.queue.topic)
 
     def _request(self) -> dict[str, str]:
         queue, member = self.queue, self._member
@@ -230,43 +198,10 @@ class PulledQueue:
             "bname": queue.broker,
         }
 
-    async def _connect(self, address: Address) -> None:
-        try:
-            await self._member.instance.nodes.peer(address)
-        except OnelogError as error:
-            self._is_pulling = False
-            self._fail(error)
-            if self._has_another(address):
-                self._pull_at_once()
-        else:
-            self._is_pulling = False
-            self.pull()
-
-    def _has_another(self, address: Address) -> bool:
-        """Whether another broker of the set is to be read from meanwhile."""
-        route = self._member.instance.routes.known(self.queue.topic)
-        if route is None or self.queue.broker not in route.brokers:
-            return False
-        return self._member.instance.reader(route, self.queue.broker) != address
-
-    def _answered(self, answer: Command | OnelogError) -> None:
-        self._is_pulling = False
-        if self.dropped:
-            if isinstance(answer, Command) and answer.remark == RESET_REMARK:
-                # It is told once, to whichever pull is the first, and that was one of the past.
-                self._take(answer)
-            return
-        if not isinstance(answer, Command):
-            if isinstance(answer, PeerTimeoutError) and self._address is not None:
-                self._member.instance.nodes.suspect(self._address)
-            self._fail(answer)
-            return
-        try:
+    def _answered_late(self, answer: Command | OnelogError) -> None:
+        if isinstance(answer, Command) and answer.remark == RESET_REMARK:
+            # It is told once, to whichever pull is the first, and that was one of the past.
             self._take(answer)
-        except Exception as error:
-            self._fail(error)
-            return
-        self.pull()
 
     def _take(self, answer: Command) -> None:
         code = answer.code
@@ -280,11 +215,10 @@ class PulledQueue:
             self._moved(offset)
             return
         elif code in (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL):
-            self._pull_later(BUSY_SECONDS)
+            self._fetch_later(BUSY_SECONDS)
             return
         else:
-            assert self._address is not None
-            raise refusal(self._address, RequestCode.PULL_MESSAGE, answer)
+            raise self._refused(answer)
         self._is_failing = False
         self._broker_id = fields.int32(answer.ext, "suggestWhichBrokerId", 0)
 
@@ -310,9 +244,9 @@ class PulledQueue:
 
     # Following, where the broker is on this very loop: nothing is asked for, and nothing decoded.
 
-    def _follows(self, line: Line) -> bool:
-        wanted = self._filter
-        if wanted is not None and not wanted.is_everything:
+    def _follows(self, peer: Peer) -> bool:
+        line, wanted = peer.connection.line, self._filter
+        if line is None or (wanted is not None and not wanted.is_everything):
             return False
         self._following = line.follow(
             self._member.group,
@@ -326,8 +260,8 @@ class PulledQueue:
     def _arrived(self, record: Record | None) -> bool:
         """The next message is there; or, without one, it has to be pulled."""
         if record is None:
-            self._following, self._is_pulling = None, False
-            self.pull()
+            self._following, self._is_fetching = None, False
+            self.fetch()
             return False
         message = ReceivedMessage(record, self.queue.broker)
         self.hands.add_next(message)
@@ -336,49 +270,21 @@ class PulledQueue:
         self._member.rates.pulled(self.queue.topic, 0.0, 1)
         if self._has_room() and self._owner.may_fetch():
             return True
-        self._following, self._is_pulling = None, False
+        self._following, self._is_fetching = None, False
         return False
 
-    def _fail(self, error: Exception) -> None:
-        level = logging.DEBUG if self._is_failing else logging.WARNING
-        bug = None if isinstance(error, OnelogError) else error
-        log.log(level, "%s cannot be pulled now: %s", self.queue, error, exc_info=bug)
-        self._is_failing = True
-        self._broker_id = 0
-        self._pull_later(RETRY_SECONDS)
-        if not isinstance(error, WireError):
-            self._owner.look_around(self.queue.topic)
-
-    def _pull_later(self, seconds: float) -> None:
-        if not self.dropped and self._later is None:
-            loop = asyncio.get_running_loop()
-            self._later = loop.call_later(seconds, self._pull_now)
-
-    def _pull_now(self) -> None:
-        self._later = None
-        self.pull()
-
-    def _pull_at_once(self) -> None:
-        if self._later is not None:
-            self._later.cancel()
-            self._pull_now()
-
     def drop(self) -> None:
-        """This queue is not ours any more."""
-        self.dropped = True
+        super().drop()
         if self._following is not None:
             self._following.stop()
             self._following = None
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
 
     # How consuming went.
 
     def done(self, messages: Sequence[ReceivedMessage]) -> None:
         self.hands.finish([message.raw.queue_offset for message in messages])
         self.consumed_ms = time.time_ns() // 1_000_000
-        self.pull()
+        self.fetch()
 
     def failed(self, messages: Sequence[ReceivedMessage], error: BaseException) -> None:
         """A listener raised: give the messages back, or give them up when broadcasting."""
@@ -401,7 +307,7 @@ class PulledQueue:
 
     def _give_back(self, messages: Sequence[ReceivedMessage], delay_level: int) -> None:
         for message in messages:
-            task = self._spawn(self._give_back_one(message, delay_level))
+            task = self._member.instance.spawn(self._give_back_one(message, delay_level))
             self._returning.add(task)
             task.add_done_callback(self._returning.discard)
 
@@ -425,16 +331,6 @@ class PulledQueue:
         if self._returning:
             await asyncio.wait(self._returning, timeout=seconds)
 
-    async def wait_until_left(self) -> None:
-        """Wait until another member may have the queue, if that matters."""
-
-    @property
-    def has_news(self) -> bool:
-        """Whether the broker does not know yet how far this queue is."""
-        return self.hands.committable != self.committed
-
-    # For the tools.
-
     def info(self) -> ProcessQueueInfo:
         hands = self.hands
         return ProcessQueueInfo(
@@ -448,5 +344,124 @@ class PulledQueue:
             last_pull_timestamp=self.pulled_ms,
         )
 
-    def _spawn(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        return self._member.instance.spawn(coroutine)
+
+class PullFetching(Fetching):
+    """The queues of one member that pulls."""
+
+    kind: ClassVar[type[PulledQueue]] = PulledQueue
+    _queues: dict[Queue, PulledQueue]
+
+    def __init__(self, member: Membership, client_id: str | None = None) -> None:
+        super().__init__(member)
+        self._send_back = SendBack(member.instance, member.group, member.settings.retries_max)
+        self._offsets = member.offsets(client_id)
+
+    # Life.
+
+    async def start(self) -> None:
+        """Share out the queues and begin to pull."""
+        if isinstance(self._offsets, LocalOffsets):
+            await self._offsets.load()
+        self._spawn(self._keep_balanced(await self._rebalance()))
+        self._spawn(self._keep_committing())
+
+    async def close(self) -> None:
+        """Commit, and let other members have the queues."""
+        queues, self._queues = self._queues, {}
+        await at_once(lambda queue: queue.settle(SETTLE_SECONDS), queues.values())
+        await self._offsets.write(_positions(queues.values()))
+        for queue in queues.values():
+            queue.drop()
+        await self._let_go(queues)
+
+    # Sharing out.
+
+    async def _take(self, topic: str, wanted: list[Queue]) -> bool:
+        missing = [each for each in wanted if each not in self._queues]
+        ours = await self._lock(missing) if missing else missing
+        begun = await at_once(self._begin, ours)
+        return all(begun) and len(ours) == len(missing)
+
+    async def _lock(self, queues: list[Queue]) -> list[Queue]:
+        """Those of the queues that no other member consumes any more, if that matters."""
+        return queues
+
+    async def _begin(self, queue: Queue) -> bool:
+        try:
+            offset = await first_offset(self._member, self._offsets, queue)
+        except OnelogError as error:
+            log.info("where to begin in %s is not known yet: %s", queue, error)
+            return False
+        if not self._is_stopped:
+            self._add(queue, offset)
+        return True
+
+    def _add(self, queue: Queue, offset: int) -> None:
+        added = self.kind(queue, ProcessQueue(offset), self._member, self, self._send_back)
+        self._queues[queue] = added
+        log.info("group %s consumes %s from %d on", self._member.group, queue, offset)
+        added.fetch()
+
+    async def _release(self, queues: Collection[Queue]) -> None:
+        released = [self._queues.pop(queue) for queue in queues]
+        if not released:
+            return
+        for queue in released:
+            log.info("group %s leaves %s to another member", self._member.group, queue.queue)
+            queue.drop()
+        await self._offsets.write(_positions(released))
+        for queue in released:
+            self._left(queue)
+
+    def _left(self, queue: PulledQueue) -> None:
+        """A queue was released; a listener may still have messages of it."""
+
+    async def _let_go(self, queues: Iterable[Queue]) -> None:
+        """Let others have queues, if that needs telling."""
+
+    def moved(self, queue: Queue, offset: int) -> None:
+        """A broker sends us elsewhere: what is in hand belongs to the past."""
+        if queue in self._queues and not self._is_stopped:
+            self._queues[queue].drop()
+            self._offsets.write_soon({queue: offset})
+            self._add(queue, offset)
+
+    # Positions.
+
+    async def commit(self) -> None:
+        """Tell the brokers now how far this member is."""
+        await self._offsets.write(_positions(self._queues.values()))
+
+    async def _keep_committing(self) -> None:
+        job = Job(f"committing the positions of group {self._member.group}")
+        while True:
+            await asyncio.sleep(COMMIT_SECONDS)
+            with job:
+                strayed = self._offsets.strayed
+                changed = [
+                    each
+                    for each in self._queues.values()
+                    if each.hands.committable != each.committed or each.queue in strayed
+                ]
+                self._offsets.write_soon(_positions(changed))
+
+    async def lag(self) -> dict[Queue, int]:
+        """How many messages of each assigned queue are not consumed yet."""
+        queues = list(self._queues.values())
+        instance, last = self._member.instance, RequestCode.GET_MAX_OFFSET
+        ends = await at_once(lambda each: offset_at(instance, each.queue, last), queues)
+        return {
+            each.queue: max(0, end - each.hands.committable)
+            for each, end in zip(queues, ends, strict=True)
+        }
+
+    def positions(self, topic: str) -> dict[Queue, int]:
+        """How far each assigned queue of a topic is consumed."""
+        return _positions(each for each in self._queues.values() if each.queue.topic == topic)
+
+
+def _positions(queues: Iterable[PulledQueue]) -> dict[Queue, int]:
+    positions = {}
+    for each in queues:
+        each.committed = positions[each.queue] = each.hands.committable
+    return positions

@@ -1,4 +1,4 @@
-"""Fetching by POP: brokers lease messages to whoever asks, instead of queues to members.
+"""Popping: brokers lease messages to whoever asks, instead of queues to members.
 
 Any member can be given any message. So a slow member holds up nobody, and the messages of a member
 that dies go to the others when their leases end. The broker decides which queues to ask for
@@ -23,8 +23,8 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -32,11 +32,10 @@ from onelog.client.connection.address import Address
 from onelog.client.connection.nodes import at_once, end_all, forgiven, refusal
 from onelog.client.connection.routes import Route
 from onelog.client.consumer.allocation import strategy_name
+from onelog.client.consumer.fetching import HOLD_MS, FetchedQueue, Fetching, Membership
 from onelog.client.consumer.listening import RetryLater
 from onelog.client.consumer.offsets import BrokerOffsets, offset_at, queue_of
-from onelog.client.consumer.push.fetching import Fetching, Membership
 from onelog.client.consumer.push.send_back import SendBack
-from onelog.client.consumer.rebalance import Obstacles, keep_balanced
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import (
     ConfigError,
@@ -68,27 +67,7 @@ from onelog.wire.remoting.pop import (
 )
 from onelog.wire.remoting.running_info import PopQueueInfo
 
-LEVEL_SECONDS = (
-    0,
-    1,
-    5,
-    10,
-    30,
-    60,
-    120,
-    180,
-    240,
-    300,
-    360,
-    420,
-    480,
-    540,
-    600,
-    1200,
-    1800,
-    3600,
-    7200,
-)
+LEVEL_SECONDS: tuple[int, ...] = (0, 1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200)
 """What RocketMQ's delay levels mean, from 1 on."""
 RETRY_SECONDS = LEVEL_SECONDS[3:]
 """When a message comes again that failed for the first, second, ... time (the Java client's)."""
@@ -102,22 +81,19 @@ AGAIN_SECONDS = 1.0
 GONE = frozenset({ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL})
 """What brokers say when a lease is over, and the message is somebody else's."""
 
-_EVERY_CODE = frozenset(map(int, ResponseCode))
-
-log = logging.getLogger(__name__)
-
-POLL_MS = 15_000
-"""How long a broker may hold a request that finds nothing."""
-ANSWER_MS = 10_000
-"""How long its answer may take besides."""
 IN_HAND_MAX = 96
 """Messages of one assigned queue in hand at which no more are asked for, or more if more than half
 as many listeners run."""
 BUSY_SECONDS = 0.05
 
+_EVERY_CODE = frozenset(map(int, ResponseCode))
 _NOTHING = frozenset({ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND})
 _LATER = frozenset({ResponseCode.POLLING_FULL, ResponseCode.FLOW_CONTROL, ResponseCode.SYSTEM_BUSY})
 _BROKERS_STRATEGIES = ("AVG", "AVG_BY_CIRCLE")
+
+_attempts = itertools.count(1)
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -159,14 +135,14 @@ class PopLeases:
         return len(self._held)
 
     def hold(
-        self, topic: str, broker: str, address: Address, popped: Sequence[Popped]
+        self, queue: Queue, address: Address, popped: Sequence[Popped]
     ) -> list[ReceivedMessage]:
         """Take messages that have just been leased."""
         messages = []
         ends = self._loop.time() + self._invisible_s
         for record, receipt in popped:
-            message = ReceivedMessage(record, broker)
-            self._held[message] = Lease(topic, message, receipt, address, ends)
+            message = ReceivedMessage(record, queue.broker)
+            self._held[message] = Lease(queue.topic, message, receipt, address, ends)
             messages.append(message)
         return messages
 
@@ -284,11 +260,10 @@ class PopLeases:
             self._retries_max[broker] = times
         return self._retries_max[broker]
 
-    async def release(self, messages: Sequence[ReceivedMessage] | None = None) -> None:
+    def release(self, messages: Sequence[ReceivedMessage] | None = None) -> None:
         """Give back at once what no listener will get, for other members to have it."""
         given = list(self._held) if messages is None else messages
         self._settle(given, lambda lease: self._spawn(self._release(lease)))
-        await self.flush()
 
     async def _release(self, lease: Lease) -> None:
         with forgiven(log, "%r comes again when its lease ends", lease.message):
@@ -378,30 +353,87 @@ class _UnknownRequestError(RequestRefusedError):
     """A broker that is too old."""
 
 
-@dataclass(eq=False)
-class PopQueue:
-    """One assigned queue, or all of one broker: the source of what was popped from there."""
+class PopQueue(FetchedQueue):
+    """One assigned queue, or all of one broker: the source of what was popped from there.
 
-    queue: Queue
-    _leases: PopLeases
-    _count_max: int
-    _put_off_seconds: float
-    dropped: bool = False
-    in_hand: int = 0
-    last_pop_ms: int = 0
-    wanted: bool = True
-    """Whether it is still assigned."""
-    _room: asyncio.Event = field(default_factory=asyncio.Event)
+    It is never `dropped` before the end: what came is ours by lease, and is consumed.
+    """
 
-    async def room(self) -> None:
-        """Wait until more may be asked for."""
-        while self.in_hand >= self._count_max:
-            self._room.clear()
-            await self._room.wait()
+    code = RequestCode.POP_MESSAGE
+
+    def __init__(
+        self, queue: Queue, member: Membership, owner: "PopFetching", leases: PopLeases
+    ) -> None:
+        super().__init__(queue, member, owner)
+        self.in_hand = 0
+        self.wanted = True
+        """Whether it is still assigned."""
+        self._leases = leases
+        settings = member.settings
+        listeners = 2 * settings.concurrency * settings.batch_size
+        self._count_max = min(settings.prefetch_count, max(IN_HAND_MAX, listeners))
+        self._asked: PopRequest | None = None
+
+    def _has_room(self) -> bool:
+        return self.wanted and self.in_hand < self._count_max
+
+    def _request(self) -> dict[str, str]:
+        topic, _, queue_id = self.queue
+        settings, wanted = self._member.settings, self._filter
+        # In a retry topic there is what this group has given back: it wants all of that.
+        from_last = settings.start == "last" and not topic.startswith(RETRY_PREFIX)
+        self._asked = PopRequest(
+            self._member.group,
+            topic,
+            queue_id,
+            min(COUNT_MAX, self._count_max),
+            settings.invisible_ms,
+            HOLD_MS,
+            time.time_ns() // 1_000_000,
+            FROM_LAST if from_last else FROM_FIRST,
+            "*" if wanted is None else wanted.expression,
+            "TAG" if wanted is None else wanted.kind,
+            settings.orderly,
+            # A request that is sent again after its answer was lost gets the same messages.
+            f"{self._member.instance.client_id}-{next(_attempts)}" if settings.orderly else None,
+        )
+        return self._asked.fields()
+
+    def _take(self, answer: Command) -> None:
+        code, asked = answer.code, self._asked
+        assert asked is not None
+        assert self._address is not None
+        if code == ResponseCode.SUCCESS:
+            found = popped(asked, self.queue.broker, answer.ext, answer.body)
+            seconds = time.perf_counter() - self._began
+            self._member.rates.pulled(asked.topic, seconds, len(found))
+            self._hand_over(self._leases.hold(self.queue, self._address, found))
+        elif code in _LATER:
+            self._fetch_later(BUSY_SECONDS)
+        elif code not in _NOTHING:
+            raise self._refused(answer)
+        self._is_failing = False
+
+    def _hand_over(self, messages: list[ReceivedMessage]) -> None:
+        if not self._owner.may_fetch():
+            self._leases.release(messages)
+            return
+        wanted = self._filter
+        if wanted is not None and wanted.tags:
+            kept = set(map(id, wanted.wanted([each.raw for each in messages])))
+            self._leases.done([each for each in messages if id(each.raw) not in kept])
+            messages = [each for each in messages if id(each.raw) in kept]
+        self.in_hand += len(messages)
+        if self._member.settings.orderly:
+            # One queue after the other, each in its order.
+            for _, some in itertools.groupby(messages, lambda message: message.raw.queue_id):
+                self._member.submit(self, list(some))
+        elif messages:
+            self._member.submit(self, messages)
 
     def _finished(self, messages: Sequence[ReceivedMessage]) -> None:
         self.in_hand -= len(messages)
-        self._room.set()
+        self.fetch()
 
     # As a `Source`.
 
@@ -420,13 +452,22 @@ class PopQueue:
 
     def returned(self, messages: Sequence[ReceivedMessage]) -> None:
         """No listener begins with them: one before them failed, or this is the end."""
-        self._leases.put_off(messages, self._put_off_seconds)
+        seconds = SUSPEND_SECONDS if self._member.settings.orderly else 0.0
+        self._leases.put_off(messages, seconds)
         self._finished(messages)
+
+    def info(self) -> PopQueueInfo:
+        return PopQueueInfo(
+            droped=not self.wanted,
+            last_pop_timestamp=self._asked.born_ms if self._asked is not None else 0,
+            wait_ack_count=self.in_hand,
+        )
 
 
 class PopFetching(Fetching):
     """A push consumer's fetching side in POP mode. To be made on the consumer's loop."""
 
+    fatal = (RequestRefusedError,)
     _queues: dict[Queue, PopQueue]
 
     def __init__(self, member: Membership) -> None:
@@ -435,31 +476,16 @@ class PopFetching(Fetching):
             raise ConfigError("with pop a group starts at 'first' or 'last', and not at a time")
         super().__init__(member)
         self._instance = member.instance
-        self._group = member.group
         self._leases = PopLeases(member)
-        self._popping: set[asyncio.Task[None]] = set()
         self._keeping: asyncio.Task[None] | None = None
-        self._obstacles = Obstacles()
-        listeners = 2 * settings.concurrency * settings.batch_size
-        self._count_max = min(settings.prefetch_count, max(IN_HAND_MAX, listeners))
-        self._put_off_seconds = SUSPEND_SECONDS if settings.orderly else 0.0
-        self._attempts = itertools.count(1)
         name = strategy_name(settings.allocation)
         self._strategy = name if name in _BROKERS_STRATEGIES else _BROKERS_STRATEGIES[0]
 
-    # As a `Fetching`.
-
     async def start(self) -> None:
         """Begin; `RequestRefusedError` if a broker does not know POP."""
-        balanced = await self._share_all()
+        balanced = await self._rebalance()
         self._keeping = self._instance.spawn(self._leases.keep())
-        self._spawn(keep_balanced(self._group, self._wake, self._share_all, balanced))
-
-    async def stop(self) -> None:
-        """Ask for nothing more. What brokers were asked for already is given back when it comes."""
-        await super().stop()
-        for queue in self._queues.values():
-            queue.wanted = False
+        self._spawn(self._keep_balanced(balanced))
 
     async def commit(self) -> None:
         """Wait until the brokers have heard of everything that is done."""
@@ -471,8 +497,11 @@ class PopFetching(Fetching):
         if self._instance.is_open:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._instance.timeout_ms / 1000):
-                    await self._leases.release()
-        await end_all([self._keeping, *self._popping])
+                    self._leases.release()
+                    await self._leases.flush()
+        for queue in self._queues.values():
+            queue.drop()
+        await end_all([self._keeping])
 
     async def lag(self) -> dict[Queue, int]:
         """How many messages each of the brokers' queues has that nobody of the group was given."""
@@ -486,46 +515,26 @@ class PopFetching(Fetching):
         ]
         return dict(zip(queues, await at_once(self._behind, queues), strict=True))
 
-    def moved(self, queue: Queue, offset: int) -> None:
-        """Nothing: the broker, which has the positions, has moved them."""
-
-    def pop_table(self) -> dict[Queue, PopQueueInfo]:
-        return {
-            queue: PopQueueInfo(
-                droped=not each.wanted,
-                last_pop_timestamp=each.last_pop_ms,
-                wait_ack_count=each.in_hand,
-            )
-            for queue, each in self._queues.items()
-        }
+    async def _behind(self, queue: Queue) -> int:
+        end = await offset_at(self._instance, queue, RequestCode.GET_MAX_OFFSET)
+        position = await BrokerOffsets(self._instance, self._member.group).read(queue)
+        if position is None:
+            if self._member.settings.start == "last":
+                return 0
+            position = await offset_at(self._instance, queue, RequestCode.GET_MIN_OFFSET)
+        return max(0, end - position)
 
     # Which queues.
-
-    async def _share_all(self) -> bool:
-        """Share out now; False if that could not be done for everything."""
-        topics = tuple(self._member.filters)
-        balanced = await self._obstacles.share_out(topics, self._share, RequestRefusedError)
-        for queue in [each for each in self._queues if each.topic not in topics]:
-            self._drop(queue)
-        return balanced
-
-    async def _share(self, topic: str) -> bool:
-        self._take(topic, await self._share_of(topic))
-        return True
 
     async def _share_of(self, topic: str) -> list[Queue]:
         route = await self._instance.routes.get(topic)
         brokers = sorted({queue.broker for queue in route.read_queues})
-        answer_of_broker = await self._assignment(route, random.sample(brokers, len(brokers)))
-        if answer_of_broker is None and (
-            kept := [each for each in self._queues if each.topic == topic]
-        ):
+        answer = await self._assignment(route, random.sample(brokers, len(brokers)))
+        if answer is None and (kept := [each for each in self._queues if each.topic == topic]):
             return kept
         mine = [
             queue_of(each.message_queue)._replace(topic=topic)
-            for each in (
-                answer_of_broker.message_queue_assignments if answer_of_broker is not None else ()
-            )
+            for each in (answer.message_queue_assignments if answer is not None else ())
             if each.mode == "POP"
         ]
         return mine or [Queue(topic, broker, ALL_QUEUES) for broker in brokers]
@@ -534,7 +543,7 @@ class PopFetching(Fetching):
         """What the first broker that can be reached says; None if it cannot say."""
         body = AssignmentRequest(
             client_id=self._instance.client_id,
-            consumer_group=self._group,
+            consumer_group=self._member.group,
             message_model="CLUSTERING",
             strategy_name=self._strategy,
             topic=route.topic,
@@ -551,8 +560,8 @@ class PopFetching(Fetching):
                 failed = error
                 continue
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                answer_of_broker = refusal(self._instance.reader(route, broker), code, answer)
-                raise RequestRefusedError(f"broker {broker} is too old for pop: {answer_of_broker}")
+                reason = refusal(self._instance.reader(route, broker), code, answer)
+                raise RequestRefusedError(f"broker {broker} is too old for pop: {reason}")
             if answer.code != ResponseCode.SUCCESS or b"messageQueueAssignments" not in bytes(
                 answer.body
             ):
@@ -562,117 +571,15 @@ class PopFetching(Fetching):
             raise failed
         return None
 
-    def _take(self, topic: str, mine: list[Queue]) -> None:
-        if self._is_stopped:
-            return
-        for queue in [each for each in self._queues if each.topic == topic and each not in mine]:
-            self._drop(queue)
-        for queue in mine:
+    async def _take(self, topic: str, wanted: list[Queue]) -> bool:
+        for queue in wanted:
             if queue not in self._queues:
-                source = PopQueue(queue, self._leases, self._count_max, self._put_off_seconds)
-                self._queues[queue] = source
-                task = self._instance.spawn(self._pop_on(source))
-                self._popping.add(task)
-                task.add_done_callback(self._popping.discard)
+                added = PopQueue(queue, self._member, self, self._leases)
+                self._queues[queue] = added
+                added.fetch()
+        return True
 
-    def _drop(self, queue: Queue) -> None:
+    async def _release(self, queues: Collection[Queue]) -> None:
         """Ask for nothing more there. What comes yet is ours by lease, and is consumed."""
-        self._queues.pop(queue).wanted = False
-
-    # Popping.
-
-    async def _pop_on(self, source: PopQueue) -> None:
-        job = Job(f"popping from {source.queue}")
-        while True:
-            await source.room()
-            if not source.wanted:
-                return
-            with job:
-                await self._pop_once(source)
-            if job.failed:
-                await asyncio.sleep(AGAIN_SECONDS)
-
-    async def _pop_once(self, source: PopQueue) -> None:
-        try:
-            found, address = await self._pop(source)
-        except OnelogError as error:
-            log.warning("nothing popped from %s: %s", source.queue, error)
-            await self._instance.routes.refresh_quietly(source.queue.topic)
-            await asyncio.sleep(AGAIN_SECONDS)
-        else:
-            if found:
-                await self._hand_over(source, address, found)
-
-    async def _pop(self, source: PopQueue) -> tuple[list[Popped], Address]:
-        topic, broker, queue_id = source.queue
-        wanted = self._member.filters.get(topic)
-        route = await self._instance.routes.get(topic)
-        address = self._instance.reader(route, broker)
-        if wanted is None:
-            return [], address
-        settings = self._member.settings
-        # In a retry topic there is what this group has given back: it wants all of that.
-        from_last = settings.start == "last" and not topic.startswith(RETRY_PREFIX)
-        request = PopRequest(
-            self._group,
-            topic,
-            queue_id,
-            min(COUNT_MAX, self._count_max),
-            settings.invisible_ms,
-            POLL_MS,
-            time.time_ns() // 1_000_000,
-            FROM_LAST if from_last else FROM_FIRST,
-            wanted.expression,
-            wanted.kind,
-            settings.orderly,
-            # A request that is sent again after its answer was lost gets the same messages.
-            f"{self._instance.client_id}-{next(self._attempts)}" if settings.orderly else None,
-        )
-        source.last_pop_ms = request.born_ms
-        began = time.monotonic()
-        answer = await self._instance.ask(
-            address,
-            RequestCode.POP_MESSAGE,
-            request.fields(),
-            timeout_ms=POLL_MS + ANSWER_MS,
-            accept=_NOTHING | _LATER,
-        )
-        if answer.code == ResponseCode.SUCCESS:
-            found = popped(request, broker, answer.ext, answer.body)
-            self._member.rates.pulled(topic, time.monotonic() - began, len(found))
-            return found, address
-        if answer.code in _LATER:
-            await asyncio.sleep(BUSY_SECONDS)
-        return [], address
-
-    async def _hand_over(self, source: PopQueue, address: Address, found: list[Popped]) -> None:
-        topic, broker, _ = source.queue
-        messages = self._leases.hold(topic, broker, address, found)
-        if self._is_stopped:
-            await self._leases.release(messages)
-            return
-        wanted = self._member.filters.get(topic)
-        if wanted is not None and wanted.tags:
-            kept = set(map(id, wanted.wanted([each.raw for each in messages])))
-            self._leases.done([each for each in messages if id(each.raw) not in kept])
-            messages = [each for each in messages if id(each.raw) in kept]
-        if not messages:
-            return
-        source.in_hand += len(messages)
-        if self._member.settings.orderly:
-            # One queue after the other, each in its order.
-            for _, some in itertools.groupby(messages, lambda message: message.raw.queue_id):
-                self._member.submit(source, list(some))
-        else:
-            self._member.submit(source, messages)
-
-    # Lag.
-
-    async def _behind(self, queue: Queue) -> int:
-        end = await offset_at(self._instance, queue, RequestCode.GET_MAX_OFFSET)
-        position = await BrokerOffsets(self._instance, self._group).read(queue)
-        if position is None:
-            if self._member.settings.start == "last":
-                return 0
-            position = await offset_at(self._instance, queue, RequestCode.GET_MIN_OFFSET)
-        return max(0, end - position)
+        for each in queues:
+            self._queues.pop(each).wanted = False
