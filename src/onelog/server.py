@@ -547,6 +547,8 @@ class BrokerServer:
             for gateway in self.gateways.values():
                 last_first.push_async_callback(gateway.close)
             last_first.push_async_callback(self.role.leave)
+            for close in self.context.at_close:
+                last_first.push_async_callback(close)
         log.info("broker %s stopped", self.config.broker.name)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from onelog.admin.rest import OPERATIONS
+from onelog.admin.table import OPERATIONS
 from onelog.cli import app
 from onelog.gateways.http.consuming import routes as consuming
 from onelog.gateways.http.producing import routes as producing

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from onelog.admin.operations import paged
-from onelog.admin.rest import OPERATIONS
+from onelog.admin.table import OPERATIONS
 from onelog.server import BrokerServer
 from tests.client.letters import give_up
 from tests.console.live import cluster

@@ -9,7 +9,8 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from onelog.admin.rest import OPERATIONS
+from onelog.admin import openapi
+from onelog.admin.table import OPERATIONS
 from onelog.gateways.http.app import make_app
 from onelog.gateways.http.logins import OPEN
 from onelog.server import BrokerServer
@@ -65,7 +66,7 @@ NAMED = (
     "from",
 )
 STATIC = re.compile(r"/console/|/v1/openapi.json|/$")
-EXAMPLES = {(each.path, each.method): each.example for each in OPERATIONS}
+EXAMPLES = {(each.path, each.method): openapi.EXAMPLES.get(each.name) for each in OPERATIONS}
 VARYING = re.compile(
     rb'"(\w*(time|ms|bytes|seconds|date|rate|memory|at|offset|free|used)\w*)":[^,}]+'
 )

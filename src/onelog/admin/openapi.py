@@ -1,12 +1,12 @@
 """The OpenAPI 3.1 document, made from the table of operations."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from onelog import __version__
+from onelog.admin.broker import FUNCTIONS
 from onelog.admin.operations import Operation
 
 _REF = "#/components/schemas/{name}"
@@ -35,26 +35,52 @@ _PROBLEM_ANSWER = {
         }
     },
 }
-_PATH_PARAMETERS = {
-    "topic": ("The topic's name.", "orders"),
-    "group": ("The group's name.", "billing"),
-    "name": ("Its name.", "shop"),
-    "id": ("The id.", "7F00000100002A9F0000000000000000"),
+_RULE = [{"actions": ["publish"], "kind": "topic", "name": "orders"}]
+_ID = "7F00000100002A9F0000000000000000"
+_NAMED = {"topic": "orders", "group": "billing", "name": "shop", "id": _ID}
+_TABLE = {"name": "orders", "form": "delta", "files": 3, "size_bytes": 9000, "rows": 100}
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "create_topic": {"name": "orders", "queues": 8},
+    "update_topic": {"queues": 16, "permission": "rw"},
+    "send_message": {"body": '{"order": 1}', "keys": ["order-1"], "tags": "paid"},
+    "put_schema": {"schema": {"format": "avro", "schema": '{"type": "string"}'}},
+    "create_group": {"name": "billing", "retry_times_max": 5},
+    "update_group": {"retry_times_max": 3},
+    "reset_group": {"topic": "orders", "to": "earliest", "dry_run": True},
+    "clone_group": {"source": "billing"},
+    "resend_letters": {"ids": [], "dry_run": True},
+    "resume_half": {"id": _ID},
+    "change_config": {"broker.trace": False},
+    "promote": {"node": 1},
+    "drain": {"node": 1},
+    "join": {"node": 2},
+    "elect": {"node": 1},
+    "truncate": {"node": 1},
+    "get_lake": {"folder": "lake", "trouble": None, "queries": [], "reads": [], "tables": [_TABLE]},
+    "declare_exchange": {"name": "shop", "kind": "topic"},
+    "declare_queue": {"name": "jobs", "arguments": {"x-max-length": 1000}},
+    "bind": {"source": "shop", "destination": "jobs", "key": "order.*"},
+    "create_user": {"name": "ann", "password": "correct horse", "roles": ["admin"]},
+    "update_user": {"permissions": _RULE},
+    "create_role": {"name": "senders", "permissions": _RULE},
+    "update_role": {"permissions": _RULE},
 }
+"""Bodies that could be sent; of a GET, an answer."""
 
 
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
     """The document."""
-    types = [each.result for each in operations]
-    types += [each.body for each in operations if each.body is not None]
-    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
-    results = dict(zip(operations_ids(operations), schemas, strict=False))
-    bodies = iter(schemas[len(operations) :])
+    names = [each.name for each in operations]
+    assert len(names) == len(set(names)), names
+    kinds = [each.result for each in operations] + [each.arguments for each in operations]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
-    for operation in operations:
-        body = None if operation.body is None else next(bodies)
-        made = _operation(operation, results[operation.name], body)
+    for operation, result in zip(operations, schemas, strict=False):
+        arguments = components[operation.arguments.__name__]
+        made = _operation(operation, result, arguments)
         paths.setdefault(operation.path, {})[operation.method.lower()] = made
+    for kind in {each.arguments.__name__ for each in operations}:
+        del components[kind]
     return {
         "openapi": "3.1.0",
         "info": {
@@ -72,75 +98,56 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
     }
 
 
-def operations_ids(operations: Sequence[Operation]) -> list[str]:
-    """Their names, each of which there is once."""
-    names = [each.name for each in operations]
-    assert len(names) == len(set(names)), names
-    return names
-
-
 def _tag(operation: Operation) -> str:
     return operation.path.split("/")[2]
 
 
-def _operation(operation: Operation, result: Any, body: Any) -> dict[str, Any]:
-    content: dict[str, Any] = {"schema": result}
-    if operation.method == "GET" and operation.example is not None:
-        content["example"] = operation.example
+def _operation(operation: Operation, result: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    example = EXAMPLES.get(operation.name)
+    examples = {} if example is None else {"example": example}
+    answer = {"schema": result, **({} if operation.takes_body else examples)}
+    properties = dict(arguments["properties"])
+    required = [each for each in arguments["required"] if each not in operation.path_names]
+    parameters = [
+        _parameter("path", name, properties.pop(name), _NAMED[name])
+        for name in operation.path_names
+    ]
     made: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "description": operation.text or (operation.act.__doc__ or "").strip(),
+        "description": (FUNCTIONS[operation.name].__doc__ or "").strip(),
         "tags": [_tag(operation)],
-        "parameters": [*_path_parameters(operation), *_query_parameters(operation)],
+        "parameters": parameters,
         "responses": {
             str(operation.status): {
                 "description": "So it is.",
-                "content": {"application/json": content},
+                "content": {"application/json": answer},
             },
             "default": _PROBLEM_ANSWER,
         },
     }
     if operation.method == "GET":
         made["responses"]["304"] = {"description": "As it was: see If-None-Match."}
-    if body is not None:
-        sent: dict[str, Any] = {"schema": body}
-        if operation.example is not None:
-            sent["example"] = operation.example
-        made["requestBody"] = {"required": True, "content": {"application/json": sent}}
+    if operation.takes_body:
+        body = {**arguments, "properties": properties, "required": required}
+        schema = properties[operation.whole] if operation.whole else body
+        content = {"application/json": {"schema": schema, **examples}}
+        made["requestBody"] = {"required": True, "content": content}
+    else:
+        parameters += [_parameter("query", name, each) for name, each in properties.items()]
     return made
 
 
-def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
-    found = []
-    for name in re.findall(r"{(\w+)}", operation.path):
-        text, example = _PATH_PARAMETERS[name]
-        schema = {"type": "string", "minLength": 1, "maxLength": 255}
-        found.append(
-            {
-                "name": name,
-                "in": "path",
-                "required": True,
-                "description": text,
-                "schema": schema,
-                "example": example,
-            }
-        )
-    return found
-
-
-def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
-    (_,), components = msgspec.json.schema_components([operation.query], ref_template=_REF)
-    (schema,) = components.values()
-    made = []
-    for name, each in schema.get("properties", {}).items():
-        about = dict(each)
-        parameter = {"name": name, "in": "query", "schema": _without_null(about)}
-        text = about.pop("description", "")
-        if text:
-            parameter["description"] = text
-        made.append(parameter)
-    return made
+def _parameter(where: str, name: str, schema: dict[str, Any], example: str = "") -> dict[str, Any]:
+    text = schema.get("description") or ""
+    schema = {key: each for key, each in _without_null(schema).items() if key != "description"}
+    return {
+        "name": name,
+        "in": where,
+        "schema": schema,
+        **({"required": True, "example": example} if where == "path" else {}),
+        **({"description": text} if text else {}),
+    }
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:

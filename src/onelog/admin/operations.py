@@ -1,48 +1,76 @@
-"""What an operation is, and how a request becomes one.
+"""What an operation is: a row, from which its command, its REST route and its OpenAPI text come.
 
-An operation is a row: method, path, what it takes, what it gives, and the function that does it.
-Routes and the OpenAPI document are both made from the rows, so they cannot differ. Parameters,
-bodies and answers are `msgspec` types; what does not fit them is refused before anything is done.
+A row names what the operation takes and gives, as `msgspec` types; what does not fit them is
+refused before anything is done. What it does in the broker is the function of the same name in
+`onelog.admin.broker`. Commands that work on clusters of RocketMQ, too, have another execution, over
+the network, in `onelog.commands`; all others have the broker's.
+
+This module and the rows import neither the core nor the client: a command line reads them.
 """
 
-import asyncio
-import hashlib
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from time import perf_counter
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
-import msgspec
 from msgspec import Meta, Struct
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
-from onelog.core.access import Action, Kind, Principal
-from onelog.errors import InvalidRequestError
-from onelog.gateways import GatewayContext
-from onelog.gateways.http.problems import problem
-from onelog.gateways.http.requests import (
-    answer,
-    json_of,
-    path_of,
-    principal_of,
-    require_admin,
-)
-
-LIMIT_MAX = 1_000
 T = TypeVar("T")
 
-Limit = Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="How many at most.")]
+
+def about(text: str, *flags: str, **limits: Any) -> Meta:
+    """What people are told of an argument, with its names on the command line if not its own."""
+    return Meta(description=text, extra={"flags": flags} if flags else None, **limits)
+
+
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
-Time = Annotated[
-    int, Meta(ge=0, le=253_402_300_799_000, description="Milliseconds since 1970, UTC.")
-]
-Count = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
+Text = Annotated[str, Meta(max_length=255)]
+Limit = Annotated[int, about("How many at most.", ge=1, le=1_000)]
+Part = Annotated[str, about("Only names that have this in them.", max_length=255)]
+After = Annotated[str, about("The `next` of the last page.", max_length=255)]
+Time = Annotated[int, about("Milliseconds since 1970, UTC.", ge=0, le=253_402_300_799_000)]
+Position = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
+Topic = Annotated[str, about("The topic's name.", min_length=1, max_length=255)]
+Group = Annotated[str, about("The group's name.", min_length=1, max_length=255)]
+Id = Annotated[str, about("The id.", min_length=1, max_length=255)]
+ItsName = Annotated[str, about("Its name.", min_length=1, max_length=255)]
 
 
-class Nothing(Struct, forbid_unknown_fields=True):
+class Arguments(Struct, forbid_unknown_fields=True, kw_only=True):
     """No parameters."""
+
+
+class OfTopic(Arguments):
+    """Which topic."""
+
+    topic: Topic
+
+
+class OfGroup(Arguments):
+    """Which group."""
+
+    group: Group
+
+
+class Named(Arguments):
+    """Which of them."""
+
+    name: ItsName
+
+
+class Identified(Arguments):
+    """Which of them."""
+
+    id: Id
+
+
+class Paged(Arguments):
+    """Which of them, by name."""
+
+    q: Part = ""
+    limit: Limit = 100
+    after: After = ""
 
 
 class Done(Struct):
@@ -60,135 +88,86 @@ class Listing(Struct, Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A request, as operations see it."""
-
-    context: GatewayContext
-    principal: Principal
-    path: dict[str, str]
-    query: Any
-    body: Any
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
 class Operation:
     """One row."""
 
     method: str
     path: str
-    summary: str
-    act: Callable[[Ask], Awaitable[Any]]
+    """What is in braces are arguments."""
+    commands: tuple[str, ...]
+    name: str
+    """What clients that are made from the OpenAPI document call it."""
+    arguments: type[Arguments]
     result: Any
-    """The type of the answer."""
-    query: type[Struct] = Nothing
-    body: Any = None
-    """The type of the request's body; None for none."""
-    status: int = 200
-    example: Any = None
-    """A body that could be sent; of a GET, an answer."""
-    text: str = ""
-    """More about it."""
-    tags: tuple[str, ...] = field(default=())
+    status: int
+    whole: str
+    """The argument that the body of a request is, as a whole; empty if the body has them all."""
+    summary: str
 
     @property
-    def name(self) -> str:
-        """What clients that are made from the OpenAPI document call it."""
-        return self.act.__name__
+    def path_names(self) -> list[str]:
+        """The arguments that are in the path."""
+        return [each.partition("}")[0] for each in self.path.split("{")[1:]]
 
     @property
     def changes(self) -> bool:
         """Whether it may change something, and is for administrators."""
         return self.method != "GET"
 
+    @property
+    def takes_body(self) -> bool:
+        return self.method in ("POST", "PATCH", "PUT")
 
-def routes_of(context: GatewayContext, operations: Sequence[Operation]) -> list[Route]:
-    """A route for each path, with all its methods."""
-    by_path: dict[str, dict[str, Operation]] = {}
-    for operation in operations:
-        by_path.setdefault(operation.path, {})[operation.method] = operation
-    return [
-        Route(path, _endpoint(context, methods), methods=list(methods))
-        for path, methods in by_path.items()
+
+_ROW = re.compile(
+    r"(\w+) (\S+) = (.+)\n"
+    r" +(\w+)\((\w*)\) -> (Listing)?\[?(\w+)\]?(?: (\d+))?(?: whole=(\w+))?: (.+)\n"
+)
+
+
+def declared(kinds: Mapping[str, Any], rows: str) -> list[Operation]:
+    """The operations of a table, two lines each; the types that it names are among `kinds`.
+
+    METHOD /path/{argument} = command, another command
+        name(Arguments) -> Result: What it does
+    """
+    known = {**globals(), "str": str, **kinds}
+    found = [
+        Operation(
+            method,
+            path,
+            tuple(commands.split(", ")),
+            name,
+            known[arguments or "Arguments"],
+            Listing[known[result]] if listing else known[result],  # type: ignore[valid-type]
+            int(status or 200),
+            whole or "",
+            summary,
+        )
+        for method, path, commands, name, arguments, listing, result, status, whole, summary in (
+            _ROW.findall(re.sub(r",\n +", ", ", rows))
+        )
     ]
+    assert len(found) == rows.count(") -> "), "a row is not as it should be"
+    return found
 
 
-def _endpoint(
-    context: GatewayContext, methods: dict[str, Operation]
-) -> Callable[[Request], Awaitable[Response]]:
-    async def endpoint(request: Request) -> Response:
-        method = "GET" if request.method == "HEAD" else request.method
-        operation = methods[method]
-        principal = require_admin(request) if operation.changes else principal_of(request)
-        query = _query_of(request, operation.query)
-        body = None if operation.body is None else await json_of(request, operation.body)
-        ask = Ask(context, principal, path_of(request), query, body, request)
-        wanted = request.headers.get("if-match")
-        if wanted is not None and operation.changes and "GET" in methods:
-            nothing = msgspec.convert({}, methods["GET"].query)
-            current = answer(await methods["GET"].act(_but(ask, nothing)))
-            if wanted.strip() not in ("*", _etag(current)):
-                return problem(412, "it has changed since: look at it again", "changed")
-        made = answer(await operation.act(ask), operation.status)
-        if not operation.changes:
-            etag = _etag(made)
-            if request.headers.get("if-none-match") == etag:
-                return Response(status_code=304, headers={"etag": etag})
-            made.headers["etag"] = etag
-            made.headers["cache-control"] = "no-cache"
-        return made
-
-    return endpoint
-
-
-def _but(ask: Ask, query: Any) -> Ask:
-    return Ask(ask.context, ask.principal, ask.path, query, None, ask.request)
-
-
-def _etag(made: Response) -> str:
-    return f'"{hashlib.sha256(made.body).hexdigest()[:32]}"'
-
-
-def _query_of(request: Request, kind: type[Struct]) -> Struct:
-    given = request.query_params.multi_items()
-    if len(given) != len(dict(given)):
-        raise InvalidRequestError("a parameter is there twice")
-    try:
-        return msgspec.convert(dict(given), kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise InvalidRequestError(f"a parameter is not as it should be: {error}") from None
-
-
-def check(ask: Ask, action: Action, name: str, kind: Kind = "broker") -> None:
-    """`NotPermittedError` if they may not; for what no verb of the core looks after."""
-    ask.context.broker.access.check(ask.principal, action, (kind, name))
-
-
-def knows_names(ask: Ask) -> bool:
-    """Whether they may know of everything that the broker has."""
-    access = ask.context.broker.access
-    return access.is_open or access.may(ask.principal, "describe", ("broker", "names"))
-
-
-class Pace:
-    """Lets others go on every now and then, in work that looks at very many things."""
-
-    def __init__(self, seconds: float = 0.004) -> None:
-        self._seconds = seconds
-        self._began = perf_counter()
-
-    async def give(self) -> None:
-        """To be called often: it costs little when it is not time."""
-        if perf_counter() - self._began > self._seconds:
-            await asyncio.sleep(0)
-            self._began = perf_counter()
+def fill(kind: type[T], source: object, /, **more: Any) -> T:
+    """A value of a kind: `more`, and the attributes of another value that have the same names."""
+    names = kind.__struct_fields__  # type: ignore[attr-defined]
+    return kind(**{name: getattr(source, name) for name in names if name not in more}, **more)
 
 
 def paged(names: Sequence[str], limit: int, after: str) -> tuple[list[str], str | None]:
     """The next names behind one, of a sorted list, and where the following page begins."""
-    from bisect import bisect_right
-
     begin = bisect_right(names, after) if after else 0
     page = list(names[begin : begin + limit])
     has_more = begin + limit < len(names)
     return page, page[-1] if has_more and page else None
+
+
+def listed(found: Iterable[Any], given: Paged, show: Callable[[Any], T]) -> Listing[T]:
+    """A page of what has names, by name."""
+    known = {each.name: each for each in found if given.q.lower() in each.name.lower()}
+    page, following = paged(sorted(known), given.limit, given.after)
+    return Listing([show(known[name]) for name in page], len(known), following)

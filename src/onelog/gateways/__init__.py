@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from onelog.clock import Clock
 from onelog.config_sources import Loaded
@@ -161,6 +161,10 @@ class GatewayContext:
     """How gateways whose protocols go through WebSockets, too, make their sessions; by section."""
     clients: Callable[[], Iterable[ClientState]] = field(init=False, default=tuple)
     """Who is connected by AMQP, with their channels."""
+    kept: dict[str, Any] = field(init=False, default_factory=dict)
+    """What administration keeps from one request to the next, by what it is."""
+    at_close: list[Callable[[], Awaitable[None]]] = field(init=False, default_factory=list)
+    """What is to be closed with the server."""
     lookups: int = field(init=False, default=0)
     pop: Pop = field(init=False)
     """RocketMQ's POP: its clients take messages through more than one protocol."""

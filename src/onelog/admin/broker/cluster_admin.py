@@ -5,7 +5,7 @@ the network, as `onelog` does. Where there are users, it asks in the name of the
 know, however they have logged in: the broker knows what its users sign with.
 """
 
-from onelog.admin.operations import Ask
+from onelog.admin.broker.call import Call
 from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.credentials import Credentials
 from onelog.errors import NameserversUnreachableError, NotPermittedError
@@ -17,42 +17,40 @@ _Key = tuple[tuple[tuple[str, int], ...], Credentials | None]
 """Name servers, and who asks."""
 
 
-def admin_of(ask: Ask) -> AsyncAdmin:
+def admin_of(call: Call) -> AsyncAdmin:
     """The client; `NameserversUnreachableError` if the broker knows no name server."""
-    state = ask.request.app.state
-    addresses = ask.context.broker.config.nameserver_addresses
+    context = call.context
+    addresses = call.broker.config.nameserver_addresses
     if not addresses:
         raise NameserversUnreachableError(
             "this asks all brokers of the cluster, and the broker knows no name server: set "
             "broker.nameservers"
         )
-    credentials = _credentials(ask) if ask.principal.name else None
+    credentials = _credentials(call) if call.principal.name else None
     key: _Key = (addresses, credentials)
-    known: dict[_Key, AsyncAdmin] | None = getattr(state, "cluster_admins", None)
-    if known is None:
-        known = state.cluster_admins = {}
-        made = known
-
-        async def close() -> None:
-            for each in made.values():
-                await each.close()
-
-        state.at_close.append(close)
+    known: dict[_Key, AsyncAdmin] = context.kept.setdefault("cluster_admins", {})
+    if not known:
+        context.at_close.append(lambda: _close(known))
     if key not in known:
         if len(known) >= CLIENTS_MAX:
             known.clear()  # Its connections close when they have been idle for a while.
-        known[key] = _connect(ask.context, addresses, credentials)
+        known[key] = _connect(context, addresses, credentials)
     return known[key]
 
 
-def _credentials(ask: Ask) -> Credentials:
-    secret = ask.context.broker.logins.signing_secret(ask.principal)
+async def _close(known: dict[_Key, AsyncAdmin]) -> None:
+    while known:
+        await known.popitem()[1].close()
+
+
+def _credentials(call: Call) -> Credentials:
+    secret = call.broker.logins.signing_secret(call.principal)
     if not secret:
         raise NotPermittedError(
-            f"all brokers would be asked in the name of {ask.principal.name}, who cannot sign: "
+            f"all brokers would be asked in the name of {call.principal.name}, who cannot sign: "
             "onelog user update --signing"
         )
-    return Credentials(ask.principal.name, secret)
+    return Credentials(call.principal.name, secret)
 
 
 def _connect(

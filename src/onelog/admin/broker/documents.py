@@ -1,10 +1,9 @@
 """Messages as JSON has them."""
 
 import base64
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from msgspec import Meta, Struct
-
+from onelog.admin.topics import Encoding, MessageDocument
 from onelog.client.connection.address import host_text
 from onelog.errors import CompressionError
 from onelog.message import Message, decode_properties
@@ -12,49 +11,6 @@ from onelog.record.compression import unpacked_body
 
 SHORT_BYTES = 1_024
 LONG_BYTES = 1 << 20
-
-Encoding = Literal["text", "base64"]
-
-
-class MessageDocument(Struct):
-    """A message. A body that is no text is in base64; a long one may be cut."""
-
-    id: str
-    unique_key: str | None
-    topic: str
-    queue: int
-    offset: int
-    log_offset: int
-    tags: str | None
-    keys: list[str]
-    born_ms: int
-    born_host: str
-    store_ms: int
-    store_host: str
-    reconsume_times: int
-    flag: int
-    sys_flag: int
-    size: int
-    properties: dict[str, str]
-    body: str
-    body_encoding: Encoding
-    body_bytes: int
-    body_is_cut: bool
-    trouble: str | None = None
-    """Why the body is shown as it was sent."""
-
-
-class OutgoingMessage(Struct, forbid_unknown_fields=True):
-    """A message to send."""
-
-    body: Annotated[str, Meta(max_length=4 << 20)]
-    body_encoding: Encoding = "text"
-    tags: Annotated[str, Meta(max_length=255)] = ""
-    keys: list[Annotated[str, Meta(max_length=255)]] = []
-    properties: dict[str, str] = {}
-    queue: Annotated[int, Meta(ge=0, le=65_535)] | None = None
-    deliver_at_ms: Annotated[int, Meta(ge=0, le=1 << 52)] | None = None
-    """Delivered then, and not before."""
 
 
 def shown(data: bytes | None) -> tuple[str | None, Encoding]:

@@ -9,12 +9,12 @@ import json
 import sys
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import msgspec
-from msgspec import Struct
 
-from onelog.admin.operations import Ask, Operation, check
+from onelog.admin.broker.call import Call
+from onelog.admin.clusters import Lake, LakeQuery, LakeTable, SparkRead
+from onelog.admin.operations import Arguments
 from onelog.core.stats import MINUTE
 from onelog.gateways.http.requests import looked_up
 from onelog.rocketmq.names import TOOLS_GROUP
@@ -25,53 +25,12 @@ CHECKPOINTS = "_checkpoints"
 QUERIES_MAX = 200
 
 
-class LakeTable(Struct):
-    """A table."""
-
-    name: str
-    form: str
-    files: int
-    size_bytes: int
-    rows: int
-
-
-class LakeQuery(Struct):
-    """A query that keeps tables fresh, by its checkpoint."""
-
-    name: str
-    topics: list[str]
-    batch: int
-    """The last one that was begun."""
-    is_open: bool
-    """Whether that has not ended."""
-    updated_ms: int
-    lag: int
-    """Messages of this broker that are not in the tables yet."""
-
-
-class SparkRead(Struct):
-    """A topic that Spark, or another tool, reads without a group of its own."""
-
-    topic: str
-    per_second: float
-
-
-class Lake(Struct):
-    """Tables, queries and reads."""
-
-    folder: str
-    trouble: str | None
-    tables: list[LakeTable]
-    queries: list[LakeQuery]
-    reads: list[SparkRead]
-
-
-async def get_lake(ask: Ask) -> Lake:
+async def get_lake(call: Call, given: Arguments) -> Lake:
     """Lake tables, the queries that write them, and what Spark reads."""
-    check(ask, "describe", "names")
-    folder = ask.context.loaded.config.http.lake
-    broker = ask.context.broker
-    measures, now_ms = broker.admin.measures(ask.principal), ask.context.clock.now_ms()
+    call.check("describe", "names")
+    folder = call.context.loaded.config.http.lake
+    broker = call.broker
+    measures, now_ms = broker.admin.measures(call.principal), call.context.clock.now_ms()
     keys = measures.group_get.keys()
     topics = sorted({key[0] for key in keys if isinstance(key, tuple) and key[1] == TOOLS_GROUP})
     reads = [
@@ -83,19 +42,18 @@ async def get_lake(ask: Ask) -> Lake:
     ]
     if not folder:
         return Lake("", None, [], [], reads)
-    tables, trouble = await _tables(ask, folder)
-    found = await looked_up(ask.context, lambda: _queries(Path(folder)))
-    queries = [_measured(ask, query, ends) for query, ends in found]
+    tables, trouble = await _tables(call, folder)
+    found = await looked_up(call.context, lambda: _queries(Path(folder)))
+    queries = [_measured(call, query, ends) for query, ends in found]
     return Lake(folder, trouble, tables, queries, reads)
 
 
-async def _tables(ask: Ask, folder: str) -> tuple[list[LakeTable], str | None]:
+async def _tables(call: Call, folder: str) -> tuple[list[LakeTable], str | None]:
     """The tables, as they were some seconds ago; or why they cannot be listed."""
-    state = ask.request.app.state
-    kept: tuple[float, list[LakeTable], str | None] | None = getattr(state, "lake", None)
+    kept: tuple[float, list[LakeTable], str | None] | None = call.context.kept.get("lake")
     if kept is None or monotonic() - kept[0] > KEPT_SECONDS:
         tables, trouble = await _listed(folder)
-        kept = state.lake = (monotonic(), tables, trouble)
+        kept = call.context.kept["lake"] = (monotonic(), tables, trouble)
     return kept[1], kept[2]
 
 
@@ -149,27 +107,13 @@ def _ends(path: Path) -> Ends:
     return {}
 
 
-def _measured(ask: Ask, query: LakeQuery, ends: Ends) -> LakeQuery:
-    broker = ask.context.broker
+def _measured(call: Call, query: LakeQuery, ends: Ends) -> LakeQuery:
+    broker = call.broker
     for topic, queues in ends.items():
-        if broker.find_topic(ask.principal, topic) is None:
+        if broker.find_topic(call.principal, topic) is None:
             continue
         for name, offset in queues.items():
             owner, _, queue = name.rpartition(":")
             if owner == broker.config.name and queue.isdecimal():
-                query.lag += max(0, broker.max_offset(ask.principal, topic, int(queue)) - offset)
+                query.lag += max(0, broker.max_offset(call.principal, topic, int(queue)) - offset)
     return query
-
-
-_EXAMPLE: dict[str, Any] = {
-    "folder": "lake",
-    "trouble": None,
-    "queries": [],
-    "reads": [],
-    "tables": [{"name": "orders", "form": "delta", "files": 3, "size_bytes": 9000, "rows": 100}],
-}
-OPERATIONS = [
-    Operation(
-        "GET", "/v1/lake", "Lake tables, and what Spark reads", get_lake, Lake, example=_EXAMPLE
-    ),
-]

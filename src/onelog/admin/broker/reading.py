@@ -9,7 +9,8 @@ import time
 from itertools import islice
 from typing import Protocol
 
-from onelog.admin.operations import Ask
+from onelog.admin.broker.call import Call
+from onelog.admin.topics import MessageQuery
 from onelog.core.cursors.fetch import Cursor, Limits
 from onelog.core.cursors.forms import offset_in
 from onelog.core.filters.tags import Subscription, subscribe
@@ -38,19 +39,6 @@ Found = tuple[list[Message], int, int | None, int | None]
 """Messages, how many were looked at, and the offset or time to go on at."""
 
 
-class Query(Protocol):
-    """Which messages."""
-
-    queue: int | None
-    offset: int | None
-    from_ms: int | None
-    to_ms: int | None
-    key: str
-    tag: str
-    sql: str
-    limit: int
-
-
 class Wanted(Protocol):
     """Which messages are looked for."""
 
@@ -74,33 +62,33 @@ class OfKey:
         )
 
 
-async def browse(ask: Ask, topic: str, query: Query) -> Found:
+async def browse(call: Call, topic: str, query: MessageQuery) -> Found:
     """Messages of a topic, forth from an offset or back from a time."""
-    wanted: Wanted | None = OfKey(query.key) if query.key else _subscription(ask, topic, query)
+    wanted: Wanted | None = OfKey(query.key) if query.key else _subscription(call, topic, query)
     if query.offset is not None and query.queue is not None:
-        return await _forth(ask, topic, query, wanted)
-    return await _back(ask, topic, query, wanted)
+        return await _forth(call, topic, query, wanted)
+    return await _back(call, topic, query, wanted)
 
 
-def _subscription(ask: Ask, topic: str, query: Query) -> Subscription | None:
+def _subscription(call: Call, topic: str, query: MessageQuery) -> Subscription | None:
     if query.sql:
-        if not ask.context.broker.config.property_filter:
+        if not call.broker.config.property_filter:
             raise FilterDisabledError("SQL-92 filters are off: set broker.property_filter = true")
         return subscribe(topic, query.sql, "SQL92")
     return subscribe(topic, query.tag) if query.tag else None
 
 
-async def _forth(ask: Ask, topic: str, query: Query, wanted: Wanted | None) -> Found:
-    broker, queue = ask.context.broker, query.queue
+async def _forth(call: Call, topic: str, query: MessageQuery, wanted: Wanted | None) -> Found:
+    broker, queue = call.broker, query.queue
     assert queue is not None
     assert query.offset is not None
-    end = broker.max_offset(ask.principal, topic, queue)
-    at = max(query.offset, broker.min_offset(ask.principal, topic, queue))
+    end = broker.max_offset(call.principal, topic, queue)
+    at = max(query.offset, broker.min_offset(call.principal, topic, queue))
     found: list[Message] = []
     began, first = time.monotonic(), at
     while at < end and len(found) < query.limit:
         window = min(WINDOW, query.limit if wanted is None else WINDOW)
-        messages, at = await _read(ask, topic, queue, at, window)
+        messages, at = await _read(call, topic, queue, at, window)
         for message in messages:
             if wanted is None or wanted.wants(message.properties):
                 found.append(message)
@@ -112,8 +100,8 @@ async def _forth(ask: Ask, topic: str, query: Query, wanted: Wanted | None) -> F
     return found, at - first, at if at < end else None, None
 
 
-async def _back(ask: Ask, topic: str, query: Query, wanted: Wanted | None) -> Found:
-    config = ask.context.broker.topic(ask.principal, topic)
+async def _back(call: Call, topic: str, query: MessageQuery, wanted: Wanted | None) -> Found:
+    config = call.broker.topic(call.principal, topic)
     queues = range(config.queues) if query.queue is None else [query.queue]
     found: list[Message] = []
     looked_at = 0
@@ -122,7 +110,7 @@ async def _back(ask: Ask, topic: str, query: Query, wanted: Wanted | None) -> Fo
     until = time.monotonic() + SECONDS_MAX
     share = max(WINDOW, LOOKED_AT_MAX // max(1, len(queues)))
     for queue in queues:
-        some, count, at_ms = await _queue_back(ask, topic, queue, query, wanted, share, until)
+        some, count, at_ms = await _queue_back(call, topic, queue, query, wanted, share, until)
         found += some
         looked_at += count
         reached_ms = max(reached_ms, at_ms)
@@ -139,16 +127,16 @@ async def _back(ask: Ask, topic: str, query: Query, wanted: Wanted | None) -> Fo
 
 
 async def _queue_back(
-    ask: Ask,
+    call: Call,
     topic: str,
     queue: int,
-    query: Query,
+    query: MessageQuery,
     wanted: Wanted | None,
     share: int,
     until: float,
 ) -> tuple[list[Message], int, int]:
     """The newest of one queue; the time is 0 if it was looked through, else where that ended."""
-    begin, end = await _stretch(ask, topic, queue, query)
+    begin, end = await _stretch(call, topic, queue, query)
     found: list[Message] = []
     at = end
     window = min(WINDOW, query.limit if wanted is None else WINDOW)
@@ -156,7 +144,7 @@ async def _queue_back(
         start = max(begin, at - window)
         messages, offset = [], start
         while offset < at:
-            some, offset = await _read(ask, topic, queue, offset, at - offset)
+            some, offset = await _read(call, topic, queue, offset, at - offset)
             messages += [message for message in some if message.queue_offset < at]
         at = start
         matching = [each for each in messages if wanted is None or wanted.wants(each.properties)]
@@ -172,9 +160,9 @@ async def _queue_back(
     return found, end - at, reached
 
 
-async def _stretch(ask: Ask, topic: str, queue: int, query: Query) -> tuple[int, int]:
+async def _stretch(call: Call, topic: str, queue: int, query: MessageQuery) -> tuple[int, int]:
     """From where to where the times are that are asked for."""
-    broker, principal = ask.context.broker, ask.principal
+    broker, principal = call.broker, call.principal
     begin, end = (
         broker.min_offset(principal, topic, queue),
         broker.max_offset(principal, topic, queue),
@@ -190,17 +178,17 @@ async def _stretch(ask: Ask, topic: str, queue: int, query: Query) -> tuple[int,
             last = min(end, broker.offset_by_time(principal, topic, queue, query.to_ms))
         return first, last
 
-    return await looked_up(ask.context, find)
+    return await looked_up(call.context, find)
 
 
 async def _read(
-    ask: Ask, topic: str, queue: int, offset: int, count: int
+    call: Call, topic: str, queue: int, offset: int, count: int
 ) -> tuple[list[Message], int]:
     """Some messages from an offset on, and where the next is."""
     cursor = Cursor(None, topic, queue, offset)
     limits = Limits(count, BYTES_MAX, BYTES_MAX, 1, True)
     _, results = await called(
-        lambda done: ask.context.broker.fetch(ask.principal, [cursor], limits, 0, done)
+        lambda done: call.broker.fetch(call.principal, [cursor], limits, 0, done)
     )
     result = results[0]
     if isinstance(result, OnelogError):
@@ -222,13 +210,13 @@ def _with_address(topic: str, queue: int, message: Message) -> Message:
     return message._replace(topic=topic, queue_id=queue, queue_offset=offset)
 
 
-async def by_key(ask: Ask, topic: str, query: Query) -> list[Message]:
+async def by_key(call: Call, topic: str, query: MessageQuery) -> list[Message]:
     """Messages with a key or unique key, newest first."""
-    key, broker = query.key, ask.context.broker
+    key, broker = query.key, call.broker
 
     def find() -> list[Message]:
         records = broker.find_by_key(
-            ask.principal, topic, key, query.from_ms or 0, query.to_ms or TIME_MAX, query.limit
+            call.principal, topic, key, query.from_ms or 0, query.to_ms or TIME_MAX, query.limit
         )
         return [
             message
@@ -243,23 +231,23 @@ async def by_key(ask: Ask, topic: str, query: Query) -> list[Message]:
             )
         ]
 
-    found = await looked_up(ask.context, find)
+    found = await looked_up(call.context, find)
     found.sort(key=lambda message: (-message.store_ms, -message.log_offset))
     return found
 
 
 async def by_id(
-    ask: Ask, message_id: str, offset: int | None = None, topic: str = ""
+    call: Call, message_id: str, offset: int | None = None, topic: str = ""
 ) -> tuple[Message, Message]:
     """The record with an id, and the message in it; of several, the one with a queue offset.
 
     A record may be in several topics: it is shown as one of the topic that is named, if it is.
     """
-    broker = ask.context.broker
+    broker = call.broker
 
     def find() -> tuple[Message, Message]:
         try:
-            record = broker.message_by_id(ask.principal, message_id)
+            record = broker.message_by_id(call.principal, message_id)
         except (ValueError, OffsetOutOfRangeError):
             raise MessageNotFoundError(f"no message has the id {message_id!r:.80}") from None
         for each in targets(record) if topic not in ("", record.topic) else ():
@@ -275,4 +263,4 @@ async def by_id(
         except WireError:
             return record, record
 
-    return await looked_up(ask.context, find)
+    return await looked_up(call.context, find)

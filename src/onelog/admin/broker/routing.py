@@ -2,304 +2,172 @@
 
 import asyncio
 from random import Random
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from msgspec import Meta, Struct
-
-from onelog.admin.operations import Ask, Done, Limit, Listing, Name, Operation, paged
+from onelog.admin.broker.call import Call
+from onelog.admin.operations import Done, Listing, fill, listed
+from onelog.admin.routing import (
+    BindingQuery,
+    BindingSettings,
+    ExchangeSettings,
+    Hop,
+    NewBinding,
+    NewExchange,
+    NewQueue,
+    OneOfVhost,
+    RouteQuery,
+    RouteResult,
+    VhostQuery,
+    WorkQueueState,
+)
 from onelog.core.queues.queue import WorkQueue
 from onelog.core.routing import arguments as argument_values
 from onelog.core.routing.exchanges import Exchange, RoutingKeys, matcher_of
 from onelog.errors import InvalidRequestError, QueueNotFoundError
 from onelog.record.forms.amqp_fields import NO_PROPERTIES
 
-Vhost = Annotated[str, Meta(min_length=1, max_length=255)]
 EXPLAINED_MAX = 5_000
 """Bindings of an exchange that are looked at one by one."""
-_Text = Annotated[str, Meta(max_length=255)]
-
-
-class VhostQuery(Struct, forbid_unknown_fields=True):
-    """Of which vhost, and which of them."""
-
-    vhost: Vhost = "/"
-    q: Annotated[str, Meta(max_length=255, description="Only names that have this in them.")] = ""
-    limit: Limit = 100
-    after: Annotated[str, Meta(max_length=255, description="The `next` of the last page.")] = ""
-
-
-class ExchangeSettings(Struct):
-    """An exchange."""
-
-    name: str
-    vhost: str
-    kind: str
-    durable: bool
-    auto_delete: bool
-    internal: bool
-    arguments: dict[str, Any]
-    bindings: int
-
-
-class NewExchange(Struct, forbid_unknown_fields=True):
-    """An exchange to declare."""
-
-    name: Name
-    kind: Annotated[str, Meta(max_length=255)] = "direct"
-    vhost: Vhost = "/"
-    durable: bool = True
-    auto_delete: bool = False
-    internal: bool = False
-    arguments: dict[str, Any] = {}
-
-
-class WorkQueueState(Struct):
-    """A queue, and what waits in it."""
-
-    name: str
-    vhost: str
-    kind: str
-    durable: bool
-    exclusive: bool
-    auto_delete: bool
-    arguments: dict[str, Any]
-    ready: int
-    unacked: int
-    ready_bytes: int
-    consumers: int
-    topic: str | None
-    """The topic that has its messages, if they are in the log."""
-
-
-class NewQueue(Struct, forbid_unknown_fields=True):
-    """A queue to declare."""
-
-    name: Name
-    vhost: Vhost = "/"
-    durable: bool = True
-    auto_delete: bool = False
-    arguments: dict[str, Any] = {}
-
-
-class BindingQuery(Struct, forbid_unknown_fields=True):
-    """Of which vhost, and from which exchange."""
-
-    vhost: Vhost = "/"
-    source: _Text | None = None
-
-
-class BindingSettings(Struct):
-    """What leads from an exchange to a queue, an exchange or a topic."""
-
-    source: str
-    kind: str
-    destination: str
-    key: str
-    arguments: dict[str, Any]
-
-
-class NewBinding(Struct, forbid_unknown_fields=True):
-    """A binding to make, or to undo."""
-
-    source: Name
-    destination: Name
-    kind: Literal["queue", "exchange", "topic"] = "queue"
-    key: _Text = ""
-    vhost: Vhost = "/"
-    arguments: dict[str, Any] = {}
-    remove: bool = False
-
-
-class RouteQuery(Struct, forbid_unknown_fields=True):
-    """A message that could be published."""
-
-    exchange: _Text = ""
-    key: _Text = ""
-    vhost: Vhost = "/"
-    headers: Annotated[str, Meta(max_length=2_000, description="name=value, between commas")] = ""
-
-
-class Hop(Struct):
-    """One step on the way: which binding leads on, or why another one does."""
-
-    source: str
-    kind: str
-    destination: str
-    why: str
-
-
-class RouteResult(Struct):
-    """Where it would go, and why."""
-
-    queues: list[str]
-    hops: list[Hop]
 
 
 def _plain(arguments: Any) -> dict[str, Any]:
     return argument_values.to_json(dict(arguments or {}))
 
 
-async def list_exchanges(ask: Ask) -> Listing[ExchangeSettings]:
+async def list_exchanges(call: Call, given: VhostQuery) -> Listing[ExchangeSettings]:
     """Exchanges of a vhost."""
-    query: VhostQuery = ask.query
-    found = ask.context.broker.routing.exchanges(ask.principal, query.vhost)
-    known = {each.name: each for each in found if query.q.lower() in each.name.lower()}
-    page, following = paged(sorted(known), query.limit, query.after)
-    return Listing([_exchange(known[name]) for name in page], len(known), following)
+    found = call.broker.routing.exchanges(call.principal, given.vhost)
+    return listed(found, given, _exchange)
 
 
 def _exchange(each: Exchange) -> ExchangeSettings:
-    return ExchangeSettings(
-        each.name,
-        each.vhost,
-        each.kind,
-        each.durable,
-        each.auto_delete,
-        each.internal,
-        _plain(each.arguments),
-        len(each.bindings),
+    return fill(
+        ExchangeSettings,
+        each,
+        arguments=_plain(each.arguments),
+        bindings=len(each.bindings),
     )
 
 
-async def declare_exchange(ask: Ask) -> ExchangeSettings:
+async def declare_exchange(call: Call, given: NewExchange) -> ExchangeSettings:
     """An exchange with these settings."""
-    body: NewExchange = ask.body
-    made = ask.context.broker.routing.declare_exchange(
-        ask.principal,
-        body.vhost,
-        body.name,
-        body.kind,
-        durable=body.durable,
-        auto_delete=body.auto_delete,
-        internal=body.internal,
-        arguments=body.arguments,
+    made = call.broker.routing.declare_exchange(
+        call.principal,
+        given.vhost,
+        given.name,
+        given.kind,
+        durable=given.durable,
+        auto_delete=given.auto_delete,
+        internal=given.internal,
+        arguments=given.arguments,
     )
     return _exchange(made)
 
 
-async def delete_exchange(ask: Ask) -> Done:
+async def delete_exchange(call: Call, given: OneOfVhost) -> Done:
     """With its bindings."""
-    routing = ask.context.broker.routing
-    routing.exchange(ask.principal, ask.query.vhost, ask.path["name"])
-    routing.delete_exchange(ask.principal, ask.query.vhost, ask.path["name"])
+    routing = call.broker.routing
+    routing.exchange(call.principal, given.vhost, given.name)
+    routing.delete_exchange(call.principal, given.vhost, given.name)
     return Done()
 
 
-async def list_work_queues(ask: Ask) -> Listing[WorkQueueState]:
+async def list_work_queues(call: Call, given: VhostQuery) -> Listing[WorkQueueState]:
     """Queues of a vhost."""
-    query: VhostQuery = ask.query
-    found = ask.context.broker.workqueues.queues(ask.principal, query.vhost)
-    known = {each.name: each for each in found if query.q.lower() in each.name.lower()}
-    page, following = paged(sorted(known), query.limit, query.after)
-    return Listing([_queue(known[name]) for name in page], len(known), following)
+    found = call.broker.workqueues.queues(call.principal, given.vhost)
+    return listed(found, given, _queue)
 
 
 def _queue(each: WorkQueue) -> WorkQueueState:
-    return WorkQueueState(
-        each.name,
-        each.vhost,
-        each.kind,
-        each.durable,
-        each.exclusive,
-        each.auto_delete,
-        _plain(each.arguments),
-        each.ready,
-        each.unacked,
-        each.ready_bytes,
-        len(each.consumers),
-        each.topic or None,
+    return fill(
+        WorkQueueState,
+        each,
+        arguments=_plain(each.arguments),
+        consumers=len(each.consumers),
+        topic=each.topic or None,
     )
 
 
-async def declare_queue(ask: Ask) -> WorkQueueState:
+async def declare_queue(call: Call, given: NewQueue) -> WorkQueueState:
     """A queue with these settings."""
-    body: NewQueue = ask.body
-    made = ask.context.broker.workqueues.declare(
-        ask.principal,
-        body.vhost,
-        body.name,
-        durable=body.durable,
-        auto_delete=body.auto_delete,
-        arguments=body.arguments,
+    made = call.broker.workqueues.declare(
+        call.principal,
+        given.vhost,
+        given.name,
+        durable=given.durable,
+        auto_delete=given.auto_delete,
+        arguments=given.arguments,
     )
     return _queue(made)
 
 
-def _require(ask: Ask) -> str:
-    name, vhost = ask.path["name"], ask.query.vhost
-    if name not in {
-        each.name for each in ask.context.broker.workqueues.queues(ask.principal, vhost)
-    }:
-        raise QueueNotFoundError(f"no queue {name!r:.80} in vhost {vhost!r:.80}")
-    return name
+def _known(call: Call, given: OneOfVhost) -> str:
+    queues = call.broker.workqueues.queues(call.principal, given.vhost)
+    if all(each.name != given.name for each in queues):
+        raise QueueNotFoundError(f"no queue {given.name!r:.80} in vhost {given.vhost!r:.80}")
+    return given.name
 
 
-async def delete_queue(ask: Ask) -> Done:
+async def delete_queue(call: Call, given: OneOfVhost) -> Done:
     """With its messages."""
-    ask.context.broker.workqueues.delete(ask.principal, ask.query.vhost, _require(ask))
+    call.broker.workqueues.delete(call.principal, given.vhost, _known(call, given))
     return Done()
 
 
-async def purge_queue(ask: Ask) -> Done:
+async def purge_queue(call: Call, given: OneOfVhost) -> Done:
     """Drop what waits in a queue."""
-    ask.context.broker.workqueues.purge(ask.principal, ask.query.vhost, _require(ask))
+    call.broker.workqueues.purge(call.principal, given.vhost, _known(call, given))
     return Done()
 
 
-async def list_bindings(ask: Ask) -> Listing[BindingSettings]:
+async def list_bindings(call: Call, given: BindingQuery) -> Listing[BindingSettings]:
     """Bindings of a vhost, or from one exchange."""
-    query: BindingQuery = ask.query
-    found = ask.context.broker.routing.bindings(ask.principal, query.vhost, query.source)
-    items = [
-        BindingSettings(each.source, each.kind, each.destination, each.key, _plain(each.arguments))
-        for each in found
-    ]
+    found = call.broker.routing.bindings(call.principal, given.vhost, given.source)
+    items = [fill(BindingSettings, each, arguments=_plain(each.arguments)) for each in found]
     return Listing(items, len(items))
 
 
-async def bind(ask: Ask) -> Done:
+async def bind(call: Call, given: NewBinding) -> Done:
     """Lead messages from an exchange to a queue, an exchange or a topic; or no more."""
-    body: NewBinding = ask.body
-    routing = ask.context.broker.routing
-    act = routing.unbind if body.remove else routing.bind
+    routing = call.broker.routing
+    act = routing.unbind if given.remove else routing.bind
     act(
-        ask.principal,
-        body.vhost,
-        body.source,
-        body.kind,
-        body.destination,
-        body.key,
-        body.arguments,
+        call.principal,
+        given.vhost,
+        given.source,
+        given.kind,
+        given.destination,
+        given.key,
+        given.arguments,
     )
     return Done()
 
 
-async def simulate_route(ask: Ask) -> RouteResult:
+async def simulate_route(call: Call, given: RouteQuery) -> RouteResult:
     """Where would a message go, and why? Nothing is published."""
-    query: RouteQuery = ask.query
-    routing = ask.context.broker.routing
+    routing = call.broker.routing
     headers: dict[str, Any] = {}
-    for part in filter(None, query.headers.split(",")):
+    for part in filter(None, given.headers.split(",")):
         name, equals, value = part.partition("=")
         if not equals:
             raise InvalidRequestError("headers are written as name=value, between commas")
         headers[name.strip()] = int(value) if value.strip().lstrip("-").isdigit() else value.strip()
-    targets = routing.route(ask.principal, query.vhost, query.exchange, query.key, headers)
+    targets = routing.route(call.principal, given.vhost, given.exchange, given.key, headers)
     hops: list[Hop] = []
-    looked_up = RoutingKeys((query.key,), NO_PROPERTIES, lambda: headers)
+    looked_up = RoutingKeys((given.key,), NO_PROPERTIES, lambda: headers)
     await _explain(
-        ask, routing.exchange(ask.principal, query.vhost, query.exchange), looked_up, hops, set()
+        call, routing.exchange(call.principal, given.vhost, given.exchange), looked_up, hops, set()
     )
     return RouteResult(sorted(each.name for each in targets), hops)
 
 
 async def _explain(
-    ask: Ask, exchange: Exchange, looked_up: RoutingKeys, hops: list[Hop], seen: set[str]
+    call: Call, exchange: Exchange, looked_up: RoutingKeys, hops: list[Hop], seen: set[str]
 ) -> None:
     if exchange.name in seen:
         return
     seen.add(exchange.name)
-    routing = ask.context.broker.routing
+    routing = call.broker.routing
     if not exchange.name:
         why = "the default exchange leads to the queue that the key names"
         hops.append(Hop("", "queue", looked_up.keys[0], why))
@@ -316,84 +184,12 @@ async def _explain(
             why = f"{exchange.kind} exchange, binding with {wanted}"
             hops.append(Hop(exchange.name, binding.kind, binding.destination, why))
             if binding.kind == "exchange":
-                following = routing.exchange(ask.principal, exchange.vhost, binding.destination)
-                await _explain(ask, following, looked_up, hops, seen)
+                following = routing.exchange(call.principal, exchange.vhost, binding.destination)
+                await _explain(call, following, looked_up, hops, seen)
         if number % 100 == 0:
             await asyncio.sleep(0)
     if not is_matched and exchange.alternate is not None:
         why = "no binding wants it: this is the alternate exchange"
         hops.append(Hop(exchange.name, "exchange", exchange.alternate, why))
-        following = routing.exchange(ask.principal, exchange.vhost, exchange.alternate)
-        await _explain(ask, following, looked_up, hops, seen)
-
-
-OPERATIONS = [
-    Operation(
-        "GET",
-        "/v1/exchanges",
-        "List exchanges",
-        list_exchanges,
-        Listing[ExchangeSettings],
-        VhostQuery,
-    ),
-    Operation(
-        "POST",
-        "/v1/exchanges",
-        "Declare an exchange",
-        declare_exchange,
-        ExchangeSettings,
-        body=NewExchange,
-        status=201,
-        example={"name": "shop", "kind": "topic"},
-    ),
-    Operation(
-        "DELETE", "/v1/exchanges/{name}", "Delete an exchange", delete_exchange, Done, VhostQuery
-    ),
-    Operation(
-        "GET",
-        "/v1/queues",
-        "List declared queues",
-        list_work_queues,
-        Listing[WorkQueueState],
-        VhostQuery,
-    ),
-    Operation(
-        "POST",
-        "/v1/queues",
-        "Declare a queue",
-        declare_queue,
-        WorkQueueState,
-        body=NewQueue,
-        status=201,
-        example={"name": "jobs", "arguments": {"x-max-length": 1000}},
-    ),
-    Operation("DELETE", "/v1/queues/{name}", "Delete a queue", delete_queue, Done, VhostQuery),
-    Operation(
-        "DELETE", "/v1/queues/{name}/messages", "Empty a queue", purge_queue, Done, VhostQuery
-    ),
-    Operation(
-        "GET",
-        "/v1/bindings",
-        "List bindings",
-        list_bindings,
-        Listing[BindingSettings],
-        BindingQuery,
-    ),
-    Operation(
-        "POST",
-        "/v1/bindings",
-        "Bind, or unbind",
-        bind,
-        Done,
-        body=NewBinding,
-        example={"source": "shop", "destination": "jobs", "key": "order.*"},
-    ),
-    Operation(
-        "GET",
-        "/v1/route",
-        "Where a message would go, and why",
-        simulate_route,
-        RouteResult,
-        RouteQuery,
-    ),
-]
+        following = routing.exchange(call.principal, exchange.vhost, exchange.alternate)
+        await _explain(call, following, looked_up, hops, seen)

@@ -6,11 +6,10 @@ not get. What belongs to one delivery (tags, subscriptions, receipts) is left ou
 
 import json
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
-from msgspec import Struct
-
-from onelog.admin.broker.documents import Encoding, clean, shown
+from onelog.admin.broker.documents import clean, shown
+from onelog.admin.topics import Encoding, Field, Protocol, View
 from onelog.core.routing.names import swapped
 from onelog.gateways.http.messages import shown as as_json
 from onelog.gateways.stomp.headers import shown as stomp_headers
@@ -22,24 +21,8 @@ from onelog.record.forms.neutral import Neutral
 from onelog.wire.mqtt.packets import read_publish_properties
 from onelog.wire.mqtt.properties import Property
 
-Protocol = Literal["rocketmq", "kafka", "amqp", "stomp", "mqtt", "http"]
 VALUE_CHARACTERS_MAX = 4_096
 _AMQ_TOPIC = "amq.topic"
-
-
-class Field(Struct):
-    """Something that a client is told."""
-
-    name: str
-    value: str | None
-    encoding: Encoding = "text"
-
-
-class View(Struct):
-    """The message as one protocol has it."""
-
-    protocol: Protocol
-    fields: list[Field]
 
 
 def form_name(record: Message) -> Protocol:

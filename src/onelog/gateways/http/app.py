@@ -63,8 +63,6 @@ def make_app(context: GatewayContext) -> Starlette:
         },
     )
     app.state.context = context
-    app.state.at_close = []
-    """What is to be closed with the port: functions that return an awaitable."""
     return app
 
 

@@ -57,8 +57,6 @@ class Serving:
             await asyncio.wait(self._state.tasks, timeout=CLOSE_SECONDS_MAX)
         for task in list(self._state.tasks):
             task.cancel()
-        for close in self._app.state.at_close:
-            await close()
 
 
 class _Dated(HttpToolsProtocol):

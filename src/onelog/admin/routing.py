@@ -1,0 +1,155 @@
+"""Operations on exchanges, bindings and queues of AMQP's model; and where a message would go."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Struct, field
+
+from onelog.admin.operations import Arguments, ItsName, Name, Paged, Text, about, declared
+
+Vhost = Annotated[str, about("Of which vhost.", min_length=1, max_length=255)]
+
+
+class VhostQuery(Paged):
+    """Of which vhost, and which of them."""
+
+    vhost: Vhost = "/"
+
+
+class OneOfVhost(VhostQuery, kw_only=True):
+    """Which of them."""
+
+    name: ItsName
+
+
+class ExchangeSettings(Struct):
+    """An exchange."""
+
+    name: str
+    vhost: str
+    kind: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    arguments: dict[str, Any]
+    bindings: int
+
+
+class NewExchange(Arguments, kw_only=True):
+    """An exchange to declare."""
+
+    name: Name
+    kind: Text = "direct"
+    vhost: Vhost = "/"
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class WorkQueueState(Struct):
+    """A queue, and what waits in it."""
+
+    name: str
+    vhost: str
+    kind: str
+    durable: bool
+    exclusive: bool
+    auto_delete: bool
+    arguments: dict[str, Any]
+    ready: int
+    unacked: int
+    ready_bytes: int
+    consumers: int
+    topic: str | None
+    """The topic that has its messages, if they are in the log."""
+
+
+class NewQueue(Arguments, kw_only=True):
+    """A queue to declare."""
+
+    name: Name
+    vhost: Vhost = "/"
+    durable: bool = True
+    auto_delete: bool = False
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class BindingQuery(Arguments):
+    """Of which vhost, and from which exchange."""
+
+    vhost: Vhost = "/"
+    source: Text | None = None
+
+
+class BindingSettings(Struct):
+    """What leads from an exchange to a queue, an exchange or a topic."""
+
+    source: str
+    kind: str
+    destination: str
+    key: str
+    arguments: dict[str, Any]
+
+
+class NewBinding(Arguments, kw_only=True):
+    """A binding to make, or to undo."""
+
+    source: Name
+    destination: Name
+    kind: Literal["queue", "exchange", "topic"] = "queue"
+    key: Text = ""
+    vhost: Vhost = "/"
+    arguments: dict[str, Any] = field(default_factory=dict)
+    remove: bool = False
+
+
+class RouteQuery(Arguments):
+    """A message that could be published."""
+
+    exchange: Text = ""
+    key: Text = ""
+    vhost: Vhost = "/"
+    headers: Annotated[str, about("name=value, between commas", max_length=2_000)] = ""
+
+
+class Hop(Struct):
+    """One step on the way: which binding leads on, or why another one does."""
+
+    source: str
+    kind: str
+    destination: str
+    why: str
+
+
+class RouteResult(Struct):
+    """Where it would go, and why."""
+
+    queues: list[str]
+    hops: list[Hop]
+
+
+OPERATIONS = declared(
+    globals(),
+    """
+    GET /v1/exchanges = exchange list
+        list_exchanges(VhostQuery) -> Listing[ExchangeSettings]: List exchanges
+    POST /v1/exchanges = exchange create
+        declare_exchange(NewExchange) -> ExchangeSettings 201: Declare an exchange
+    DELETE /v1/exchanges/{name} = exchange delete
+        delete_exchange(OneOfVhost) -> Done: Delete an exchange
+    GET /v1/queues = queue list
+        list_work_queues(VhostQuery) -> Listing[WorkQueueState]: List declared queues
+    POST /v1/queues = queue create
+        declare_queue(NewQueue) -> WorkQueueState 201: Declare a queue
+    DELETE /v1/queues/{name} = queue delete
+        delete_queue(OneOfVhost) -> Done: Delete a queue
+    DELETE /v1/queues/{name}/messages = queue purge
+        purge_queue(OneOfVhost) -> Done: Empty a queue
+    GET /v1/bindings = exchange bindings
+        list_bindings(BindingQuery) -> Listing[BindingSettings]: List bindings
+    POST /v1/bindings = exchange bind, bind
+        bind(NewBinding) -> Done: Bind, or unbind
+    GET /v1/route = exchange route
+        simulate_route(RouteQuery) -> RouteResult: Where a message would go, and why
+    """,
+)
