@@ -8,25 +8,31 @@ one that was probably meant. Invariant: a `ClientSettings` is complete and check
 import difflib
 import os
 import ssl
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal, TypedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from onelog.client.connection.address import Address, parse_addresses
 from onelog.errors import ConfigError
 from onelog.net.tls import client_context
+from onelog.record.compression import Compression as Form
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from onelog.client.consumer.allocation import AllocationStrategy
     from onelog.client.credentials import Credentials
     from onelog.client.hooks import ConsumeHook, SendHook
     from onelog.client.producer.transactions import Checker
 
 NAMESERVER = "127.0.0.1:9876"
-TIMEOUT_SECONDS = 3.0
 
 Compression = Literal["zlib", "lz4", "zstd"]
+FORMS: dict[Compression, Form] = {"zlib": Form.ZLIB, "lz4": Form.LZ4, "zstd": Form.ZSTD}
+
+S = TypeVar("S", bound="DataclassInstance")
 
 
 class ClientOptions(TypedDict, total=False):
@@ -110,24 +116,31 @@ class ClientSettings:
     """The options that every client has, as they hold."""
 
     nameservers: tuple[Address, ...]
-    timeout_ms: int
-    tls: ssl.SSLContext | None
-    credentials: "Credentials | None"
-    client_id: str | None
-    namespace: str
+    timeout_ms: int = 3_000
+    tls: ssl.SSLContext | None = None
+    credentials: "Credentials | None" = None
+    client_id: str | None = None
+    namespace: str = ""
 
 
 def client_settings(options: ClientOptions) -> ClientSettings:
     """The options with what they leave open filled in."""
     usual = os.environ.get("ONELOG_NAMESERVER") or os.environ.get("NAMESRV_ADDR") or NAMESERVER
-    return ClientSettings(
-        nameservers=parse_addresses(options.get("nameserver") or usual),
-        timeout_ms=milliseconds("timeout", options.get("timeout", TIMEOUT_SECONDS)),
-        tls=tls_context(options.get("tls", False)),
-        credentials=options.get("credentials"),
-        client_id=options.get("client_id"),
-        namespace=options.get("namespace", ""),
-    )
+    return settings(ClientSettings, {**options, "nameserver": options.get("nameserver") or usual})
+
+
+def settings(kind: type[S], options: Mapping[str, Any]) -> S:
+    """The options that `kind`, a dataclass, has as fields: checked, in the units of the code.
+
+    What is left open has its default there; options that are not there are another one's.
+    """
+    known = {field.name for field in fields(kind)}
+    given = {}
+    for name, value in options.items():
+        field, checked = _FIELDS.get(name, (name, None))
+        if field in known:
+            given[field] = value if checked is None else checked(name, value)
+    return kind(**given)
 
 
 def milliseconds(name: str, given: timedelta | float) -> int:
@@ -181,3 +194,45 @@ def tls_context(tls: bool | ssl.SSLContext) -> ssl.SSLContext | None:
     if not isinstance(tls, bool):
         raise TypeError(f"tls must be True, False or an ssl.SSLContext, not {tls!r}")
     return client_context() if tls else None
+
+
+def _at_least(least: int) -> Callable[[str, object], int]:
+    return lambda name, value: whole(name, value, least)
+
+
+def _form(name: str, value: Compression) -> Form:
+    if value not in FORMS:
+        raise ConfigError(f"compression must be zlib, lz4 or zstd, not {value!r}")
+    return FORMS[value]
+
+
+def _is_broadcasting(name: str, value: object) -> bool:
+    if value not in ("clustering", "broadcasting"):
+        raise ConfigError(f"model is 'clustering' or 'broadcasting', and not {value!r}")
+    return value == "broadcasting"
+
+
+_FIELDS: dict[str, tuple[str, Callable[[str, Any], object] | None]] = {
+    "nameserver": ("nameservers", lambda _, value: parse_addresses(value)),
+    "tls": ("tls", lambda _, value: tls_context(value)),
+    "timeout": ("timeout_ms", milliseconds),
+    "hooks": ("hooks", lambda _, value: tuple(value)),
+    "retries": ("retries", _at_least(0)),
+    "body_bytes_max": ("body_bytes_max", _at_least(1)),
+    "compress_over_bytes": ("compress_over_bytes", _at_least(0)),
+    "compression": ("form", _form),
+    "queues": ("queues", _at_least(1)),
+    "model": ("broadcasting", _is_broadcasting),
+    "batch_size": ("batch_size", _at_least(1)),
+    "threads": ("concurrency", _at_least(1)),
+    "concurrency": ("concurrency", _at_least(1)),
+    "retries_max": ("retries_max", _at_least(0)),
+    "consume_timeout": ("consume_timeout_ms", milliseconds),
+    "prefetch_count": ("prefetch_count", _at_least(1)),
+    "prefetch_bytes": ("prefetch_bytes", _at_least(1)),
+    "prefetch_span": ("prefetch_span", _at_least(1)),
+    "invisible_time": ("invisible_ms", milliseconds),
+    "commit_interval": ("commit_interval_ms", milliseconds),
+    "offsets_path": ("offsets_path", lambda _, value: Path(value)),
+}
+"""The options that are not taken as they are: which field each becomes, and what makes it that."""

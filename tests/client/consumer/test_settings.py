@@ -62,4 +62,4 @@ def test_what_makes_no_sense_is_refused(options: ConsumerOptions, reason: str) -
 
 def test_a_number_that_is_none_is_refused() -> None:
     with pytest.raises(TypeError, match="prefetch_count must be a whole number"):
-        consumer_settings({"prefetch_count": "many"})  # type: ignore[typeddict-item]
+        consumer_settings({"prefetch_count": "many"})

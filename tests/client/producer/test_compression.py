@@ -5,8 +5,8 @@ import random
 import pytest
 
 from onelog.client.message import Message, ReceivedMessage
-from onelog.client.options import Compression
-from onelog.client.producer.outgoing import FORMS, packed
+from onelog.client.options import FORMS, Compression
+from onelog.client.producer.outgoing import packed
 from onelog.client.producer.producer import AsyncProducer
 from onelog.record.compression import decompress
 from tests.client.live_cluster import LiveCluster

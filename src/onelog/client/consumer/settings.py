@@ -1,17 +1,18 @@
-"""A push consumer's options, complete, checked, and in the units of the code.
+"""A consumer's options, complete, checked, and in the units of the code.
 
 Invariant: every `ConsumerSettings` can be run. Options that exclude each other were refused with a
 `ConfigError` that names both.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from onelog.client.consumer.allocation import AllocationStrategy, average
 from onelog.client.hooks import ConsumeHook
-from onelog.client.options import ConsumerOptions, milliseconds, whole
+from onelog.client.options import settings
 from onelog.errors import ConfigError, InvalidGroupError
 
 Start = Literal["first", "last"] | datetime
@@ -19,23 +20,9 @@ Start = Literal["first", "last"] | datetime
 GROUP_CHARACTERS_MAX = 255
 
 
-_AS_GIVEN = frozenset({"orderly", "pop", "start", "allocation"})
-_LEAST = {
-    "retries_max": 0,
-    "batch_size": 1,
-    "threads": 1,
-    "concurrency": 1,
-    "prefetch_count": 1,
-    "prefetch_bytes": 1,
-    "prefetch_span": 1,
-}
-"""Options that are whole numbers, and the least that each may be."""
-_TIMES = {"consume_timeout": "consume_timeout_ms", "invisible_time": "invisible_ms"}
-
-
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """What a push consumer was told, or else what is usual."""
+    """What a consumer was given, or else what is usual."""
 
     broadcasting: bool = False
     orderly: bool = False
@@ -53,6 +40,8 @@ class ConsumerSettings:
     invisible_ms: int = 60_000
     hooks: tuple[ConsumeHook, ...] = ()
     offsets_path: Path | None = None
+    auto_commit: bool = True
+    commit_interval_ms: int = 5_000
 
     def __post_init__(self) -> None:
         if self.pop and self.broadcasting:
@@ -74,22 +63,8 @@ def check_group(group: str) -> None:
         raise InvalidGroupError(f"a group's name has 1 to {GROUP_CHARACTERS_MAX} characters")
 
 
-def consumer_settings(options: ConsumerOptions) -> ConsumerSettings:
+def consumer_settings(options: Mapping[str, Any]) -> ConsumerSettings:
     """The options with what they leave open filled in."""
-    model = options.get("model", "clustering")
-    if model not in ("clustering", "broadcasting"):
-        raise ConfigError(f"model is 'clustering' or 'broadcasting', and not {model!r}")
     if "threads" in options and "concurrency" in options:
         raise ConfigError("threads and concurrency are two names for one thing: give one")
-    given = cast(dict[str, Any], options)
-    settings = {name: given[name] for name in _AS_GIVEN & given.keys()}
-    for name, least in _LEAST.items():
-        if name in given:
-            settings["concurrency" if name == "threads" else name] = whole(name, given[name], least)
-    for name, setting in _TIMES.items():
-        if name in given:
-            settings[setting] = milliseconds(name, given[name])
-    if "offsets_path" in given:
-        settings["offsets_path"] = Path(given["offsets_path"])
-    hooks = tuple(given.get("hooks", ()))
-    return ConsumerSettings(broadcasting=model == "broadcasting", hooks=hooks, **settings)
+    return settings(ConsumerSettings, options)

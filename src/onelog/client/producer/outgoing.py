@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import TypedDict
 
 from onelog.client.message import Message, Queue
-from onelog.client.options import Compression as FormName
 from onelog.errors import MessageError, MessageTooLargeError, PropertiesTooLargeError
 from onelog.message import PROPERTIES_BYTES_MAX
 from onelog.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
@@ -18,12 +17,6 @@ from onelog.record.inner_batch import BATCHED_BYTES, encode_batch
 
 _SURELY_SMALL = PROPERTIES_BYTES_MAX // 4
 """So many characters are within the limit however many bytes each takes."""
-
-FORMS: dict[FormName, Compression] = {
-    "zlib": Compression.ZLIB,
-    "lz4": Compression.LZ4,
-    "zstd": Compression.ZSTD,
-}
 
 
 class Where(TypedDict, total=False):

@@ -36,13 +36,11 @@ from onelog.client import hooks as hooking
 from onelog.client.connection import background
 from onelog.client.connection.instance import Instance
 from onelog.client.connection.routes import QUEUES
-from onelog.client.hooks import SendContext
+from onelog.client.hooks import SendContext, SendHook
 from onelog.client.message import Message, Queue, Receipt, ReceivedMessage
-from onelog.client.options import Compression as FormName
-from onelog.client.options import ProducerOptions, check_names, milliseconds, whole
+from onelog.client.options import ProducerOptions, check_names, milliseconds, settings
 from onelog.client.producer.delivery import Delivery
 from onelog.client.producer.outgoing import (
-    FORMS,
     batch_body,
     check_batch,
     check_body,
@@ -53,6 +51,7 @@ from onelog.client.producer.pending_sends import SEND, FailedTry, Parcel
 from onelog.client.producer.requests import Requests
 from onelog.client.producer.send_targets import Channel
 from onelog.client.producer.transactions import (
+    Checker,
     LocalTransaction,
     TransactionReceipt,
     Transactions,
@@ -61,15 +60,12 @@ from onelog.client.producer.transactions import (
 )
 from onelog.client.producer.unique_id import unique_id
 from onelog.client.synchronous import SyncClient, waiting
-from onelog.errors import ClientClosedError, ConfigError, InvalidGroupError, MessageError
+from onelog.errors import ClientClosedError, InvalidGroupError, MessageError
 from onelog.record.compression import Compression
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.recall_handle import RecallHandle
 from onelog.wire.remoting.trace import MessageKind
 
-RETRIES = 2
-BODY_BYTES_MAX = 4 << 20
-COMPRESS_OVER_BYTES = 4096
 THREAD_BYTES = 64 << 10
 """Bodies from here on are compressed beside the event loop: that takes a millisecond and more."""
 GROUP_CHARACTERS_MAX = 120
@@ -84,6 +80,20 @@ LOOK_SECONDS = 5.0
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """A producer's options, as they hold."""
+
+    retries: int = 2
+    body_bytes_max: int = 4 << 20
+    compress_over_bytes: int = 4096
+    form: Compression = Compression.ZLIB
+    queues: int = QUEUES
+    avoid_faults: bool = False
+    hooks: tuple[SendHook, ...] = ()
+    checker: Checker | None = None
+
+
 class AsyncProducer:
     """A producer for one event loop; `Producer` is the same for threads."""
 
@@ -91,25 +101,18 @@ class AsyncProducer:
         check_names("AsyncProducer", options, ProducerOptions)
         _check_group(group)
         self.group = group
-        self.options = options
+        self.settings = made = settings(ProducerSettings, options)
         self.instance = Instance(options)
         self.instance.producer_groups.add(self.instance.wrap(group))
         self.delivery = Delivery(
             self.instance,
             group,
-            retries=whole("retries", options.get("retries", RETRIES), 0),
-            queues=whole("queues", options.get("queues", QUEUES), 1),
-            avoid_faults=options.get("avoid_faults", False),
+            retries=made.retries,
+            queues=made.queues,
+            avoid_faults=made.avoid_faults,
         )
-        self._hooks = tuple(options.get("hooks", ()))
-        self._body_bytes_max = whole(
-            "body_bytes_max", options.get("body_bytes_max", BODY_BYTES_MAX), 1
-        )
-        self._compress_over = whole(
-            "compress_over_bytes", options.get("compress_over_bytes", COMPRESS_OVER_BYTES), 0
-        )
-        self._form = _form(options.get("compression", "zlib"))
-        self._plain_bytes_max = min(self._body_bytes_max, self._compress_over)
+        self._hooks = made.hooks
+        self._plain_bytes_max = min(made.body_bytes_max, made.compress_over_bytes)
         self._timeout_ms = self.instance.timeout_ms
         self.transactions = Transactions(self)
         self._requests = Requests(self)
@@ -211,7 +214,7 @@ class AsyncProducer:
             topic,
             ",".join(ids),
             f"UNIQ_KEY\x01{unique_id()}\x02",
-            batch_body(messages, ids, extra, self._body_bytes_max),
+            batch_body(messages, ids, extra, self.settings.body_bytes_max),
             code=RequestCode.SEND_BATCH_MESSAGE,
             order_key=order_key,
             queue=queue,
@@ -363,12 +366,12 @@ class AsyncProducer:
     ) -> Parcel:
         _check_choice(message.topic, order_key, queue)
         body, sys_flag = message.body, 0
-        check_body(message.topic, len(body), self._body_bytes_max)
-        if len(body) > self._compress_over:
+        check_body(message.topic, len(body), self.settings.body_bytes_max)
+        if len(body) > self.settings.compress_over_bytes:
             if len(body) >= THREAD_BYTES:
-                body, sys_flag = await asyncio.to_thread(packed, body, self._form)
+                body, sys_flag = await asyncio.to_thread(packed, body, self.settings.form)
             else:
-                body, sys_flag = packed(body, self._form)
+                body, sys_flag = packed(body, self.settings.form)
         message_id = unique_id()
         return Parcel(
             message.topic,
@@ -450,12 +453,6 @@ def _check_group(group: str) -> None:
             f"group name {group[:40]!r}... has {len(group)} characters; the limit is "
             f"{GROUP_CHARACTERS_MAX}"
         )
-
-
-def _form(name: FormName) -> Compression:
-    if name not in FORMS:
-        raise ConfigError(f"compression must be zlib, lz4 or zstd, not {name!r}")
-    return FORMS[name]
 
 
 @dataclass(slots=True, eq=False)

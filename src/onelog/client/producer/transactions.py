@@ -103,7 +103,7 @@ class Transactions:
     def __init__(self, producer: "AsyncProducer") -> None:
         self._producer = producer
         self._group = producer.instance.wrap(producer.group)
-        self._checker = producer.options.get("checker")
+        self._checker = producer.settings.checker
         self._pending_checks: set[tuple[Peer, int]] = set()
         self._free = asyncio.Semaphore(CHECKS_AT_ONCE)
         if self._checker is not None:
@@ -245,7 +245,7 @@ class Transactions:
             ext["transactionId"] = transaction_id
         if broker:
             ext["bname"] = broker
-        hooks = self._producer.options.get("hooks", ())
+        hooks = self._producer.settings.hooks
         if hooks:
             context = TransactionContext(
                 self._producer.group,

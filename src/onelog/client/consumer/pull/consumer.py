@@ -23,7 +23,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal, Self, Unpack, cast
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from onelog.client.connection import background
 from onelog.client.connection.instance import Instance
@@ -33,7 +33,7 @@ from onelog.client.consumer.consume_rates import ConsumeRates
 from onelog.client.consumer.fetching import Membership, Source
 from onelog.client.consumer.pull.queues import PullQueues
 from onelog.client.consumer.requests import ConsumerRequests
-from onelog.client.consumer.settings import ConsumerSettings, check_group, consumer_settings
+from onelog.client.consumer.settings import check_group, consumer_settings
 from onelog.client.consumer.topic_filters import ALL, TopicFilter, topic_filter
 from onelog.client.hooks import (
     ConsumeContext,
@@ -43,7 +43,7 @@ from onelog.client.hooks import (
     start_hooks,
 )
 from onelog.client.message import Queue, ReceivedMessage
-from onelog.client.options import ClientOptions, ConsumerOptions, check_names, milliseconds
+from onelog.client.options import ClientOptions, check_names
 from onelog.client.synchronous import SyncClient, calling, waiting
 from onelog.errors import (
     ConfigError,
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 5.0
 BATCH_SIZE = 256
-COMMIT_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -98,11 +97,7 @@ class AsyncPullConsumer:
     def __init__(self, group: str, **options: Unpack[PullConsumerOptions]) -> None:
         check_names(type(self).__name__, options, PullConsumerOptions)
         check_group(group)
-        self._options = options
-        self._settings = _settings(options)
-        interval_ms = milliseconds(
-            "commit_interval", options.get("commit_interval", COMMIT_SECONDS)
-        )
+        self._settings = consumer_settings({"batch_size": BATCH_SIZE, **options})
         self.instance = Instance(options)
         self.group = self.instance.wrap(group)
         """The group, with its namespace if there is one."""
@@ -110,10 +105,7 @@ class AsyncPullConsumer:
         self._member = Membership(
             self.group, self.instance, self._settings, self._filters, _refuse, ConsumeRates()
         )
-        auto_commit = options.get("auto_commit", True)
-        self._queues = PullQueues(
-            self._member, options.get("client_id"), interval_ms / 1000 if auto_commit else None
-        )
+        self._queues = PullQueues(self._member, options.get("client_id"))
         self._is_started = False
         self._is_member = False
         self._is_assigned = False
@@ -390,12 +382,6 @@ class AsyncPullConsumer:
         self.instance.check_open()
         found = await at_once(lambda queue: self._queues.offset_at(queue, target), chosen)
         return dict(zip(chosen, found, strict=True))
-
-
-def _settings(options: PullConsumerOptions) -> ConsumerSettings:
-    known = {"batch_size": BATCH_SIZE, **options}
-    mine = {name: known[name] for name in ConsumerOptions.__annotations__ if name in known}
-    return consumer_settings(cast(ConsumerOptions, mine))
 
 
 def _refuse(source: Source, messages: list[ReceivedMessage]) -> None:

@@ -201,13 +201,9 @@ class PullQueues(Fetching):
 
     _queues: dict[Queue, Prefetch]
 
-    def __init__(
-        self, member: Membership, client_id: str | None, commit_seconds: float | None
-    ) -> None:
+    def __init__(self, member: Membership, client_id: str | None) -> None:
         super().__init__(member)
         self.member = member
-        self._commit_seconds = commit_seconds
-        """None if nothing is committed without being asked for."""
         self._offsets = member.offsets(client_id, is_exact=True)
         self._ready = asyncio.Event()
         self._shares = False
@@ -265,8 +261,8 @@ class PullQueues(Fetching):
 
     async def start(self) -> None:
         """Begin to commit."""
-        if self._commit_seconds is not None:
-            self._spawn(self._keep_committing(self._commit_seconds))
+        if self._member.settings.auto_commit:
+            self._spawn(self._keep_committing())
 
     def share(self) -> None:
         """From now on the queues are those that the group leaves to this member."""
@@ -389,16 +385,16 @@ class PullQueues(Fetching):
         """The offset of the first message of a time or later, or what a request gives."""
         return await offset_at(self._member.instance, queue, target)
 
-    async def _keep_committing(self, seconds: float) -> None:
+    async def _keep_committing(self) -> None:
         job = Job(f"committing the positions of group {self._member.group}")
         while True:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(self._member.settings.commit_interval_ms / 1000)
             with job:
                 await self._keep_settled(self._queues.values())
 
     async def _keep_settled(self, queues: Iterable[Prefetch]) -> None:
         """Commit what is done with, unless that is the consumer's own business."""
-        if self._commit_seconds is None:
+        if not self._member.settings.auto_commit:
             return
         news = {
             each.queue: each.settled
