@@ -27,13 +27,13 @@ from onelog.wire.remoting.command import (
     REFUSED,
     Command,
 )
-from onelog.wire.remoting.compact_header import CompactHeaders
 from onelog.wire.remoting.frame import (
     FRAME_BYTES_MAX,
     RemotingFrameReader,
     encode_request,
     encode_response,
 )
+from onelog.wire.remoting.headers import CompactHeaders
 
 Answered = Callable[[Command | OnelogError], None]
 

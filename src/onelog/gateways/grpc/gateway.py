@@ -7,7 +7,7 @@ read from when it is done.
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onelog.config_sources import Loaded
 from onelog.gateways import GatewayContext
@@ -58,8 +58,36 @@ class _Early:
             self._session.connection_lost()
 
 
-def _imported() -> None:
-    from onelog.gateways.grpc import handlers  # noqa: F401
+def _handlers() -> dict[str, tuple[Any, ...]]:
+    """Every method: who handles it, whether requests come as a stream, how a status is told."""
+    from onelog.gateways.grpc import lite_topics, receiving, routes, sending
+    from onelog.gateways.grpc.clients import tell_on_stream
+
+    return {
+        "QueryRoute": (routes.query_route,),
+        "Heartbeat": (lambda call, request: call.gateway.clients.heartbeat(call, request),),
+        "SendMessage": (sending.send_message,),
+        "QueryAssignment": (routes.query_assignment,),
+        "ReceiveMessage": (receiving.receive_message, False, receiving.tell_receiver),
+        "AckMessage": (receiving.ack_message,),
+        "ForwardMessageToDeadLetterQueue": (receiving.to_dead_letters,),
+        "PullMessage": (receiving.pull_message, False, receiving.tell_puller),
+        "UpdateOffset": (receiving.update_offset,),
+        "GetOffset": (receiving.get_offset,),
+        "QueryOffset": (receiving.query_offset,),
+        "EndTransaction": (sending.end_transaction,),
+        "Telemetry": (
+            lambda call, command: call.gateway.clients.telemetry(call, command),
+            True,
+            tell_on_stream,
+        ),
+        "NotifyClientTermination": (
+            lambda call, request: call.gateway.clients.terminated(call, request),
+        ),
+        "ChangeInvisibleDuration": (receiving.change_invisible,),
+        "RecallMessage": (sending.recall_message,),
+        "SyncLiteSubscription": (lite_topics.sync,),
+    }
 
 
 class GrpcGateway:
@@ -100,7 +128,7 @@ class GrpcGateway:
     def _session(self, connection: Connection) -> Session:
         if self._shared is None:
             if not self._early:
-                self.context.look_up(_imported, self._begin)
+                self.context.look_up(_handlers, self._begin)
             early = _Early(connection)
             self._early.append(early)
             return early
@@ -108,7 +136,7 @@ class GrpcGateway:
 
         return GrpcSession(connection, self._shared)
 
-    def _begin(self, imported: Callable[[], None]) -> None:
+    def _begin(self, imported: Callable[[], object]) -> None:
         early, self._early = self._early, []
         imported()
         for each in early:
@@ -116,11 +144,10 @@ class GrpcGateway:
 
     def shared(self) -> "Gateway":
         if self._shared is None:
-            from onelog.gateways.grpc.handlers import HANDLERS
+            from onelog.gateways.grpc.sending import ask_producer
             from onelog.gateways.grpc.session import Gateway
-            from onelog.gateways.grpc.transactions import ask_producer
 
-            self._shared = Gateway(self.context, HANDLERS, self.endpoints)
+            self._shared = Gateway(self.context, _handlers(), self.endpoints)
             self.context.broker.hooks.ask_producer.append(ask_producer)
         return self._shared
 

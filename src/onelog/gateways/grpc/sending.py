@@ -2,13 +2,20 @@
 
 A message's fields become the properties that RocketMQ keeps them in, so that every reader of the
 log understands it. The queue is chosen here: by the message group if there is one, else in turns.
+
+The id of a transaction names the place of its half message, so any broker that has the log can end
+it. As with RocketMQ's proxy, the producer group of a message is its topic: any producer that has
+declared the topic may be asked about it.
 """
 
 import itertools
+from functools import partial
 from typing import Any
 
 from onelog.core.catalog.topics import TopicConfig
+from onelog.core.membership.members import Client
 from onelog.core.publish import Intent
+from onelog.core.transactions.checkback import Check
 from onelog.errors import EmptyMessageError, InvalidQueueError, OnelogError
 from onelog.gateways.grpc.answers import OK, RefusedError, overall, status_of
 from onelog.gateways.grpc.checks import (
@@ -19,11 +26,13 @@ from onelog.gateways.grpc.checks import (
     milliseconds,
     topic_name,
 )
-from onelog.gateways.grpc.clients import LITE_NAME_MAX
+from onelog.gateways.grpc.clients import LITE_NAME_MAX, GrpcClient
+from onelog.gateways.grpc.delivered import as_message
 from onelog.gateways.grpc.session import Call
-from onelog.message import Appended, NewMessage, java_hash
+from onelog.message import Appended, LogOffset, Message, NewMessage, QueueOffset, java_hash
 from onelog.record.compression import Method, unpack
 from onelog.rocketmq import lite, message_types, priorities
+from onelog.rocketmq.intents import intent_of
 from onelog.rocketmq.properties import (
     BORN_HOST,
     DELIVER_MS,
@@ -35,7 +44,15 @@ from onelog.rocketmq.properties import (
     RESERVED,
     TRACE_CONTEXT,
 )
-from onelog.wire.grpc.codes import Code, Encoding, MessageType
+from onelog.rocketmq.transactions import end_half, may_be_asked, recall
+from onelog.wire.grpc import messages
+from onelog.wire.grpc.codes import (
+    Code,
+    Encoding,
+    MessageType,
+    TransactionResolution,
+    TransactionSource,
+)
 from onelog.wire.grpc.fields import field, number, text
 from onelog.wire.remoting.recall_handle import encode_handle
 
@@ -156,13 +173,15 @@ def _message(
     if system.body_encoding == Encoding.GZIP:
         # Plain, because remoting clients would take what is compressed for zlib's.
         body = unpack(body, Method.GZIP, gateway.context.loaded.config.store.body_bytes_max)
-    properties, intent = _properties(call, config, given)
+    properties = _properties(call, config, given)
     if queue_id is None:
         queue_id = _pick_queue(call, config, properties)
     extra: tuple[str, ...] = ()
     if LITE_TOPIC in properties:
         extra = (lite.queue_name(config.name, properties[LITE_TOPIC]),)
-    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if value])
+    encoded = "".join(
+        [f"{name}\x01{value}\x02" for name, value in properties.items() if value]
+    ).encode()
     born_ms = milliseconds(system.born_timestamp) or gateway.clock.now_ms()
     message = tuple.__new__(
         NewMessage,
@@ -170,7 +189,7 @@ def _message(
             config.name,
             queue_id,
             body,
-            text.encode() + gateway.added_properties,
+            encoded + gateway.added_properties,
             0,
             0,
             born_ms,
@@ -182,7 +201,7 @@ def _message(
             extra,
         ),
     )
-    return message, intent, properties["UNIQ_KEY"]
+    return message, intent_of(encoded, gateway.clock.now_ms()), properties["UNIQ_KEY"]
 
 
 def _pick_queue(call: Call, config: TopicConfig, properties: dict[str, str]) -> int:
@@ -208,10 +227,7 @@ def consistent_hash(number: int, buckets: int) -> int:
         candidate = following
 
 
-def _properties(
-    call: Call, config: TopicConfig, given: Any
-) -> tuple[dict[str, str], Intent | None]:
-    """The properties of a message, and what it is to become."""
+def _properties(call: Call, config: TopicConfig, given: Any) -> dict[str, str]:
     system = given.system_properties
     properties: dict[str, str] = {}
     size = 0
@@ -247,9 +263,9 @@ def _properties(
         properties[LITE_TOPIC] = _lite_topic(system.lite_topic)
     if system.HasField("priority"):
         properties[PRIORITY] = _priority(system.priority)
-    intent = _intent(call, config, system, properties)
+    _add_intent(call, config, system, properties)
     message_types.check(config, properties, unless_said="NORMAL")
-    return properties, intent
+    return properties
 
 
 def _own_properties(given: Any) -> dict[str, str]:
@@ -289,9 +305,8 @@ def _priority(value: int) -> str:
     return str(value)
 
 
-def _intent(
-    call: Call, config: TopicConfig, system: Any, properties: dict[str, str]
-) -> Intent | None:
+def _add_intent(call: Call, config: TopicConfig, system: Any, properties: dict[str, str]) -> None:
+    """Add the properties that say what a message is to become."""
     if system.message_type == MessageType.TRANSACTION:
         properties["TRAN_MSG"] = "true"
         properties[PRODUCER_GROUP] = config.name
@@ -304,7 +319,6 @@ def _intent(
                     f"{IMMUNITY_SECONDS_MAX}",
                 )
             properties[IMMUNITY_SECONDS] = str(seconds)
-    deliver_ms = None
     if system.HasField("delivery_timestamp"):
         deliver_ms = milliseconds(system.delivery_timestamp)
         most_ms = call.gateway.broker.config.timer_delay_max_ms
@@ -314,8 +328,96 @@ def _intent(
                 f"the max delay time of message is too large, max is {most_ms}",
             )
         properties[DELIVER_MS] = str(deliver_ms)
-    if "TRAN_MSG" in properties:
-        return Intent(half=True)
-    if deliver_ms is not None and deliver_ms > call.gateway.clock.now_ms():
-        return Intent(deliver_ms)
+
+
+_DIGITS = frozenset("0123456789ABCDEF")
+
+
+def end_transaction(call: Call, request: Any) -> Any:
+    gateway = call.gateway
+    topic = topic_name(gateway.broker, request.topic)
+    text: str = request.transaction_id
+    if not text.strip():
+        raise RefusedError(Code.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
+    if len(text) != 32 or not _DIGITS.issuperset(text):
+        raise RefusedError(Code.INVALID_TRANSACTION_ID, f"{text[:80]!r} is no transaction id")
+    half_offset, log_offset = int(text[:16], 16), int(text[16:], 16)
+    if max(half_offset, log_offset) >= 1 << 63:
+        raise RefusedError(Code.INVALID_TRANSACTION_ID, f"{text!r} is no transaction id")
+    commits = request.resolution == TransactionResolution.COMMIT
+    if not commits and request.resolution != TransactionResolution.ROLLBACK:
+        return messages.EndTransactionResponse(status=OK)
+    end_half(
+        gateway.broker,
+        call.principal,
+        topic,
+        half_offset,
+        log_offset,
+        _ended,
+        call,
+        commits=commits,
+        checked=request.source == TransactionSource.SOURCE_SERVER_CHECK,
+        now_ms=gateway.clock.now_ms,
+        look_up=call.look_up,
+    )
     return None
+
+
+def _ended(call: Call, _: Appended | None, error: OnelogError | None) -> None:
+    call.conclude(error)
+
+
+def ask_producer(client: Client, check: Check) -> bool:
+    """Ask a producer what became of a transaction; False if it cannot be asked now."""
+    channel = client.channel
+    if not isinstance(channel, GrpcClient):
+        return False
+    message, heard = check.message, channel.telemetry
+    if heard is None or not may_be_asked(heard.gateway.broker, heard.principal, message):
+        return False
+    stored = Message(
+        message.topic,
+        message.queue_id,
+        QueueOffset(check.half_offset),
+        LogOffset(check.log_offset),
+        memoryview(message.body),
+        message.properties,
+        message.flag,
+        message.sys_flag,
+        message.born_ms,
+        message.born_host,
+        check.store_ms,
+        message.store_host,
+        0,
+        0,
+        0,
+        0,
+    )
+    command = messages.RecoverOrphanedTransactionCommand(
+        transaction_id=transaction_id(check.half_offset, check.log_offset),
+        message=as_message(stored, message.topic),
+    )
+    return channel.say(recover_orphaned_transaction_command=command)
+
+
+def recall_message(call: Call, request: Any) -> None:
+    gateway = call.gateway
+    topic = topic_name(gateway.broker, request.topic)
+    # The producer group of a message is its topic.
+    recall(
+        gateway.broker,
+        call.principal,
+        topic,
+        request.recall_handle,
+        topic,
+        partial(_recalled, call),
+        now_ms=gateway.clock.now_ms(),
+        look_up=call.look_up,
+    )
+
+
+def _recalled(call: Call, message_id: str, error: OnelogError | None) -> None:
+    if error is None:
+        call.answer(messages.RecallMessageResponse(status=OK, message_id=message_id))
+    else:
+        call.conclude(error)

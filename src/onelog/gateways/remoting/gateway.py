@@ -9,10 +9,9 @@ from onelog.gateways.remoting.admin import broker as broker_admin
 from onelog.gateways.remoting.admin import groups as group_admin
 from onelog.gateways.remoting.admin import topics as topic_admin
 from onelog.gateways.remoting.admin import users as user_admin
-from onelog.gateways.remoting.consuming import assignment, clients, pop, pull
+from onelog.gateways.remoting.consuming import clients, fetching
 from onelog.gateways.remoting.nameservers.registrar import Registrar
-from onelog.gateways.remoting.sending import recall, reply, send, transactions
-from onelog.gateways.remoting.sending import staged as prepared
+from onelog.gateways.remoting.sending import reply, send, transactions
 from onelog.gateways.remoting.session import BrokerSession, Gateway, Handler
 from onelog.net.connection import Connection
 
@@ -20,7 +19,7 @@ log = logging.getLogger(__name__)
 
 HANDLERS: dict[int, Handler] = {
     **send.HANDLERS,
-    **pull.HANDLERS,
+    **fetching.HANDLERS,
     **clients.HANDLERS,
     **topic_admin.HANDLERS,
     **group_admin.HANDLERS,
@@ -30,10 +29,6 @@ HANDLERS: dict[int, Handler] = {
     **client_relay.HANDLERS,
     **transactions.HANDLERS,
     **reply.HANDLERS,
-    **pop.HANDLERS,
-    **prepared.HANDLERS,
-    **recall.HANDLERS,
-    **assignment.HANDLERS,
 }
 
 

@@ -20,14 +20,15 @@ from onelog.errors import WireError
 from onelog.message import Buffer
 from onelog.wire.remoting.codes import VERSION
 from onelog.wire.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, REFUSED, Command, Serialize
-from onelog.wire.remoting.compact_header import (
+from onelog.wire.remoting.fields import NAME_CHARS_MAX, too_long
+from onelog.wire.remoting.headers import (
     INT16_MAX,
     INT16_MIN,
     CompactHeaders,
+    decode_json_header,
     encode_compact_header,
+    encode_json_header,
 )
-from onelog.wire.remoting.fields import NAME_CHARS_MAX, too_long
-from onelog.wire.remoting.json_header import decode_json_header, encode_json_header
 
 FRAME_BYTES_MAX = 16 << 20
 """RocketMQ's limit on a frame, its length field not counted."""

@@ -83,6 +83,13 @@ class Receipt(NamedTuple):
         known = self if self.offset is not None else self[:-1]
         return " ".join(map(str, known))
 
+    def extended(self, offset: int, popped_ms: int, invisible_ms: int, now_ms: int) -> "Receipt":
+        """The receipt of a message whose lease was changed now; `popped_ms` is its new handle."""
+        if self.revive_queue == ORDERED_QUEUE:
+            # Its pop time stays, so the time that it is invisible counts from there.
+            invisible_ms += now_ms - popped_ms
+        return self._replace(first_offset=offset, popped_ms=popped_ms, invisible_ms=invisible_ms)
+
 
 class QueueInfo(NamedTuple):
     """The messages of one queue in an answer, and how often each came back to its place."""

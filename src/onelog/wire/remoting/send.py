@@ -131,7 +131,7 @@ def encode_send_response(
     offset = str(queue_offset)
     recall = ""
     try:
-        # Texts that need no escape, and in the compact form, as in `compact_header`, characters
+        # Texts that need no escape, and in the compact form, as in `headers`, characters
         # that stand for bytes; what does not fit in here goes the usual way below.
         if serialize == _COMPACT:
             if recall_handle:

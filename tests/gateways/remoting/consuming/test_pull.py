@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.gateways.remoting.consuming.pull import SLICES_MAX
+from onelog.gateways.remoting.consuming.fetching import SLICES_MAX
 from onelog.message import NewMessage
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.fields import BULK_BYTES

@@ -1,26 +1,29 @@
-"""POP: messages by lease, acknowledged one by one or in batches.
+"""Requests that fetch messages: pulls, which are fetches with one cursor, and POP.
 
-What a request gets is told after the lease is in the log. Receipts travel as `wire.remoting.pop`
-says, and are believed only where they fit a lease that exists.
+What a POP request gets is told after the lease is in the log. Receipts travel as
+`wire.remoting.pop` says, and are believed only where they fit a lease that exists.
 """
 
+import functools
 from collections.abc import Sequence
 from functools import partial
 
 from onelog.core.access import SELF
-from onelog.core.cursors.fetch import Limits, Result
-from onelog.core.filters.tags import subscribe
+from onelog.core.cursors.fetch import Cursor, Limits, Result, allowed
+from onelog.core.filters.tags import Subscription, subscribe
 from onelog.core.queues.lending import Leased
 from onelog.errors import (
     InvalidReceiptError,
     LeaseNotFoundError,
     OnelogError,
 )
-from onelog.gateways.remoting.names import usable_group
+from onelog.gateways.remoting.names import is_legal_group, usable_group
 from onelog.gateways.remoting.session import BrokerSession, Handler, Success
+from onelog.store.reader import FetchStatus
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.fields import BULK_BYTES
 from onelog.wire.remoting.pop import (
     COUNT_MAX,
     FROM_LAST,
@@ -36,6 +39,101 @@ from onelog.wire.remoting.pop import (
     retry_mark,
     start_offset_info,
 )
+
+COMMIT_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG = 1, 2, 4
+SLICES_MAX = 256
+SHORT_CHARACTERS_MAX = 512
+
+CODES: dict[FetchStatus, ResponseCode] = {
+    FetchStatus.FOUND: ResponseCode.SUCCESS,
+    FetchStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    FetchStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    FetchStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
+    FetchStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
+    FetchStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    FetchStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    FetchStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    FetchStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
+}
+_EMPTY = (FetchStatus.NO_MATCHED_LOGIC_QUEUE, FetchStatus.NO_MESSAGE_IN_QUEUE)
+
+
+_short = functools.lru_cache(maxsize=4096)(subscribe)
+# Each of these may take a megabyte.
+_long = functools.lru_cache(maxsize=64)(subscribe)
+
+
+def _subscription(topic: str, expression: str, kind: str, version: int) -> Subscription:
+    remembered = _short if len(topic) + len(expression) <= SHORT_CHARACTERS_MAX else _long
+    return remembered(topic, expression, kind, version)
+
+
+def pull_message(session: BrokerSession, command: Command) -> None:
+    ext = command.ext
+    broker = session.broker
+    config = broker.config
+    group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
+    if not is_legal_group(group):
+        usable_group(broker, group)
+    queue_id = fields.int32(ext, "queueId")
+    flags = fields.int32(ext, "sysFlag")
+    version = fields.number(ext, "subVersion")
+    if flags & SUBSCRIPTION_FLAG:
+        expression = ext.get("subscription", "*")
+        subscription = _subscription(topic, expression, ext.get("expressionType", "TAG"), version)
+    else:
+        subscription = broker.subscription(session.principal, group, topic, session, version)
+    offset = fields.number(ext, "queueOffset")
+    limits = allowed(
+        config,
+        fields.int32(ext, "maxMsgNums"),
+        fields.int32(ext, "maxMsgBytes", 0),
+        fields.int32(ext, BULK_BYTES, 0),
+    )
+    wait_ms = 0
+    if flags & SUSPEND_FLAG:
+        wait_ms = fields.number(ext, "suspendTimeoutMillis")
+        if not config.long_poll:
+            wait_ms = config.short_poll_ms
+    committed = fields.number(ext, "commitOffset")
+    if not flags & COMMIT_FLAG:
+        committed = -1
+    # What calling the class does, at half the price.
+    cursor = tuple.__new__(Cursor, (group, topic, queue_id, offset, subscription, committed))
+    token = (session, command, offset)
+    broker.fetch(session.principal, (cursor,), limits, wait_ms, _fetched, session, token)
+
+
+def _fetched(token: tuple[BrokerSession, Command, int], results: Sequence[Result]) -> None:
+    """Answer a pull that started at some offset."""
+    session, command, offset = token
+    result = results[0]
+    if isinstance(result, OnelogError):
+        session.fail(command, result)
+        return
+    status, slices = result.status, result.slices
+    if slices:
+        code, remark = ResponseCode.SUCCESS, "FOUND"
+    else:
+        code, remark = CODES[status], status.name
+        if offset and status in _EMPTY:
+            code = ResponseCode.PULL_OFFSET_MOVED
+    far_bytes = session.gateway.far_bytes
+    suggested = "0"
+    if far_bytes is not None:
+        group = command.ext["consumerGroup"]
+        principal = session.principal
+        suggested = str(session.broker.suggested_broker(principal, group, result, far_bytes))
+    ext = {
+        "suggestWhichBrokerId": suggested,
+        "nextBeginOffset": str(result.next_offset),
+        "minOffset": str(result.min_offset),
+        "maxOffset": str(result.max_offset),
+    }
+    # Messages of a queue that lie apart in the log: one copy costs less than many slices.
+    body = slices if len(slices) <= SLICES_MAX else b"".join(slices)
+    session.reply(command, code, ext, remark, body)
+
 
 _DONE = Success()
 
@@ -246,20 +344,21 @@ def change_invisible_time(session: BrokerSession, command: Command) -> None:
     popped_ms = session.broker.extend(
         session.principal, group, topic, receipt.queue_id, offset, receipt.popped_ms, invisible_ms
     )
-    if receipt.revive_queue == ORDERED_QUEUE:
-        # Its pop time stays, so the time that it is invisible counts from there.
-        invisible_ms += session.gateway.clock.now_ms() - popped_ms
+    now_ms = session.gateway.clock.now_ms()
+    extended = receipt.extended(offset, popped_ms, invisible_ms, now_ms)
     answer = Success(
         {
-            "popTime": str(popped_ms),
-            "invisibleTime": str(invisible_ms),
-            "reviveQid": str(receipt.revive_queue),
+            "popTime": str(extended.popped_ms),
+            "invisibleTime": str(extended.invisible_ms),
+            "reviveQid": str(extended.revive_queue),
         }
     )
     session.broker.when_leases_safe(partial(session.conclude, command, answer))
 
 
 HANDLERS: dict[int, Handler] = {
+    RequestCode.PULL_MESSAGE: pull_message,
+    RequestCode.LITE_PULL_MESSAGE: pull_message,
     RequestCode.POP_MESSAGE: pop_message,
     RequestCode.PEEK_MESSAGE: peek_message,
     RequestCode.NOTIFICATION: notification,
