@@ -28,7 +28,6 @@ C = TypeVar("C")
 
 
 def now_ms() -> int:
-    """The time, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
@@ -131,14 +130,12 @@ class LivingHook(Protocol):
 
 
 async def start_hooks(hooks: Iterable[object], instance: Instance) -> None:
-    """Start those that live with the client."""
     for hook in hooks:
         if isinstance(hook, LivingHook):
             await hook.start(instance)
 
 
 async def close_hooks(hooks: Iterable[object]) -> None:
-    """Close those that live with the client."""
     for hook in hooks:
         if isinstance(hook, LivingHook):
             try:
@@ -148,27 +145,22 @@ async def close_hooks(hooks: Iterable[object]) -> None:
 
 
 def before_send(hooks: Sequence[SendHook], context: SendContext) -> None:
-    """Call the hooks before a send."""
     _call((hook.before_send for hook in hooks), context)
 
 
 def after_send(hooks: Sequence[SendHook], context: SendContext) -> None:
-    """Call the hooks after a send."""
     _call((hook.after_send for hook in reversed(hooks)), context)
 
 
 def before_consume(hooks: Sequence[ConsumeHook], context: ConsumeContext) -> None:
-    """Call the hooks before a listener."""
     _call((hook.before_consume for hook in hooks), context)
 
 
 def after_consume(hooks: Sequence[ConsumeHook], context: ConsumeContext) -> None:
-    """Call the hooks after a listener."""
     _call((hook.after_consume for hook in reversed(hooks)), context)
 
 
 def transaction_ended(hooks: Iterable[object], context: TransactionContext) -> None:
-    """Call those hooks that want to know."""
     wanted = (each.transaction_ended for each in hooks if isinstance(each, TransactionHook))
     _call(wanted, context)
 

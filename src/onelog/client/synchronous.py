@@ -43,8 +43,6 @@ class Waiter(ABC, Generic[A]):
         """Run a coroutine of the core, and return what it returns."""
 
     def _call(self, do: Callable[[], T]) -> T:
-        """Do something on the loop that does not wait."""
-
         async def done() -> T:
             return do()
 

@@ -193,12 +193,14 @@ async def test_a_change_of_members_is_acted_upon_at_once(
 def test_all_requests_of_brokers_to_consumers_are_known() -> None:
     class Sink:
         handlers: dict[int, object]
+        consumers: dict[str, object]
 
     sink = Sink()
-    sink.handlers = {}
+    sink.handlers, sink.consumers = {}, {}
 
     class Member:
         instance = sink
+        group = "billing"
 
-    ConsumerRequests(Member(), None, {}).register()  # type: ignore[arg-type]
+    ConsumerRequests(Member(), None, "CONSUME_PASSIVELY", {}).register()  # type: ignore[arg-type]
     assert set(sink.handlers) == {40, 220, 221, 307, 309}

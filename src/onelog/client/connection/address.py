@@ -23,7 +23,6 @@ class Address(NamedTuple):
 
 
 def host_text(host: bytes) -> str:
-    """A host and port of a record, as people write them."""
     return str(Address(*decode_host(host)))
 
 

@@ -90,7 +90,6 @@ def home() -> Home:
 
 
 def loop() -> asyncio.AbstractEventLoop:
-    """The background loop of this process; it is started if there is none."""
     return home().loop
 
 

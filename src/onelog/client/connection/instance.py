@@ -343,7 +343,6 @@ class Presence:
         await at_once(self._connect, self.masters)
 
     async def close(self) -> None:
-        """Stop trying."""
         await end_all([self._first])
 
     async def _connect(self, address: Address) -> None:
@@ -352,7 +351,6 @@ class Presence:
 
 
 def wrapped(namespace: str, name: str) -> str:
-    """A topic or group as the brokers know it."""
     mark, plain = _split(name)
     if not namespace or plain in SYSTEM_TOPICS or plain.startswith(_SYSTEM_PREFIXES):
         return name
@@ -362,7 +360,6 @@ def wrapped(namespace: str, name: str) -> str:
 
 
 def unwrapped(namespace: str, name: str) -> str:
-    """A topic or group as the users of the namespace know it."""
     mark, plain = _split(name)
     return mark + plain.removeprefix(f"{namespace}%") if namespace else name
 

@@ -154,7 +154,6 @@ class Nodes:
         return answer
 
     def open_peer(self, address: Address) -> Peer | None:
-        """The connection to a node, if there is one."""
         peer = self._peers.get(address)
         return peer if peer is not None and peer.is_open else None
 
@@ -367,7 +366,6 @@ class SharedWork(Generic[K, T]):
             task.exception()  # Whoever waits gets it; if nobody does any more, it is no warning.
 
     async def close(self) -> None:
-        """Cancel what is being done."""
         await end_all(list(self._tasks.values()))
 
 

@@ -96,7 +96,6 @@ class RouteCache:
         self.on_change: list[Callable[[str, Route], None]] = []
 
     def known(self, topic: str) -> Route | None:
-        """The route as it is remembered."""
         return self._routes.get(topic)
 
     @property

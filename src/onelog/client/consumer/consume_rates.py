@@ -36,22 +36,18 @@ class ConsumeRates:
         self._looks: dict[str, deque[tuple[float, _Counts]]] = {}
 
     def pulled(self, topic: str, seconds: float, count: int) -> None:
-        """A pull came back with messages."""
         counts = self._counts[topic]
         counts.pulls += 1
         counts.pull_seconds += seconds
         counts.pulled += count
 
     def consumed(self, topic: str, count: int) -> None:
-        """A listener consumed messages."""
         self._counts[topic].consumed += count
 
     def failed(self, topic: str, count: int) -> None:
-        """A listener raised."""
         self._counts[topic].failed += count
 
     def took(self, topic: str, seconds: float, count: int) -> None:
-        """A listener had so many messages for so long."""
         counts = self._counts[topic]
         counts.listener_seconds += seconds
         counts.listened += count

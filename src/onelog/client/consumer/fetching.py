@@ -206,7 +206,6 @@ class Obstacles:
         self._reasons: dict[str, str] = {}
 
     def report(self, topic: str, error: OnelogError) -> None:
-        """A topic could not be shared out."""
         reason = str(error)
         is_news = self._reasons.get(topic) != reason
         self._reasons[topic] = reason
@@ -325,7 +324,6 @@ class Fetching(ABC):
     # Asked by queues.
 
     def may_fetch(self) -> bool:
-        """Whether more is wanted."""
         return not self._is_stopped
 
     def look_around(self, topic: str) -> None:

@@ -54,7 +54,6 @@ class Listening:
 
 
 def is_coroutine(listener: AnyListener) -> bool:
-    """Whether calling a listener gives a coroutine."""
     return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
         getattr(listener, "__call__", None)  # noqa: B004  (its __call__ may be the coroutine)
     )

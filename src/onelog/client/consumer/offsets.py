@@ -52,12 +52,10 @@ async def offset_at(instance: Instance, queue: Queue, target: datetime | Request
 
 
 def queue_of(body: MessageQueue) -> Queue:
-    """A queue, from how bodies have it."""
     return Queue(body.topic, body.broker_name, body.queue_id)
 
 
 def body_of(queue: Queue) -> MessageQueue:
-    """A queue, as bodies have it."""
     return MessageQueue(broker_name=queue.broker, queue_id=queue.queue_id, topic=queue.topic)
 
 
@@ -155,11 +153,9 @@ class LocalOffsets:
         return self._offsets
 
     async def read(self, queue: Queue) -> int | None:
-        """The position in a queue; None if there is none yet."""
         return (await self.load()).get(queue)
 
     def write_soon(self, offsets: Mapping[Queue, int]) -> None:
-        """Write the file in the background."""
         if offsets:
             task = asyncio.ensure_future(self.write(offsets))
             self._tasks.add(task)

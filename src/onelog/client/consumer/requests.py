@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from onelog.client.connection.routes import Route
 from onelog.client.consumer.fetching import Fetching, Membership, Source
 from onelog.client.consumer.listening import RetryLater
 from onelog.client.consumer.offsets import body_of, queue_of
@@ -38,10 +39,14 @@ class ConsumerRequests:
 
     _member: Membership
     _fetching: Fetching
+    _consume_type: str
     _options: Mapping[str, str]
     _started_ms: int = field(default_factory=now_ms)
 
     def register(self) -> None:
+        """Make the member known to brokers, and answer them from now on."""
+        member = self._member
+        member.instance.consumers[member.group] = lambda: member.describe(self._consume_type)
         handlers: dict[int, Callable[[Peer, Command], None]] = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
@@ -49,7 +54,16 @@ class ConsumerRequests:
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
         }
-        self._member.instance.handlers.update(handlers)
+        member.instance.handlers.update(handlers)
+
+    def watch_routes(self) -> None:
+        """Share out anew when a topic's queues change, once those that are there are known."""
+        self._member.instance.routes.on_change.append(self._route_changed)
+
+    def _route_changed(self, topic: str, route: Route) -> None:
+        if topic in self._member.filters:
+            self._member.instance.spawn(self._member.instance.heartbeat())
+            self._fetching.rebalance()
 
     def _members_changed(self, peer: Peer, command: Command) -> None:
         if command.ext.get("consumerGroup") == self._member.group:
@@ -131,18 +145,15 @@ class _Direct:
         self._answer("CR_SUCCESS")
 
     def failed(self, messages: Sequence[ReceivedMessage], error: BaseException) -> None:
-        """A listener raised."""
         if isinstance(error, RetryLater):
             self._answer("CR_LATER", str(error))
         else:
             self._answer("CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}")
 
     def expired(self, messages: Sequence[ReceivedMessage]) -> None:
-        """A listener has it for too long."""
         self._answer("CR_LATER", "the listener has it for too long")
 
     def returned(self, messages: Sequence[ReceivedMessage]) -> None:
-        """No listener will have it."""
         self._answer("CR_LATER", "the consumer is about to end")
 
     def _answer(self, result: str, remark: str | None = None) -> None:

@@ -34,6 +34,7 @@ from onelog.message import KEYS, UNIQUE_KEY, encode_properties
 from onelog.record.compression import Compression
 from onelog.rocketmq.names import DEFAULT_TOPIC, TRACE_TOPIC
 from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.send import SendTemplate
 from onelog.wire.remoting.trace import (
     Consumed,
     Delivered,
@@ -242,27 +243,22 @@ class TraceHook:
         body, sys_flag = encode_trace(records), 0
         if len(body) > COMPRESS_OVER_BYTES:
             body, sys_flag = packed(body, Compression.ZLIB)
-        topic = instance.wrap(self._topic)
-        ext = {
-            "a": GROUP,
-            "b": topic,
-            "c": DEFAULT_TOPIC,
-            "d": str(QUEUES),
-            "f": str(sys_flag),
-            "g": str(now_ms()),
-            "h": "0",
-            "i": encode_properties(properties).decode(),
-            "j": "0",
-            "k": "false",
-            "m": "false",
-        }
+        topic, text = instance.wrap(self._topic), encode_properties(properties).decode()
         for tried in range(1, TRIES + 1):
             try:
                 route = await instance.routes.get_for_sending(topic)
                 queue = route.publish_queues[next(self._turn) % len(route.publish_queues)]
-                fields = {**ext, "e": str(queue.queue_id), "n": queue.broker}
+                template = SendTemplate(
+                    GROUP,
+                    topic,
+                    queue.queue_id,
+                    queue.broker,
+                    default_topic=DEFAULT_TOPIC,
+                    default_queues=QUEUES,
+                )
+                ext = template.message_fields(sys_flag, now_ms(), 0, text)
                 address = route.address(queue.broker)
-                await instance.ask(address, RequestCode.SEND_MESSAGE_V2, fields, body)
+                await instance.ask(address, RequestCode.SEND_MESSAGE_V2, ext, body)
                 return
             except OnelogError:
                 if tried == TRIES:

@@ -77,7 +77,6 @@ class Delivery:
         instance.routes.on_change.append(self._route_changed)
 
     def start(self) -> None:
-        """Belong to this event loop."""
         self.loop = self.pending.loop = asyncio.get_running_loop()
         self.instance.spawn(self._look_for_silent())
 

@@ -506,7 +506,6 @@ class _AsyncSending(_Sending):
     future: Future[Receipt] = field(default_factory=Future)
 
     def settle(self, result: Receipt | BaseException) -> None:
-        """All is over; called on the loop."""
         self.producer.settled()
         try:
             if type(result) is Receipt:
@@ -629,7 +628,6 @@ class Producer(SyncClient[AsyncProducer]):
         self._settle_later(sending, again)
 
     def settled(self) -> None:
-        """A message of `send_async` is done with."""
         self._unfinished.release()
 
     # Inside.

@@ -140,7 +140,6 @@ class Requests:
             )
 
     def _replied(self, peer: Peer, command: Command) -> None:
-        """PUSH_REPLY_MESSAGE_TO_CLIENT."""
         try:
             message = _reply_of(command)
         except OnelogError as error:

@@ -37,7 +37,6 @@ class Faults:
         self._avoided_until_ms: dict[str, int] = {}
 
     def answered(self, broker: str, latency_ms: float) -> None:
-        """A broker answered after that time."""
         if latency_ms >= _UNNOTICED_MS or self._avoided_until_ms:
             self._note(broker, latency_ms)
 
@@ -104,7 +103,6 @@ class SendTargets:
         self._turn = turn
 
     def next(self) -> SendTarget:
-        """The queue whose turn it is."""
         self._turn = turn = (self._turn + 1) % len(self.all)
         return self.all[turn]
 

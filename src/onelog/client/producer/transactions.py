@@ -117,7 +117,6 @@ class Transactions:
     async def send(
         self, message: Message, local: LocalTransaction, **where: Unpack[Where]
     ) -> TransactionReceipt:
-        """Send a message in a transaction; what the local transaction raises is raised here."""
         half = await self.prepare(message, **where)
         state = TransactionState.UNKNOWN
         try:
@@ -127,7 +126,6 @@ class Transactions:
         return TransactionReceipt(half.receipt, half.transaction_id, state)
 
     async def prepare(self, message: Message, **where: Unpack[Where]) -> HalfMessage:
-        """Send the half message."""
         if self._checker is None:
             raise ConfigError(
                 "a producer of transactions needs the option checker: brokers ask it about those "

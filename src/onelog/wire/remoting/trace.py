@@ -28,8 +28,6 @@ from operator import attrgetter
 from onelog.errors import WireError
 from onelog.message import Buffer
 
-"""Where clients write their traces unless they are told another topic."""
-
 _FIELD_END = "\x01"
 _RECORD_END = "\x02"
 _NONE = "null"

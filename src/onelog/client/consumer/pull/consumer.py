@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Literal, Self, Unpack
 from onelog.client.connection import background
 from onelog.client.connection.instance import Instance
 from onelog.client.connection.nodes import at_once
-from onelog.client.connection.routes import Route
 from onelog.client.consumer.consume_rates import ConsumeRates
 from onelog.client.consumer.fetching import Membership, Source
 from onelog.client.consumer.pull.queues import PullQueues
@@ -201,9 +200,9 @@ class AsyncPullConsumer:
     def _join(self) -> None:
         if not self._is_member:
             self._is_member = True
-            self.instance.consumers[self.group] = lambda: self._member.describe("CONSUME_ACTIVELY")
-            ConsumerRequests(self._member, self._queues, {}).register()
-            self.instance.routes.on_change.append(self._route_changed)
+            requests = ConsumerRequests(self._member, self._queues, "CONSUME_ACTIVELY", {})
+            requests.register()
+            requests.watch_routes()
         self.instance.spawn(self._joined())
 
     async def _joined(self) -> None:
@@ -221,10 +220,6 @@ class AsyncPullConsumer:
                 log.info("topic %s is consumed later: %s", topic, error)
         await self.instance.heartbeat()
         self._queues.share()
-
-    def _route_changed(self, topic: str, route: Route) -> None:
-        if topic in self._filters:
-            self._queues.rebalance()
 
     # Messages.
 

@@ -63,7 +63,6 @@ class WaitingMessages(ProcessQueue):
         return len(self._waiting)
 
     def add(self, messages: Sequence[ReceivedMessage], next_offset: int) -> list[ReceivedMessage]:
-        """Take messages that were fetched at `next_offset`, and the one to fetch at now."""
         first = self.next_offset
         fresh = [each for each in messages if each.raw.queue_offset >= first]
         self._waiting.extend(fresh)
@@ -72,7 +71,6 @@ class WaitingMessages(ProcessQueue):
         return fresh
 
     def take(self, count_max: int) -> list[ReceivedMessage]:
-        """The next messages, so many at most."""
         waiting = self._waiting
         taken = [waiting.popleft() for _ in range(min(count_max, len(waiting)))]
         self.bytes_in_hand -= sum([len(message.raw.body) for message in taken])
@@ -80,12 +78,10 @@ class WaitingMessages(ProcessQueue):
 
     @property
     def committable(self) -> int:
-        """The offset of the next message to be taken."""
         return self._waiting[0].raw.queue_offset if self._waiting else self.next_offset
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last message that waits; -1 if none does."""
         return self._waiting[-1].raw.queue_offset if self._waiting else -1
 
 
@@ -114,7 +110,6 @@ class Prefetch(PulledQueue):
 
     @property
     def is_begun(self) -> bool:
-        """Whether it is known where to begin."""
         return self.settled >= 0
 
     @property
@@ -138,11 +133,9 @@ class Prefetch(PulledQueue):
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is something to hand out."""
         return bool(self.hands) and not self.is_paused
 
     def take(self, count_max: int) -> list[ReceivedMessage]:
-        """The next messages, so many at most."""
         taken = self.hands.take(count_max)
         self.fetch()
         return taken
@@ -260,7 +253,6 @@ class PullQueues(Fetching):
     # Life.
 
     async def start(self) -> None:
-        """Begin to commit."""
         if self._member.settings.auto_commit:
             self._spawn(self._keep_committing())
 
@@ -278,13 +270,11 @@ class PullQueues(Fetching):
             self._read(queue, wanted[queue.topic])
 
     async def stop(self) -> None:
-        """Fetch nothing more."""
         await super().stop()
         for each in self._queues.values():
             each.drop()
 
     async def close(self) -> None:
-        """Stop, and commit what is done with."""
         await self.stop()
         await self._release(list(self._queues))
 
@@ -409,7 +399,6 @@ class PullQueues(Fetching):
     # For those who ask how it stands.
 
     async def lag(self) -> dict[Queue, int]:
-        """How many messages of each queue were not handed out yet."""
         behind = {}
         for queue in self.assigned:
             end = await self.offset_at(queue, RequestCode.GET_MAX_OFFSET)
@@ -417,7 +406,6 @@ class PullQueues(Fetching):
         return behind
 
     def positions(self, topic: str) -> dict[Queue, int]:
-        """How far each queue of a topic is."""
         return {
             queue: each.settled
             for queue, each in self._queues.items()
@@ -425,6 +413,5 @@ class PullQueues(Fetching):
         }
 
     def moved(self, queue: Queue, offset: int) -> None:
-        """Somebody sends the group elsewhere in a queue; nothing unless the queue is assigned."""
         if queue in self._queues:
             self.seek(queue, offset)

@@ -33,7 +33,6 @@ from typing import Self, Unpack, overload
 from onelog.client.connection import background
 from onelog.client.connection.instance import Instance
 from onelog.client.connection.nodes import at_once
-from onelog.client.connection.routes import Route
 from onelog.client.consumer.consume_rates import LOOK_SECONDS, ConsumeRates
 from onelog.client.consumer.fetching import Fetching, Membership
 from onelog.client.consumer.listening import AnyListener, L, Listening, is_coroutine, listening
@@ -107,7 +106,6 @@ class PushCore:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and not closed."""
         return self._fetching is not None and self._closing is None
 
     async def start(self) -> None:
@@ -144,11 +142,11 @@ class PushCore:
         fetching = self._fetching = self._make_fetching(member)
         # Tools see the options, but no secrets.
         shown = {name: str(each) for name, each in self._options.items() if name != "credentials"}
-        ConsumerRequests(member, fetching, shown).register()
-        instance.consumers[self.group] = lambda: member.describe("CONSUME_PASSIVELY")
+        requests = ConsumerRequests(member, fetching, "CONSUME_PASSIVELY", shown)
+        requests.register()
         await at_once(lambda each: self._prepare(member, each), list(self._filters.values()))
         await instance.heartbeat()
-        instance.routes.on_change.append(self._route_changed)
+        requests.watch_routes()
         instance.spawn(self._keep_looking())
         await fetching.start()
 
@@ -168,11 +166,6 @@ class PushCore:
         except TopicNotFoundError as error:
             if wanted.topic in self._listeners:
                 log.warning("%s; it is consumed once it exists", error)
-
-    def _route_changed(self, topic: str, route: Route) -> None:
-        if topic in self._filters and self._fetching is not None:
-            self.instance.spawn(self.instance.heartbeat())
-            self._fetching.rebalance()
 
     async def _keep_looking(self) -> None:
         job = Job(f"counting what group {self.group} consumes")
@@ -212,11 +205,9 @@ class PushCore:
         return tuple(each for each in self._fetching.assigned if each.topic in self._listeners)
 
     async def commit(self) -> None:
-        """Tell the brokers now how far this member is."""
         await self._running().commit()
 
     async def lag(self) -> dict[Queue, int]:
-        """How many messages of each assigned queue are not consumed yet."""
         lag = await self._running().lag()
         return {queue: count for queue, count in lag.items() if queue.topic in self._listeners}
 

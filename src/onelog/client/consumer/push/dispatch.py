@@ -198,7 +198,6 @@ class Dispatch:
         self._is_closing = False
 
     def begin(self, workers: "ThreadWorkers | TaskWorkers") -> None:
-        """Use these workers."""
         self._workers = workers
 
     def submit(self, source: Source, messages: list[ReceivedMessage]) -> None:
@@ -415,7 +414,6 @@ class ThreadWorkers:
             thread.start()
 
     def is_mine(self, thread: threading.Thread) -> bool:
-        """Whether a thread is one of these."""
         return thread in self._threads
 
     async def close(self) -> None:
@@ -442,13 +440,11 @@ class TaskWorkers:
         self.busy: set[Portion] = set()
 
     def put(self, portion: Portion, open_portions: int) -> None:
-        """Have a portion consumed; so many are given out, this one counted."""
         self._waiting.append(portion)
         if len(self._tasks) < self._count:
             self._tasks.add(asyncio.ensure_future(self._work()))
 
     def is_mine(self, task: "asyncio.Task[Any] | None") -> bool:
-        """Whether a task is one of these."""
         return task in self._tasks
 
     async def close(self) -> None:

@@ -274,7 +274,6 @@ class OrderedFetching(PullFetching):
         self._leaving: list[Queue] = []
 
     async def start(self) -> None:
-        """Share out the queues and begin to pull."""
         await super().start()
         if self._locks is not None:
             self._spawn(self._keep_locked(self._locks))
@@ -318,7 +317,6 @@ class OrderedFetching(PullFetching):
             await locks.last(LOCK_SECONDS if all_is_well else UNBALANCED_SECONDS)
 
     def is_locked(self, queue: Queue) -> bool:
-        """Whether messages of a queue may be consumed in order here."""
         return self._locks is None or self._locks.is_held(queue)
 
 

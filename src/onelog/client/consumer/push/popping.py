@@ -442,7 +442,6 @@ class PopQueue(FetchedQueue):
         self._finished(messages)
 
     def failed(self, messages: Sequence[ReceivedMessage], error: BaseException | None) -> None:
-        """A listener raised."""
         self._leases.failed(messages, error)
         self._finished(messages)
 

@@ -359,7 +359,6 @@ class PullFetching(Fetching):
     # Life.
 
     async def start(self) -> None:
-        """Share out the queues and begin to pull."""
         if isinstance(self._offsets, LocalOffsets):
             await self._offsets.load()
         self._spawn(self._keep_balanced(await self._rebalance()))
@@ -429,7 +428,6 @@ class PullFetching(Fetching):
     # Positions.
 
     async def commit(self) -> None:
-        """Tell the brokers now how far this member is."""
         await self._offsets.write(_positions(self._queues.values()))
 
     async def _keep_committing(self) -> None:
@@ -446,7 +444,6 @@ class PullFetching(Fetching):
                 self._offsets.write_soon(_positions(changed))
 
     async def lag(self) -> dict[Queue, int]:
-        """How many messages of each assigned queue are not consumed yet."""
         queues = list(self._queues.values())
         instance, last = self._member.instance, RequestCode.GET_MAX_OFFSET
         ends = await at_once(lambda each: offset_at(instance, each.queue, last), queues)
@@ -456,7 +453,6 @@ class PullFetching(Fetching):
         }
 
     def positions(self, topic: str) -> dict[Queue, int]:
-        """How far each assigned queue of a topic is consumed."""
         return _positions(each for each in self._queues.values() if each.queue.topic == topic)
 
 

@@ -18,6 +18,7 @@ from onelog.message import SysFlag, encode_properties
 from onelog.names import RETRY_PREFIX
 from onelog.rocketmq.names import DEFAULT_TOPIC, INNER_PRODUCER
 from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.send import SendTemplate
 
 TIMEOUT_MS = 5_000
 _FIRST_LEVEL = 3
@@ -87,21 +88,17 @@ class SendBack:
         properties.setdefault("ORIGIN_MESSAGE_ID", raw.message_id)
         properties["RETRY_TOPIC"] = message.topic
         properties["DELAY"] = str(delay_level if delay_level > 0 else _FIRST_LEVEL + times - 1)
-        ext = {
-            "a": INNER_PRODUCER,
-            "b": topic,
-            "c": DEFAULT_TOPIC,
-            "d": "1",
-            "e": str(queue.queue_id),
-            "f": str(raw.sys_flag & _COMPRESSION),
-            "g": str(raw.born_ms),
-            "h": str(raw.flag),
-            "i": encode_properties(properties).decode(),
-            "j": str(times),
-            "k": "false",
-            "m": "false",
-            "n": queue.broker,
-        }
+        template = SendTemplate(
+            INNER_PRODUCER,
+            topic,
+            queue.queue_id,
+            queue.broker,
+            default_topic=DEFAULT_TOPIC,
+            default_queues=1,
+        )
+        text = encode_properties(properties).decode()
+        ext = template.message_fields(raw.sys_flag & _COMPRESSION, raw.born_ms, raw.flag, text)
+        ext["j"] = str(times)
         if delay_level < 0:
             ext["l"] = "0"
         elif self._retries_max is not None:
