@@ -473,10 +473,17 @@ class BrokerServer:
 
     async def _retain_forever(self) -> None:
         job = Job("retention")
+        pause = RETENTION_SECONDS
         while True:
-            await asyncio.sleep(RETENTION_SECONDS)
+            await asyncio.sleep(pause)
+            pause = RETENTION_SECONDS
             with job:
-                await self.retain()
+                done = await self.retain()
+                if self.store.retention.is_forced and (
+                    done.segments_deleted or self.store.retention.is_stuck
+                ):
+                    # What moves what waits has made one file free, or a few.
+                    pause = min(pause, RETENTION_AGAIN_SECONDS)
 
     async def retain(self, *, manual: bool = False) -> RetentionRound:
         """One round of retention, beside everything else; see `Retention.run`."""

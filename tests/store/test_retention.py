@@ -9,7 +9,7 @@ from onelog.config import StoreConfig
 from onelog.errors import ConfigError, StoreClosedError, StoreFailedError, StoreFullError
 from onelog.message import NewMessage, NewRun, SysFlag, encode_properties
 from onelog.store.message_store import MessageStore
-from onelog.store.retention import parse_hours
+from onelog.store.retention import HEAD_ROOM_OF_DUE, parse_hours
 from tests.store.conftest import SMALL, OpenStore
 
 HOUR_MS = 3_600_000
@@ -274,12 +274,37 @@ def test_the_owner_writes_on_for_a_while_when_others_are_refused(open_store: Ope
     with pytest.raises(StoreFullError):
         store.append([message])
     store.retention.disk = lambda _: 96.0
+    with pytest.raises(StoreFullError), store.head_room(HEAD_ROOM_OF_DUE):
+        store.append([message])
+    store.append_own([message])
+    store.retention.disk = lambda _: 97.0
     with pytest.raises(StoreFullError):
         store.append_own([message])
-    assert store.max_offset("t", 0) == 2
+    store.retain()
+    store.append_own([message])  # Half of what is left now.
+    store.retention.disk = lambda _: 99.0
+    store.retain()
+    with pytest.raises(StoreFullError):
+        store.append_own([message])
+    assert store.max_offset("t", 0) == 4
     store.close()
     with pytest.raises(StoreClosedError):
         store.append_own([message])
+
+
+def test_a_log_that_fills_the_disk_between_two_rounds_is_refused_before_the_disk_is_full(
+    open_store: OpenStore,
+) -> None:
+    store = open_store(NEVER_BY_HOUR)
+    store.retention.disk = lambda _: 50.0 + 10 * len(store.log.segments)
+    message = NewMessage("t", 0, b"x" * 900)
+    while len(store.log.segments) < 4:
+        store.append([message])
+    with pytest.raises(StoreFullError, match="full; writes are refused from 90 % on"):
+        store.append([message])
+    store.retention.disk = lambda _: 50.0
+    store.retain()
+    store.append([NewMessage("t", 0, b"x")])
 
 
 def test_a_disk_that_fails_during_the_owners_write_is_not_forgiven(open_store: OpenStore) -> None:

@@ -19,7 +19,7 @@ failed there is no other.
 
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -54,6 +54,10 @@ _SEARCH_BYTES = 1 << 20
 _RECORD_READ_BYTES = 4096
 _LOG_OFFSET_AT = 28
 """Where in a record its own place in the log stands."""
+
+
+def _nobody() -> None:
+    """Nobody wants to know."""
 
 
 def record_at(segment: Segment, at: int) -> Message | Blank | Broken:
@@ -130,6 +134,8 @@ class CommitLog:
         self.end = LogOffset(self._segments[-1].start if self._segments else 0)
         self.flushed = self.end
         self._scratch = memoryview(bytearray(_WARM_PROBE_BYTES))
+        self.on_growth: Callable[[], None] = _nobody
+        """Called when the log takes more of the disk."""
 
     def _open_segments(self) -> Iterator[Segment]:
         files = numbered_files(self.folder) if self.folder.is_dir() else []
@@ -188,7 +194,8 @@ class CommitLog:
                 segment = self._add_segment(segment.start + segment.size)
                 offset = segment.start
             for target, at, parts, size in writes:
-                target.write(parts, at - target.start, size)
+                if target.write(parts, at - target.start, size):
+                    self.on_growth()
         except BaseException as error:
             self._give_up(error)
         self.end = LogOffset(offset)
@@ -215,7 +222,8 @@ class CommitLog:
                 found.append((places, sizes))
             if offset > segment.start + segment.size - BLANK.size:
                 return None
-            segment.write(records, begin - segment.start, offset - begin)
+            if segment.write(records, begin - segment.start, offset - begin):
+                self.on_growth()
         except BaseException as error:
             self._give_up(error)
         self.end = LogOffset(offset)

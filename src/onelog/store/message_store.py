@@ -112,6 +112,7 @@ class MessageStore(StoreWriter):
         self._checkpoint_lock = threading.Lock()
         self._save_checkpoint(force=True)
         self.retention = Retention(self, config, clock)
+        self.log.on_growth = self.retention.grown
         self._flusher = Flusher(
             self.log, self._checkpoint, self._save_checkpoint, config, self._refuse_from_now
         )

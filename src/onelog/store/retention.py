@@ -12,8 +12,11 @@ messages that have so many bytes together stay, and the others are hidden in the
 
 The owner of the store says from where on the log is needed whatever its age (`kept_from`), because
 something there waits for its time. To move that out of the way it writes, also when the disk is too
-full for others: the broker's own records have head room, half of what is left when writes are
-refused.
+full for others: the broker's own records have head room, from one round to the next half of what is
+left, and messages that leave, because they are due, a quarter.
+
+Between two rounds a fast log could fill the disk. So it is also looked at whenever the log takes
+more of it (`grown`).
 
 A store time in the future was written before the clock was set back. Then the first later record
 with a time in the past tells the age of everything before it.
@@ -50,6 +53,12 @@ _log = logging.getLogger(__name__)
 _QUEUES_PER_STEP = 200
 _ENTRIES_AT_ONCE = 20_000
 _RECORDS_WALKED_MAX = 1_000
+HEAD_ROOM = 0.5
+"""What the owner's records may take of what is left, from one round to the next."""
+HEAD_ROOM_OF_DUE = 0.25
+"""What may messages that leave: it must not be them that keep files from being freed."""
+_HEAD_ROOM_PERCENT_MAX = 99.0
+"""What is above that is for others who use the disk."""
 NO_SIZES: Mapping[str, int] = {}
 
 
@@ -125,6 +134,9 @@ class Retention:
         self.kept_from: int | None = None
         """From this log offset on nothing is deleted, whatever its age; set by the owner."""
         self._full: StoreError | None = None
+        self._percent = 0.0
+        self.is_forced = False
+        """Whether the disk is so full that files go before their time."""
         self._garbage: list[Segment | Path] = []
         """Files that nothing leads to any more."""
         self.is_stuck = False
@@ -141,16 +153,18 @@ class Retention:
         """Whether writes are refused because of the disk's ratio, and so only for now."""
         return refusal is not None and refusal is self._full
 
-    @property
-    def has_head_room(self) -> bool:
-        """Whether the owner's records may be written, though others' are refused."""
-        limit = (self._config.disk_refuse_percent + 100) / 2
-        return self.disk(self._store.folder) < limit
+    def has_head_room(self, share: float) -> bool:
+        """Whether the owner's records may be written, though others' are refused.
+
+        They may take a share of what was left at the last round.
+        """
+        limit = self._percent + (100 - self._percent) * share
+        return self.disk(self._store.folder) < min(limit, _HEAD_ROOM_PERCENT_MAX)
 
     def reach(self, topic_retention_ms: Mapping[str, int]) -> int:
         """The log offset before which files are old enough to go, or have to, with this round."""
         store, config = self._store, self._config
-        force = self.disk(store.folder) >= config.disk_force_percent
+        force = self.is_forced = self.disk(store.folder) >= config.disk_force_percent
         now_ms = self._clock.now_ms()
         keep_from = self._keep_from(topic_retention_ms, now_ms)
         segments = store.log.segments
@@ -270,6 +284,7 @@ class Retention:
             )
         if self._garbage:
             yield lambda: self._collect(survey)
+        self._percent = max(survey.percent, self._config.disk_refuse_percent)
         self._guard(survey.percent)
         return RetentionRound(reason, deleted, gone, log_start, messages, survey.percent)
 
@@ -363,6 +378,10 @@ class Retention:
                 for entry in store.entries(topic, queue_id, offset, 1):
                     keep_from = min(keep_from, entry[0])
         return keep_from
+
+    def grown(self) -> None:
+        """The log takes more of the disk."""
+        self._guard(self.disk(self._store.folder))
 
     def _guard(self, percent: float) -> None:
         """Refuse writes on a disk that is nearly full, and accept them again when it is not."""

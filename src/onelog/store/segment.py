@@ -211,11 +211,15 @@ class Segment:
                 raise disk_error(error, self.path, "map") from error
         return self._view
 
-    def write(self, buffers: Sequence[Buffer], at: int, size: int) -> None:
-        """Write the buffers, `size` bytes in all, with one system call or, if large, a few."""
+    def write(self, buffers: Sequence[Buffer], at: int, size: int) -> bool:
+        """Write the buffers, `size` bytes in all, with one system call or, if large, a few.
+
+        Whether that took more of the disk.
+        """
         if size <= _JOIN_BYTES_MAX or len(buffers) > IOV_MAX:
             buffers = (b"".join(buffers),)
-        if at + size > self._allocated:
+        has_grown = at + size > self._allocated
+        if has_grown:
             self._allocate(at + size)
         try:
             for part in (buffers,) if size <= _WRITE_BYTES_MAX else _parts(buffers, at):
@@ -227,6 +231,7 @@ class Segment:
                 at += size
         except OSError as error:
             raise disk_error(error, self.path, "write to") from error
+        return has_grown
 
     def _allocate(self, until: int) -> None:
         """Have the disk set space aside ahead of the end: writes into it are a quarter faster.

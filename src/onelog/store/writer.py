@@ -52,7 +52,7 @@ from onelog.store.gate import AnyQueue, Gate, Held, Successor
 from onelog.store.keyindex import KeyIndex, Pending, pending_of, pending_run
 from onelog.store.queues import Queues, check_queue_id
 from onelog.store.reader import StoreReader
-from onelog.store.retention import Retention
+from onelog.store.retention import HEAD_ROOM, Retention
 
 _log = logging.getLogger(__name__)
 _STEP_BACK_MS_MAX = 60_000
@@ -116,13 +116,13 @@ class StoreWriter(StoreReader):
         return QueueOffset(queue.reserved if queue else 0)
 
     @contextlib.contextmanager
-    def head_room(self) -> Iterator[None]:
+    def head_room(self, share: float = HEAD_ROOM) -> Iterator[None]:
         """While it lasts, writes go on for longer on a disk that fills: see `Retention`.
 
         For what the broker has to write itself, so that space can be freed at all.
         """
         refusal = self._refusal
-        if not self.retention.owns(refusal) or not self.retention.has_head_room:
+        if not self.retention.owns(refusal) or not self.retention.has_head_room(share):
             yield
             return
         self._refusal = self._hindrance

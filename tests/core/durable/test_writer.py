@@ -199,7 +199,7 @@ def test_on_a_full_disk_records_have_head_room_and_messages_beside_them_have_not
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retention, "owns", lambda error: error is FULL)
-        patch.setattr(type(retention), "has_head_room", True)
+        patch.setattr(retention, "has_head_room", lambda share: True)
         patch.setattr(orders.store, "_refusal", FULL)
         publish(orders, b"in the tick")
         record()

@@ -125,6 +125,29 @@ def test_a_disk_that_is_too_full_for_messages_is_freed_although_some_wait(orders
     assert orders.bodies("orders") == [b"waits"]
 
 
+def test_a_disk_that_is_full_of_what_waits_is_freed_when_that_is_due_and_not_copied_before(
+    orders: World,
+) -> None:
+    for number in range(40):
+        orders.send("orders", 3, b"x" * 100_000, TIMER_DELAY_MS=str(HOUR_MS + number))
+    orders.broker.tables.snapshot(wait=True)
+    store = orders.store
+    store.retention.disk = lambda folder: 91.0
+    end = store.log_end
+    for _ in range(3):
+        assert retain(orders) == 0
+        orders.advance(1_000)
+    assert store.log_end - end < 100_000, "nothing was copied"
+    with pytest.raises(StoreFullError):
+        store.append([NewMessage("orders", 0, b"refused")])
+    orders.advance(HOUR_MS)
+    assert len(orders.bodies("orders", 3)) == 40
+    assert retain(orders) >= 3
+    store.retention.disk = lambda folder: 60.0
+    retain(orders)
+    store.append([NewMessage("orders", 0, b"taken")])
+
+
 def test_when_nothing_can_be_written_the_files_that_hold_what_waits_stay_and_others_go(
     orders: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -53,6 +53,7 @@ from onelog.names import TABLES_FILE, TABLES_TOPIC, join_key, split_key
 from onelog.private_files import make_folder, opener
 from onelog.record.decode import decode_message, decode_messages
 from onelog.store.message_store import MessageStore
+from onelog.store.retention import HEAD_ROOM_OF_DUE
 
 log = logging.getLogger(__name__)
 
@@ -363,17 +364,19 @@ class Tables:
     def deliver(self, messages: Sequence[NewMessage], changes: Sequence[Change]) -> None:
         """Write messages together with changes, and make those: not even a kill comes between.
 
-        A message that cannot be stored is dropped, with a word in the log.
+        A message that cannot be stored is dropped, with a word in the log. All have head room:
+        where they waited they keep files from being deleted.
         """
-        try:
-            self._writer.write_now(messages, self.record(changes))
-        except MessageError:
-            for message in messages:
-                try:
-                    self._writer.write_now([message])
-                except MessageError as error:
-                    log.error("a message to %s is dropped: %s", message.topic, error)
-            self._writer.write_now([], self.record(changes))
+        with self._writer.head_room(HEAD_ROOM_OF_DUE):
+            try:
+                self._writer.write_now(messages, self.record(changes))
+            except MessageError:
+                for message in messages:
+                    try:
+                        self._writer.write_now([message])
+                    except MessageError as error:
+                        log.error("a message to %s is dropped: %s", message.topic, error)
+                self._writer.write_now([], self.record(changes))
         self.apply(changes)
 
     def record(self, changes: Iterable[Change]) -> list[NewMessage]:

@@ -39,6 +39,7 @@ from onelog.message import TRANSACTION_MASK, Appended, AppendedRun, NewMessage, 
 from onelog.metrics import Histogram
 from onelog.store.dispatch import queue_id_of
 from onelog.store.message_store import MessageStore
+from onelog.store.retention import HEAD_ROOM
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ class _Refusal:
     def append_runs(self, runs: Sequence[NewRun]) -> list[AppendedRun]:
         raise self._error
 
-    def head_room(self) -> contextlib.AbstractContextManager[None]:
+    def head_room(self, share: float) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     def delete_topic(self, topic: str) -> None:
@@ -282,10 +283,10 @@ class Writer:
         return appended
 
     @contextlib.contextmanager
-    def head_room(self) -> Iterator[None]:
+    def head_room(self, share: float = HEAD_ROOM) -> Iterator[None]:
         """While it lasts, what is written at once may use the head room of a disk that fills."""
         self._append_list([])
-        with self._store.head_room():
+        with self._store.head_room(share):
             yield
 
     def delete_topic(self, topic: str) -> None:

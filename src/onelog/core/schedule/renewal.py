@@ -15,6 +15,8 @@ Invariant: before retention deletes a file, no pending message is only in it.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from onelog.clock import Clock
 from onelog.core.cursors.cold_reads import ColdReads
 from onelog.core.durable.deadlines import Schedule
@@ -24,6 +26,7 @@ from onelog.core.schedule.sorted_files import Columns
 from onelog.core.schedule.timers import Timers
 from onelog.jobs import Job
 from onelog.names import TIMER_TOPIC
+from onelog.record.entries import ENTRY_DTYPE, PADDING_SIZE
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.message_store import MessageStore
 
@@ -31,6 +34,8 @@ CHECK_MS = 60_000
 """How often to look for old messages."""
 _ROUND_COUNT = 200
 _PAUSE_MS = 10
+_SAMPLE_COUNT = 1_000
+_MOST = 7 / 8
 
 
 @dataclass(eq=False)
@@ -126,7 +131,8 @@ class TimerRenewal:
         if copies:
             with self.writer.head_room():
                 self.writer.write_now(copies)
-            if self.store.gated:
+            if self.store.max_offset(TIMER_TOPIC, 0) < self.store.next_offset(TIMER_TOPIC, 0):
+                # Replicas have not confirmed them, or the queue's file had no room for them.
                 self.timers.hold(chunk.offsets.tolist())
                 self._copied_until = self.store.next_offset(TIMER_TOPIC, 0)
             self.timers.collect_all()
@@ -134,8 +140,28 @@ class TimerRenewal:
     def prepare_retention(self, reach: int) -> None:
         """Before log files are deleted: renew everything that waits before this log offset."""
         self.timers.collect_all()
-        if self.needed_from() < reach and not (self._round is not None and self._is_urgent):
+        if (
+            self.needed_from() < reach
+            and not (self._round is not None and self._is_urgent)
+            and not (self.store.retention.is_forced and self._is_most())
+        ):
             self._begin(self._chunks_by_file(reach), urgent=True)
+
+    def _is_most(self) -> bool:
+        """Whether the log is full of what waits: then to write that again frees next to nothing.
+
+        What is due leaves it, and frees files, too.
+        """
+        queue = self.store.queue_table.find(TIMER_TOPIC, 0)
+        if queue is None:
+            return False
+        entries = np.frombuffer(
+            b"".join(queue.raw_entries(max(queue.start, queue.end - _SAMPLE_COUNT), _SAMPLE_COUNT)),
+            ENTRY_DTYPE,
+        )
+        sizes = entries["size"][entries["size"] != PADDING_SIZE]
+        log_bytes = self.store.confirmed - self.store.log_min
+        return len(sizes) > 0 and self.timers.wheel.count * sizes.mean() > log_bytes * _MOST
 
     def needed_from(self) -> int:
         """Where in the log the first message is that waits, or its end."""
