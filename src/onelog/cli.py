@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class LazyGroup(TyperGroup):
-    """A group whose commands are those of the module `source`, imported at first sight."""
+    """A group whose commands are made, and their modules imported, at first sight."""
 
     source: str
     _made: "MutableMapping[str, Command] | None" = None
@@ -38,7 +38,8 @@ class LazyGroup(TyperGroup):
     def commands(self) -> "MutableMapping[str, Command]":
         """The commands by name."""
         if self._made is None:
-            self._made = get_group(importlib.import_module(self.source).app).commands
+            made = importlib.import_module("onelog.commands.operations").group_of(self.source)
+            self._made = get_group(made).commands
         return self._made
 
     @commands.setter
@@ -49,7 +50,7 @@ class LazyGroup(TyperGroup):
 
 def add_lazily(app: typer.Typer, name: str, text: str) -> None:
     """Add a group of commands under the name of its module."""
-    kind = type(f"LazyGroup_{name}", (LazyGroup,), {"source": f"onelog.commands.{name}"})
+    kind = type(f"LazyGroup_{name}", (LazyGroup,), {"source": name})
     app.add_typer(typer.Typer(help=text, no_args_is_help=True, cls=kind), name=name)
 
 
@@ -76,6 +77,10 @@ for _name, _text in {
     "dlq": "Dead letters: what consumer groups gave up, resending and dropping it.",
     "delay": "Delayed and timed messages: what waits, and taking it back.",
     "cluster": "Clusters and brokers: who is there, how they are.",
+    "exchange": "Exchanges and bindings of RabbitMQ's model.",
+    "queue": "Queues that RabbitMQ's clients declare.",
+    "transaction": "Transactions that are open, of both kinds.",
+    "connection": "Connections of all protocols.",
     "user": "Users: who may log in, and with which roles.",
     "role": "Roles: what several users may do.",
     "permission": "Permissions: what users and roles may do to which topics and groups.",

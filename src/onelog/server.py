@@ -13,8 +13,10 @@ import socket
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 from weakref import WeakSet
 
 from onelog.clock import SystemClock
@@ -232,6 +234,8 @@ class BrokerServer:
             self.context.replica_status.leaves = False
             for gateway in self.gateways.values():
                 await gateway.close()
+            for close in self.context.at_close:
+                await close()
             self.broker.close(write=False)
             closing, self._listeners = self._listeners, []
             await asyncio.gather(*(each.close(ROLE_CHANGE_SECONDS) for each in closing))
@@ -286,6 +290,7 @@ class BrokerServer:
             self._serve_websocket,
             list(HTTP_ROUTES),
         )
+        self.context.operate = partial(_operate, self.context)
         self.gateways = {
             section: _imported(entry_point)(self.context)
             for section, entry_point in GATEWAYS
@@ -568,6 +573,13 @@ async def _in_steps(steps: Steps) -> RetentionRound:
             done: RetentionRound = ended.value
             return done
         await (asyncio.sleep(0) if step is None else asyncio.to_thread(step))
+
+
+async def _operate(context: GatewayContext, *asked: Any) -> bytes:
+    """See `GatewayContext.operate`; the operations are imported when somebody asks for one."""
+    module = await asyncio.to_thread(importlib.import_module, "onelog.admin.broker.by_name")
+    made: bytes = await module.operate(context, *asked)
+    return made
 
 
 def _imported(entry_point: str) -> Callable[[GatewayContext], Gateway]:

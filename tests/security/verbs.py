@@ -63,6 +63,9 @@ TABLES: dict[str, dict[str, str]] = {
         "describe vhost": """
             LIST_BINDINGS
         """,
+        "nothing: each operation asks for itself, as it does over HTTP": """
+            ASK_OPERATION RUN_OPERATION
+        """,
         "nothing: a filter is looked at, and nothing that is stored": """
             CHECK_CLIENT_CONFIG
         """,

@@ -60,6 +60,14 @@ def table(
     return made
 
 
+def facts(values: Mapping[str, Any], *, utc: bool = False) -> Table:
+    """Names and values, a line each."""
+    made = Table.grid(padding=(0, 2))
+    for name, value in values.items():
+        made.add_row(name.replace("_", " "), _cell(value, "", name, utc))
+    return made
+
+
 def _cell(value: Any, kind: str, key: str, utc: bool) -> RenderableType:
     """A value as people see it in a column."""
     if "_ms" in key and isinstance(value, int):
@@ -71,7 +79,7 @@ def _cell(value: Any, kind: str, key: str, utc: bool) -> RenderableType:
     if isinstance(value, float):
         return f"{value:,.1f}"
     if isinstance(value, list | tuple):
-        value = ", ".join(value)
+        value = ", ".join(map(str, value))
     return value if isinstance(value, Text) else show_text(str(value or "-"))
 
 

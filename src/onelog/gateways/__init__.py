@@ -6,13 +6,14 @@ core.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol, TypeVar
 
 from onelog.clock import Clock
 from onelog.config_sources import Loaded
+from onelog.core.access import Principal
 from onelog.core.broker import Broker
 from onelog.errors import BrokerBusyError, ConfigError, OnelogError
 from onelog.message import Message
@@ -32,6 +33,7 @@ RABBITMQ_VERSION = "3.13.7"
 """The version of RabbitMQ that its clients and tools are told, by every protocol: the last one that
 has a prefetch for a whole channel, frames of 4,096 bytes, and logins with a password only. Clients
 ask that of the version: from 4.0 on, they would do without the one, and expect others."""
+Operate = Callable[[Principal, str, bytes, bool, tuple[str, int]], Coroutine[Any, Any, bytes]]
 LOOKUPS_MAX = 1_000
 """Questions to the disk that may wait at a time."""
 
@@ -159,6 +161,9 @@ class GatewayContext:
     adds its own in its constructor."""
     make_session: dict[str, MakeSession] = field(init=False, default_factory=dict)
     """How gateways whose protocols go through WebSockets, too, make their sessions; by section."""
+    operate: Operate = field(init=False)
+    """What comes of an operation of `onelog.admin`: who asks, which one, its arguments as JSON,
+    whether it may change something, and where they are."""
     clients: Callable[[], Iterable[ClientState]] = field(init=False, default=tuple)
     """Who is connected by AMQP, with their channels."""
     kept: dict[str, Any] = field(init=False, default_factory=dict)

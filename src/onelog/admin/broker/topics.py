@@ -38,7 +38,7 @@ from onelog.admin.topics import (
 from onelog.core.catalog.topics import PERM_READ, PERM_READ_WRITE, PERM_WRITE, TopicConfig
 from onelog.core.publish import Intent
 from onelog.errors import InvalidRequestError, MessageError, TopicExistsError
-from onelog.gateways.http.requests import called
+from onelog.gateways.http.requests import called, looked_up
 from onelog.message import (
     KEYS,
     TAGS,
@@ -83,6 +83,12 @@ def _topic(call: Call, config: TopicConfig) -> TopicState:
     )
 
 
+async def _found(call: Call, name: str) -> TopicState:
+    """A topic; times are read from the disk."""
+    config = call.broker.topic(call.principal, name)
+    return await looked_up(call.context, lambda: _topic(call, config))
+
+
 async def list_topics(call: Call, given: TopicQuery) -> Listing[TopicState]:
     """Topics by name."""
     _, topics = call.broker.admin.topics(call.principal)
@@ -96,17 +102,13 @@ async def list_topics(call: Call, given: TopicQuery) -> Listing[TopicState]:
             await pace.give()
     names.sort()
     page, following = paged(names, given.limit, given.after)
-    items = []
-    for number, name in enumerate(page, 1):
-        items.append(_topic(call, known[name]))
-        if number % 5 == 0:
-            await pace.give()
-    return Listing(items, len(names), following)
+    find = lambda: [_topic(call, known[name]) for name in page]  # noqa: E731 - for a worker
+    return Listing(await looked_up(call.context, find), len(names), following)
 
 
 async def get_topic(call: Call, given: OfTopic) -> TopicState:
     """One topic."""
-    return _topic(call, call.broker.topic(call.principal, given.topic))
+    return await _found(call, given.topic)
 
 
 def _changed(config: TopicConfig, settings: TopicSettings) -> TopicConfig:
@@ -131,7 +133,7 @@ async def create_topic(call: Call, given: NewTopic) -> TopicState:
     queues = broker.config.default_topic_queues
     config = TopicConfig(given.name, queues, queues, created_ms=call.context.clock.now_ms())
     broker.admin.create_topic(call.principal, _changed(config, given))
-    return _topic(call, broker.topic(call.principal, given.name))
+    return await _found(call, given.name)
 
 
 async def update_topic(call: Call, given: ChangedTopic) -> TopicState:
@@ -139,7 +141,7 @@ async def update_topic(call: Call, given: ChangedTopic) -> TopicState:
     broker = call.broker
     config = broker.topic(call.principal, given.topic)
     broker.admin.create_topic(call.principal, _changed(config, given))
-    return _topic(call, broker.topic(call.principal, config.name))
+    return await _found(call, config.name)
 
 
 async def delete_topic(call: Call, given: OfTopic) -> Done:
@@ -152,7 +154,9 @@ async def delete_topic(call: Call, given: OfTopic) -> Done:
 
 async def list_queues(call: Call, given: OfTopic) -> Listing[QueueRange]:
     """The queues of a topic."""
-    stats = call.broker.admin.topic_stats(call.principal, given.topic)
+    stats = await looked_up(
+        call.context, lambda: call.broker.admin.topic_stats(call.principal, given.topic)
+    )
     items = [
         QueueRange(each.queue_id, each.min_offset, each.max_offset, each.last_ms or None)
         for each in stats.queues

@@ -20,6 +20,7 @@ from onelog.client.admin.dead_letters import DeadLetters, SyncDeadLetters
 from onelog.client.admin.delays import Delays, SyncDelays
 from onelog.client.admin.groups import Groups, Positions, SyncGroups, SyncPositions
 from onelog.client.admin.messages import Messages, SyncMessages
+from onelog.client.admin.operations import Operations, SyncOperations
 from onelog.client.admin.topics import SyncTopics, Topics
 from onelog.client.admin.traces import SyncTraces, Traces
 from onelog.client.admin.users import SyncUsers, Users
@@ -38,7 +39,7 @@ class AsyncAdmin:
     """A client of one or more clusters that share their name servers.
 
     Its parts are `clusters`, `bindings`, `topics`, `groups`, `positions`, `messages`,
-    `dead_letters`, `traces`, `delays` and `users`.
+    `dead_letters`, `traces`, `delays`, `users` and `operations`.
     """
 
     def __init__(self, nodes: Nodes) -> None:
@@ -57,6 +58,7 @@ class AsyncAdmin:
             nodes, self.clusters, self.topics, self.positions, self.messages, SystemClock()
         )
         self.users = Users(nodes, self.clusters)
+        self.operations = Operations(nodes, self.clusters)
 
     @staticmethod
     def connect(
@@ -107,6 +109,7 @@ class Admin(SyncClient[AsyncAdmin]):
         self.traces = SyncTraces(core.traces, self)
         self.delays = SyncDelays(core.delays, self)
         self.users = SyncUsers(core.users, self)
+        self.operations = SyncOperations(core.operations, self)
 
     @staticmethod
     def connect(

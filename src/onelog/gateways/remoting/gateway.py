@@ -4,7 +4,7 @@ import logging
 
 from onelog.errors import ListenError
 from onelog.gateways import GatewayContext
-from onelog.gateways.remoting.admin import bindings, client_relay
+from onelog.gateways.remoting.admin import bindings, client_relay, operations
 from onelog.gateways.remoting.admin import broker as broker_admin
 from onelog.gateways.remoting.admin import groups as group_admin
 from onelog.gateways.remoting.admin import topics as topic_admin
@@ -26,6 +26,7 @@ HANDLERS: dict[int, Handler] = {
     **broker_admin.HANDLERS,
     **user_admin.HANDLERS,
     **bindings.HANDLERS,
+    **operations.HANDLERS,
     **client_relay.HANDLERS,
     **transactions.HANDLERS,
     **reply.HANDLERS,

@@ -143,6 +143,8 @@ class RequestCode(IntEnum):
     CHANGE_BINDING = 900111
     LIST_BINDINGS = 900112
     LIST_AUDIT = 900113
+    ASK_OPERATION = 900114
+    RUN_OPERATION = 900115
 
 
 class ResponseCode(IntEnum):
