@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from onelog.core.access import SELF
 from onelog.core.catalog.groups import GroupConfig
-from onelog.core.queues.group_ledger import IN_ORDER, IN_PLACE, ReturnPolicy
+from onelog.core.queues.lease_ledger import IN_ORDER, IN_PLACE, ReturnPolicy
 from onelog.errors import LeaseNotFoundError
 from onelog.rocketmq.profile import NAMING
 from tests.core.leasing import Holding, Reader, reading
@@ -341,7 +341,7 @@ class LeaseMachine(RuleBasedStateMachine):
         with (
             mock.patch("onelog.core.durable.tables.PART_ENTRIES", 1),
             mock.patch("onelog.core.queues.leases.STEP_LEASES", 1),
-            mock.patch("onelog.core.queues.group_ledger.STEP_LEASES", 1),
+            mock.patch("onelog.core.queues.lease_ledger.STEP_LEASES", 1),
         ):
             if tables._gathering is None:
                 tables.snapshot()

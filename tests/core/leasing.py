@@ -9,7 +9,7 @@ from onelog.core.catalog.groups import GroupConfig
 from onelog.core.cursors.pending_reads import Missing
 from onelog.core.durable.waiting import ANY_QUEUE
 from onelog.core.filters.tags import subscribe
-from onelog.core.queues.group_ledger import IN_ORDER, IN_PLACE
+from onelog.core.queues.lease_ledger import IN_ORDER, IN_PLACE
 from onelog.core.queues.lease_supply import LeaseRequest
 from onelog.core.queues.leases import LeasedPart
 from onelog.core.queues.lending import Leased

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onelog.core.access import SELF
-from onelog.core.queues.group_ledger import Outcome
+from onelog.core.queues.lease_ledger import Outcome
 from onelog.core.queues.lending import Leased
 from onelog.core.queues.sharing import ShareLimits, Taking
 from onelog.core.transactions.in_place import Stamp

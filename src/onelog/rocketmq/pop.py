@@ -21,7 +21,7 @@ from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.durable.waiting import ANY_QUEUE, Key
 from onelog.core.filters.tags import Subscription
-from onelog.core.queues.group_ledger import ReturnPolicy
+from onelog.core.queues.lease_ledger import ReturnPolicy
 from onelog.core.queues.lease_supply import LeaseRequest
 from onelog.core.queues.retry import ORIGIN_MESSAGE_ID, ORIGIN_TOPIC
 from onelog.errors import GroupPermissionError, InvalidQueueError, TopicPermissionError

@@ -23,8 +23,8 @@ import msgspec
 from onelog.core.assembly import Assembly
 from onelog.core.cursors.offsets import Offsets, cursor_key
 from onelog.core.durable.tables import Change
-from onelog.core.queues.group_ledger import QueueLeases
-from onelog.core.queues.journal import TABLE, record_key
+from onelog.core.queues.journal import TABLE
+from onelog.core.queues.lease_ledger import LeaseLedger
 from onelog.core.schedule.records import REAL_TOPIC
 from onelog.core.schedule.timers import Timers
 from onelog.errors import OnelogError
@@ -55,8 +55,8 @@ class _Checkpoint:
         bits = int(said.get("bm", 0)) & ((1 << _BITS) - 1)
         self.end = max(offsets, default=first - 1) + 1
         self.left = {each for bit, each in enumerate(offsets) if not bits >> bit & 1}
-        self.popped_ms = int(said["pt"])
-        self.due_ms = self.popped_ms + int(said["it"])
+        self.given_ms = int(said["pt"])
+        self.due_ms = self.given_ms + int(said["it"])
 
 
 def take_over(broker: Assembly) -> None:
@@ -67,12 +67,14 @@ def take_over(broker: Assembly) -> None:
     leases: list[Change] = []
     count = 0
     for (group, topic, queue_id), found in checkpoints.items():
-        queue = _leased(QueueLeases(group, topic, queue_id), found, store, offsets)
+        queue = _leased(
+            LeaseLedger(group, topic, queue_id, broker.leases.policies), found, store, offsets
+        )
         count += len(queue.out)
         if queue.out:
             at = {str(queue_id): queue.cursor}
             positions.append((Offsets.name, cursor_key(group, topic), at))
-            leases.append((TABLE, record_key(queue), queue.state()))
+            leases.append((TABLE, queue.key, queue.state()))
     broker.tables.write(positions)
     broker.lease_tables.write(leases)
     if count:
@@ -80,18 +82,18 @@ def take_over(broker: Assembly) -> None:
 
 
 def _leased(
-    queue: QueueLeases, found: list[_Checkpoint], store: MessageStore, offsets: Offsets
-) -> QueueLeases:
+    queue: LeaseLedger, found: list[_Checkpoint], store: MessageStore, offsets: Offsets
+) -> LeaseLedger:
     """The queue with a lease for each message that was not acknowledged and is still there."""
     topic, queue_id = queue.topic, queue.queue_id
     begin, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
     position = offsets.get(queue.group, topic, queue_id) or 0
     following = min(end, max(position, *(each.end for each in found)))
     # The later hand-over of a message counts: it had come back, or got another time.
-    for each in sorted(found, key=lambda checkpoint: checkpoint.popped_ms):
+    for each in sorted(found, key=lambda checkpoint: checkpoint.given_ms):
         there = sorted(offset for offset in each.left if begin <= offset < end)
-        terms = (each.popped_ms, each.due_ms, RETRIED, None, there)
-        queue.apply({"n": following, "o": [terms]}, {})
+        terms = (each.given_ms, each.due_ms, RETRIED, None, there)
+        queue.apply({"n": following, "o": [terms]})
     queue.settle()
     return queue
 

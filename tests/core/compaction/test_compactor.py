@@ -6,7 +6,7 @@ import pytest
 
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import CLEANUP_POLICY
-from onelog.core.queues.group_ledger import IN_PLACE
+from onelog.core.queues.lease_ledger import IN_PLACE
 from onelog.core.transactions.in_place import Stamp
 from onelog.errors import MessageError
 from onelog.message import NewMessage, NewRun

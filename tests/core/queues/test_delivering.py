@@ -8,7 +8,7 @@ import pytest
 from onelog.config import BrokerConfig
 from onelog.core.access import SELF
 from onelog.core.durable.writer import nobody
-from onelog.core.queues import log_ledger
+from onelog.core.queues import log_source
 from onelog.core.queues import queues as workqueues
 from onelog.core.queues.consumers import Window
 from onelog.errors import AccessRefusedError, QueueNotFoundError, ResourceLockedError
@@ -320,7 +320,7 @@ def test_a_consumer_that_pauses_gets_nothing_until_it_resumes(yard: Yard) -> Non
 def test_what_is_kept_at_hand_has_a_limit_for_all_queues_together(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_ledger, "HOT_BYTES_OF_ALL", 20_000)
+    monkeypatch.setattr(log_source, "HOT_BYTES_OF_ALL", 20_000)
     names = ["a", "b", "c"]
     takers = []
     for name in names:
@@ -331,7 +331,8 @@ def test_what_is_kept_at_hand_has_a_limit_for_all_queues_together(
         yard.put_all(*numbered(200), key=name)
     ledgers = [yard.find(name).ledgers[0] for name in names]
     assert [ledger.ready for ledger in ledgers] == [200, 200, 200]
-    kept = [ledger.at_hand for ledger in ledgers if isinstance(ledger, log_ledger.LogLedger)]
+    sources = [each.source for each in ledgers]
+    kept = [each.at_hand(0) for each in sources if isinstance(each, log_source.LogSource)]
     assert kept[0] == 200
     assert kept[1] == kept[2] < 100
     for taker in takers:

@@ -11,7 +11,7 @@ import pytest
 
 from onelog.core.access import SELF
 from onelog.core.broker import Broker
-from onelog.core.queues.group_ledger import IN_PLACE, Handout, QueueLeases, ReturnPolicy
+from onelog.core.queues.lease_ledger import IN_PLACE, Lease, LeaseLedger, ReturnPolicy
 from onelog.core.queues.leases import Leases
 from onelog.errors import (
     InvalidLeaseTimeError,
@@ -399,10 +399,10 @@ def test_a_snapshot_of_very_many_leases_holds_nobody_up(tmp_path: Path) -> None:
     reader = reading(tmp_path, queues=2)
     world, leases = reader.world, reader.leases
     for queue_id in range(2):
-        queue = QueueLeases(GROUP, TOPIC, queue_id)
+        queue = LeaseLedger(GROUP, TOPIC, queue_id)
         # As bad as can be: each of them was handed out alone.
         for offset in range(100_000):
-            queue.hand_out(Handout(queue, offset, 10**14, IN_PLACE, None, (offset,)), 0, offset + 1)
+            queue.hand_out(Lease(queue, offset, 10**14, IN_PLACE, None, (offset,)), 0, offset + 1)
         queue.recorded()
         leases._queues[GROUP, TOPIC, queue_id] = queue
     tables = world.broker.lease_tables
@@ -411,10 +411,8 @@ def test_a_snapshot_of_very_many_leases_holds_nobody_up(tmp_path: Path) -> None:
     while tables._gathering is not None:
         world.advance(10_000)
     assert world.timer.longest_cpu_s < HELD_S_MAX
-    loaded = QueueLeases(GROUP, TOPIC, 1)
-    loaded.apply(
-        json.loads(tables._path.read_bytes())["tables"]["leases"][f"{TOPIC}@{GROUP}@1"], {}
-    )
+    loaded = LeaseLedger(GROUP, TOPIC, 1)
+    loaded.apply(json.loads(tables._path.read_bytes())["tables"]["leases"][f"{TOPIC}@{GROUP}@1"])
     assert loaded.out.keys() == queue.out.keys()
 
 

@@ -185,13 +185,13 @@ def test_who_waits_for_the_head_to_expire_does_not_read_it_again(
     queue = yard.queue(arguments={"x-message-ttl": 60_000})
     yard.put_all(b"a")
     reads: list[object] = []
-    read = yard.works._supply.read
+    read = yard.works._log_reader.read
 
     def noted(*at: Any, **how: Any) -> Any:
         reads.append(at)
         return read(*at, **how)
 
-    monkeypatch.setattr(yard.works._supply, "read", noted)
+    monkeypatch.setattr(yard.works._log_reader, "read", noted)
     for number in range(5):
         yard.put_all(b"%d" % number)
     assert reads == []

@@ -249,8 +249,8 @@ class Machine(RuleBasedStateMachine):
     def times_of(self, name: str, item: Item, seen: dict[bytes, int]) -> int:
         ledgers = self.yard.find(name).ledgers
         for ledger in ledgers:
-            for offset, times in ledger.times.items():  # type: ignore[union-attr]
-                found = ledger._read(offset, 1, 1, True).found  # type: ignore[union-attr]
+            for offset, times in {**dict.fromkeys(ledger.returned, 0), **ledger.times}.items():
+                found = ledger.source.read(offset, 1, 1, True).found
                 if found and body_of(found[0]) == item.body:
                     return max(1, times)
         return 0

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from onelog.core.access import SELF
-from onelog.core.queues.group_ledger import Outcome
+from onelog.core.queues.lease_ledger import Outcome
 from onelog.core.queues.sharing import ShareLimits
 from onelog.errors import GroupPermissionError, LeaseNotFoundError
 from onelog.message import NewMessage

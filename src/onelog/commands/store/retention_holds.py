@@ -8,7 +8,7 @@ import msgspec
 from onelog.core.durable.tables import LEASES_TOPIC, Table
 from onelog.core.queues.declared import DeclaredQueues
 from onelog.core.queues.journal import LEASES_FILE
-from onelog.core.queues.log_ledger import TABLE, LogLedger, ledger_of
+from onelog.core.queues.ledger import TABLE, Ledger, ledger_of
 from onelog.core.queues.retention_holds import RetentionHold, all_ledgers, holds_of
 from onelog.errors import OnelogError
 from onelog.names import TABLES_FILE, TABLES_TOPIC
@@ -24,7 +24,7 @@ class _Ledgers:
     name = TABLE
 
     def __init__(self) -> None:
-        self.known: dict[str, LogLedger] = {}
+        self.known: dict[str, Ledger] = {}
 
     def apply(self, key: str, value: Any) -> None:
         if value is None:

@@ -8,7 +8,7 @@ it may lie there, and, when it is a dead letter, all of it.
 See `record.forms.amqp`. What came by other protocols is as it was stored, or was converted.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from onelog.core.routing.names import swapped
 from onelog.record.forms import Form, amqp
@@ -30,6 +30,13 @@ BODY: Final = 2
 FORM: Final = 3
 STORED_MS: Final = 4
 SIZE: Final = 5
+
+
+class Stretch(NamedTuple):
+    """What was read of a queue, and the first offset that was not looked at."""
+
+    found: list[Delivery]
+    next_offset: int
 
 
 def facts_of(body: bytes | memoryview, form: int) -> tuple[int, bool]:

@@ -1,7 +1,8 @@
-"""The leases' way into the log: what changed goes in with the tick, and then it may be told.
+"""The ledgers' way into the log: what changed goes in with the tick, and then it may be told.
 
-    table entry   key "topic@group@queue id"; value as in `lease_queue`, None for a queue that is
-                  gone; in a topic and a snapshot of their own, because they change so often
+    table entry   key "topic@group@queue id" of leases, "topic@queue id" of declared queues; value
+                  as in `lease_ledger` and `ledger`, None for one that is gone; in a topic and a
+                  snapshot of their own, because they change so often
 
 Messages that are moved because their lease ended go into the same append as the record of that, so
 that not even a killed process loses or doubles one.
@@ -15,16 +16,15 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Tables
 from onelog.core.durable.writer import Writer
-from onelog.core.queues.group_ledger import QueueLeases
+from onelog.core.queues.ledger import Ledger
 from onelog.errors import OnelogError, StoreError
 from onelog.message import NewMessage
-from onelog.names import join_key, split_key
 
 log = logging.getLogger(__name__)
 
@@ -32,52 +32,24 @@ LEASES_FILE = "onelog-leases.json"
 TABLE = "leases"
 _TROUBLE_MS = 1_000
 
-LeaseKey = tuple[str, str, int]
-"""Group, topic and queue id."""
 WhenRecorded = Callable[[OnelogError | None], None]
-
-
-def record_key(queue: QueueLeases) -> str:
-    """The table's key of a queue."""
-    return f"{join_key(queue.topic, queue.group)}@{queue.queue_id}"
-
-
-def lease_key_of(key: str) -> LeaseKey:
-    """The inverse of `record_key`."""
-    names, _, queue_id = key.rpartition("@")
-    topic, group = split_key(names)
-    return group, topic, int(queue_id)
-
-
-class Recorded(Protocol):
-    """Something that changes, and says what has changed."""
-
-    def record(self) -> Any:
-        """What changed since the last record, as it stands now."""
-
-    def recorded(self) -> None:
-        """The last `record` is in the log."""
-
-
-Queue = TypeVar("Queue", bound=Recorded)
+Kind = TypeVar("Kind", bound=Ledger)
 
 
 @dataclass(eq=False)
-class LeaseJournal(Generic[Queue]):
+class LedgerJournal(Generic[Kind]):
     """Collects changes, and appends them tick by tick."""
 
     _tables: Tables
     _writer: Writer
     _schedule: Schedule
     _when_durable: Callable[[WhenSafe], None]
-    _on_recorded: Callable[[Queue], None]
+    _on_recorded: Callable[[Kind], None]
     """Called with each queue whose changes have reached the log."""
-    _key: Callable[[Queue], str]
-    """What the table calls a queue."""
     _table: str = TABLE
 
     def __post_init__(self) -> None:
-        self._changed: dict[Queue, None] = {}
+        self._changed: dict[Kind, None] = {}
         self._gone: dict[str, None] = {}
         self._callbacks: list[WhenRecorded] = []
         self._unsafe: list[WhenSafe] = []
@@ -87,15 +59,15 @@ class LeaseJournal(Generic[Queue]):
         self.follows = False
         """Whether the log is another broker's: then leases are kept in memory only."""
 
-    def changed(self, queue: Queue) -> None:
+    def changed(self, ledger: Kind) -> None:
         """The queue's leases changed in this tick."""
-        self._changed[queue] = None
+        self._changed[ledger] = None
         self._begin_tick()
 
-    def gone(self, queue: Queue) -> None:
+    def gone(self, ledger: Kind) -> None:
         """There is no such queue any more."""
-        self._changed.pop(queue, None)
-        self._gone[self._key(queue)] = None
+        self._changed.pop(ledger, None)
+        self._gone[ledger.key] = None
         self._begin_tick()
 
     def _begin_tick(self) -> None:
@@ -129,7 +101,7 @@ class LeaseJournal(Generic[Queue]):
             records = self._records(gone, changed)
             self._writer.put_records(records, partial(self._written, gone, changed))
 
-    def _written(self, gone: list[str], changed: list[Queue], error: Exception | None) -> None:
+    def _written(self, gone: list[str], changed: list[Kind], error: Exception | None) -> None:
         trouble = error if isinstance(error, StoreError) else None
         if trouble is not None:
             gone, changed = [], []
@@ -171,7 +143,7 @@ class LeaseJournal(Generic[Queue]):
             raise
         self._settle(gone, changed, None)
 
-    def _settle(self, gone: list[str], changed: list[Queue], error: OnelogError | None) -> None:
+    def _settle(self, gone: list[str], changed: list[Kind], error: OnelogError | None) -> None:
         """This much is recorded: tell everybody."""
         # What is called from here on may change leases again: that is another tick.
         callbacks, self._callbacks = self._callbacks, []
@@ -190,27 +162,27 @@ class LeaseJournal(Generic[Queue]):
         else:
             _tell_all(unsafe, error)
 
-    def _records(self, gone: list[str], changed: list[Queue]) -> list[NewMessage]:
+    def _records(self, gone: list[str], changed: list[Kind]) -> list[NewMessage]:
         changes: list[tuple[str, str, Any]] = [(self._table, key, None) for key in gone]
-        changes += [(self._table, self._key(queue), queue.record()) for queue in changed]
+        changes += [(self._table, queue.key, queue.record()) for queue in changed]
         return self._tables.record(changes)
 
     def _append_one_by_one(
-        self, gone: list[str], changed: list[Queue]
-    ) -> tuple[list[str], list[Queue], StoreError | None]:
+        self, gone: list[str], changed: list[Kind]
+    ) -> tuple[list[str], list[Kind], StoreError | None]:
         """Some queue cannot be recorded: record the others. What was recorded, and what is wrong.
 
         Nothing that a client may send makes such a record; a segment may be too small for one.
         """
         error: StoreError | None = None
-        done: tuple[list[str], list[Queue]] = ([], [])
+        done: tuple[list[str], list[Kind]] = ([], [])
         for keys, queues in [(gone, []), *(([], [queue]) for queue in changed)]:
             try:
                 self._writer.write_now([], self._records(keys, queues))
             except StoreError as reason:
                 error = reason
             except Exception as reason:
-                names = ", ".join([*keys, *map(self._key, queues)])
+                names = ", ".join([*keys, *(each.key for each in queues)])
                 error = StoreError(f"the leases of {names} cannot be recorded: {reason}")
             else:
                 done[0].extend(keys)

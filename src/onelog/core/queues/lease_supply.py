@@ -16,7 +16,7 @@ from onelog.core.cursors.reading import QueueReader, candidates
 from onelog.core.cursors.unpacking import ColdError
 from onelog.core.durable.waiting import Key
 from onelog.core.filters.tags import Subscription
-from onelog.core.queues.group_ledger import IN_PLACE, QueueLeases, ReturnPolicy
+from onelog.core.queues.lease_ledger import IN_PLACE, LeaseLedger, ReturnPolicy
 from onelog.errors import OffsetOutOfRangeError, StoreCorruptError, StoreFailedError
 from onelog.message import Message
 from onelog.record.decode import decode_message
@@ -103,7 +103,7 @@ class Supply:
 
     def find(
         self,
-        queue: QueueLeases,
+        queue: LeaseLedger,
         count_max: int,
         bytes_max: int,
         request: LeaseRequest,
@@ -120,7 +120,7 @@ class Supply:
             begin, result = self._unread(queue, count_max - len(again), back.room, request, cold_ok)
         except StoreFailedError:
             if not again:
-                queue.put_back(deleted)
+                queue.keep_returned(deleted)
                 raise
             return Found(queue.next, again, (), records, deleted)
         if result.status in (FetchStatus.COLD, FetchStatus.LATER):
@@ -128,7 +128,7 @@ class Supply:
             return Found(begin, again, (), records, deleted, *missing)
         if result.status is not FetchStatus.FOUND:
             if back.trouble is not None and not again:
-                queue.put_back(deleted)
+                queue.keep_returned(deleted)
                 raise back.trouble
             return Found(result.next_offset, again, (), records, deleted)
         fresh = self._addresses(queue, begin, result, request.subscription)
@@ -136,7 +136,7 @@ class Supply:
 
     def _came_back(
         self,
-        queue: QueueLeases,
+        queue: LeaseLedger,
         count_max: int,
         bytes_max: int,
         request: LeaseRequest,
@@ -144,7 +144,7 @@ class Supply:
     ) -> "_CameBack":
         back = _CameBack(bytes_max)
         left: list[int] = []
-        looked_at = queue.next_ready(count_max) if queue.ready else []
+        looked_at = queue.next_returned(count_max) if queue.returned else []
         for offset in looked_at:
             back.is_late = back.is_late or not self._has_time(request)
             back.is_cut |= back.is_late
@@ -158,12 +158,12 @@ class Supply:
             at, size, code = entry
             try:
                 if not cold_ok and not self._store.is_warm(at, size):
-                    queue.put_back(looked_at)
+                    queue.keep_returned(looked_at)
                     return _CameBack(0, cold=[(at, size)])
                 record = self._read(queue, offset, at, size)
             except ColdError as cold:
                 if not back.offsets:
-                    queue.put_back(looked_at)
+                    queue.keep_returned(looked_at)
                     return _CameBack(0, cold=cold.ranges)
                 back.is_cut = True  # What was found leaves first.
                 left.append(offset)
@@ -179,14 +179,14 @@ class Supply:
                 back.room -= len(record)
             else:
                 left.append(offset)
-        queue.put_back(left)
+        queue.keep_returned(left)
         return back
 
     def _has_time(self, request: LeaseRequest) -> bool:
         wanted = request.subscription
         return wanted is None or wanted.predicate is None or self._reader.filter_time.left()
 
-    def find_again(self, queue: QueueLeases, offsets: Sequence[int]) -> Found:
+    def find_again(self, queue: LeaseLedger, offsets: Sequence[int]) -> Found:
         """The same messages once more."""
         found: dict[int, memoryview] = {}
         for offset in offsets:
@@ -199,12 +199,12 @@ class Supply:
         gone = [offset for offset in offsets if offset not in found]
         return Found(queue.next, list(found), (), list(found.values()), gone)
 
-    def entry_at(self, queue: QueueLeases, offset: int) -> int | None:
+    def entry_at(self, queue: LeaseLedger, offset: int) -> int | None:
         """Where in the log a message is; None if retention has deleted it."""
         entry = self._entry(queue, offset)
         return None if entry is None else entry[0]
 
-    def message(self, queue: QueueLeases, offset: int) -> Message | None:
+    def message(self, queue: LeaseLedger, offset: int) -> Message | None:
         """A message, decoded; None if retention has deleted it, or it is damaged."""
         entry = self._entry(queue, offset)
         try:
@@ -218,7 +218,7 @@ class Supply:
             return None
 
     def _read(
-        self, queue: QueueLeases, offset: int, at: int, size: int, *, now: bool = False
+        self, queue: LeaseLedger, offset: int, at: int, size: int, *, now: bool = False
     ) -> memoryview | StoreFailedError | None:
         """`_record`; None if it was compacted; or why the disk cannot read it."""
         try:
@@ -229,20 +229,20 @@ class Supply:
             return error
 
     def _record(
-        self, queue: QueueLeases, offset: int, at: int, size: int, *, now: bool
+        self, queue: LeaseLedger, offset: int, at: int, size: int, *, now: bool
     ) -> memoryview:
         """The record of one message, as RocketMQ's readers get it; see `message_in`."""
         record = self._store.read_record(at, size)
         return self._reader.message_in(queue.topic, queue.queue_id, offset, record, now=now)[1]
 
-    def _entry(self, queue: QueueLeases, offset: int) -> tuple[int, int, int] | None:
+    def _entry(self, queue: LeaseLedger, offset: int) -> tuple[int, int, int] | None:
         """Where a message lies; None if retention has deleted it, or damage lost it."""
         found = self._store.entry_at(queue.topic, queue.queue_id, offset)
         return found or self._reader.carried(queue.topic, queue.queue_id, offset)
 
     def _unread(
         self,
-        queue: QueueLeases,
+        queue: LeaseLedger,
         count_max: int,
         bytes_max: int,
         request: LeaseRequest,
@@ -267,7 +267,7 @@ class Supply:
 
     def _addresses(
         self,
-        queue: QueueLeases,
+        queue: LeaseLedger,
         begin: int,
         result: Fetched,
         subscription: Subscription | None,

@@ -4,7 +4,7 @@ The one implementation behind POP and every other protocol that acknowledges sin
 lease is a message's place (group, topic, queue, offset), when it was handed out, and when it is
 visible again; the time it was handed out is also its handle, because no place gets the same twice.
 
-    group_ledger    the leases of one group in one queue
+    lease_ledger    the leases of one group in one queue
     lease_supply    what could be handed out next
     stored_supply   the same, for who wants records as they are stored
     journal         the way into the log
@@ -39,24 +39,23 @@ from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Part, Tables, in_parts
 from onelog.core.durable.waiting import OpenWaits
 from onelog.core.durable.writer import Writer
-from onelog.core.queues.group_ledger import (
+from onelog.core.queues.journal import (
+    TABLE,
+    LedgerJournal,
+    WhenRecorded,
+)
+from onelog.core.queues.lease_ledger import (
     IN_ORDER,
     IN_PLACE,
     SHARED,
     STEP_LEASES,
-    Handout,
+    Lease,
+    LeaseKey,
+    LeaseLedger,
     Outcome,
-    QueueLeases,
     ReturnPolicy,
     check_lease_time,
-)
-from onelog.core.queues.journal import (
-    TABLE,
-    LeaseJournal,
-    LeaseKey,
-    WhenRecorded,
     lease_key_of,
-    record_key,
 )
 from onelog.core.queues.lease_supply import Found, LeaseRequest, Supply
 from onelog.core.queues.stored_supply import StoredSupply
@@ -74,7 +73,7 @@ _SET_BACK_MS = 1_000
 """A clock that goes back by no more is left to its ways."""
 _TROUBLE_MS = 1_000
 
-Moves = list[tuple[Handout, int, NewMessage | None]]
+Moves = list[tuple[Lease, int, NewMessage | None]]
 
 
 class LeasedPart(NamedTuple):
@@ -119,16 +118,16 @@ class Leases:
         }
         """Those of protocols are added before `open`; an unknown one is as IN_PLACE."""
         schedule = self._schedule
-        self._journal: LeaseJournal[QueueLeases] = LeaseJournal(
-            self._tables, self._writer, schedule, self._when_durable, self._recorded, record_key
+        self._journal: LedgerJournal[LeaseLedger] = LedgerJournal(
+            self._tables, self._writer, schedule, self._when_durable, self._recorded
         )
         self._supply = Supply(self._store, self._reader)
         self._stored_supply = StoredSupply(self._store, self._reader)
         self._seen_ms = 0
-        self._deadlines: Deadlines[Handout] = Deadlines(self._clock, schedule, self._expire)
-        self._queues: dict[LeaseKey, QueueLeases] = {}
+        self._deadlines: Deadlines[Lease] = Deadlines(self._clock, schedule, self._expire)
+        self._queues: dict[LeaseKey, LeaseLedger] = {}
         self._counts: dict[str, int] = {}
-        self._freed: set[QueueLeases] = set()
+        self._freed: set[LeaseLedger] = set()
         self._frees = 0
         self._floor_ms = 0
         self._expiring = Job("ending leases")
@@ -148,8 +147,8 @@ class Leases:
             return
         queue = self._queues.get(lease_key)
         if queue is None:
-            queue = self._queues[lease_key] = QueueLeases(*lease_key)
-        queue.apply(value, self.policies)
+            queue = self._queues[lease_key] = LeaseLedger(*lease_key, self.policies)
+        queue.apply(value)
         if self._unsettled is not None:
             self._unsettled.add(lease_key)
 
@@ -161,10 +160,10 @@ class Leases:
             for _, queue in part:
                 for state in queue.state_in_steps():
                     if isinstance(state, dict):
-                        found[record_key(queue)] = state
+                        found[queue.key] = state
                     else:
-                        yield state and [msgspec.json.encode(record_key(queue)) + b":", *state]
-                leases += len(queue.out) + len(queue.ready)
+                        yield state and [msgspec.json.encode(queue.key) + b":", *state]
+                leases += len(queue.out) + len(queue.returned)
                 if leases >= STEP_LEASES:
                     yield found
                     yield None
@@ -188,17 +187,17 @@ class Leases:
             if is_cut:
                 queue.void = True
                 self._journal.changed(queue)
-            for handout in dict.fromkeys(queue.out.values()):
+            for lease in dict.fromkeys(queue.out.values()):
                 now_ms = self._clock.now_ms()
-                if handout.policy.ends_with_broker:
-                    handout.due_ms = now_ms
-                elif handout.due_ms > handout.popped_ms > now_ms:
+                if lease.policy.ends_with_broker:
+                    lease.due_ms = now_ms
+                elif lease.due_ms > lease.given_ms > now_ms:
                     # It was leased by a clock that was ahead, here or at another master.
-                    handout.due_ms -= handout.popped_ms - now_ms
-                self._deadlines.add(handout, handout.due_ms)
-                self._raise_floor(handout.popped_ms)
-            for popped_ms in (*queue.ready.values(), *queue.early.values()):
-                self._raise_floor(popped_ms)
+                    lease.due_ms -= lease.given_ms - now_ms
+                self._deadlines.add(lease, lease.due_ms)
+                self._raise_floor(lease.given_ms)
+            for given_ms in (*queue.returned.values(), *queue.early.values()):
+                self._raise_floor(given_ms)
             self._counts[queue.group] = self._counts.get(queue.group, 0) + len(queue.out)
             position = self._offsets.get(*lease_key)
             if position is not None and position > queue.cursor:
@@ -207,7 +206,7 @@ class Leases:
                 # A crash lost the commits of the last seconds; the leases know better.
                 self._commit(queue)
 
-    def _come_back(self, queue: QueueLeases, end: int) -> None:
+    def _come_back(self, queue: LeaseLedger, end: int) -> None:
         """A crash has cut the queue off: what comes there was never handed out."""
         log.warning(
             "group %s was at %d in queue %d of topic %s, which a crash has cut off at %d: it goes "
@@ -236,9 +235,9 @@ class Leases:
             queue = self._queues.get(lease_key)
             if queue is not None:
                 queue.settle()
-                for handout in dict.fromkeys(queue.out.values()):
-                    self._deadlines.add(handout, handout.due_ms)
-                    self._raise_floor(handout.popped_ms)
+                for lease in dict.fromkeys(queue.out.values()):
+                    self._deadlines.add(lease, lease.due_ms)
+                    self._raise_floor(lease.given_ms)
         for group in {group for group, _, _ in self._unsettled}:
             mine = (queue for queue in self._queues.values() if queue.group == group)
             self._counts[group] = sum(len(queue.out) for queue in mine)
@@ -275,13 +274,13 @@ class Leases:
 
     def _set_back(self, by_ms: int) -> None:
         """The clock was: what is out by what it said before comes back as early as was agreed."""
-        for handout in list(self._deadlines):
-            self._deadlines.remove(handout, handout.due_ms)
-            handout.due_ms -= by_ms
-            self._deadlines.add(handout, handout.due_ms)
+        for lease in list(self._deadlines):
+            self._deadlines.remove(lease, lease.due_ms)
+            lease.due_ms -= by_ms
+            self._deadlines.add(lease, lease.due_ms)
 
-    def _raise_floor(self, popped_ms: int) -> None:
-        self._floor_ms = max(self._floor_ms, popped_ms + 1)
+    def _raise_floor(self, given_ms: int) -> None:
+        self._floor_ms = max(self._floor_ms, given_ms + 1)
 
     @property
     def moment(self) -> tuple[int, int]:
@@ -299,7 +298,7 @@ class Leases:
             return end and abs(end - self._position(group, topic, queue_id, request.from_last))
         if queue.out and request.policy.in_order:
             return len(_of_attempt(queue, request.attempt_id))
-        return self.unread(request, topic, queue_id) + len(queue.ready)
+        return self.unread(request, topic, queue_id) + len(queue.returned)
 
     def position(self, group: str, topic: str, queue_id: int) -> int:
         """The first offset of a queue that the group was never given."""
@@ -329,7 +328,7 @@ class Leases:
                 offset = max(0, self._store.max_offset(topic, queue_id) - 1)
         return self._store.min_offset(topic, queue_id) if offset is None else offset
 
-    def _queue(self, group: str, topic: str, queue_id: int, from_last: bool) -> QueueLeases:
+    def _queue(self, group: str, topic: str, queue_id: int, from_last: bool) -> LeaseLedger:
         """The queue's leases, following the group if somebody moved it."""
         if self._offsets.has_resets:
             self._offsets.take_reset(group, topic, queue_id)
@@ -337,7 +336,7 @@ class Leases:
         queue = self._queues.get(lease_key)
         if queue is None:
             self._groups.require(group)  # Leases of a group that is not there end with a restart.
-            queue = self._queues[lease_key] = QueueLeases(group, topic, queue_id)
+            queue = self._queues[lease_key] = LeaseLedger(group, topic, queue_id, self.policies)
         elif self._offsets.get(group, topic, queue_id) == queue.committed:
             return queue
         self._move_queue(queue, self._position(group, topic, queue_id, from_last))
@@ -382,7 +381,7 @@ class Leases:
         if found.next_offset > queue.next:
             queue.next = found.next_offset
             self._journal.changed(queue)
-            if queue.has_next_ready:  # What stood behind all that nobody wanted.
+            if queue.has_next_returned:  # What stood behind all that nobody wanted.
                 return self.take(
                     request, topic, queue_id, count_max, bytes_max, stamp, cold_ok=cold_ok
                 )
@@ -390,7 +389,7 @@ class Leases:
             return Missing(found.cold, found.later)
         return LeasedPart(topic, queue_id)
 
-    def _room(self, queue: QueueLeases) -> int:
+    def _room(self, queue: LeaseLedger) -> int:
         in_group = self._counts.get(queue.group, 0)
         room = min(self.queue_leases_max - len(queue.out), self.group_leases_max - in_group)
         if room <= 0:
@@ -401,27 +400,27 @@ class Leases:
         return room
 
     def _hand_out(
-        self, queue: QueueLeases, found: Found, request: LeaseRequest, stamp: int
+        self, queue: LeaseLedger, found: Found, request: LeaseRequest, stamp: int
     ) -> LeasedPart:
         offsets = (*found.again, *found.fresh)
         due_ms = self._clock.now_ms() + request.invisible_ms
-        handout = Handout(queue, stamp, due_ms, request.policy, request.attempt_id, offsets)
-        queue.hand_out(handout, queue.next, found.next_offset)
-        self._deadlines.add(handout, due_ms)
+        lease = Lease(queue, stamp, due_ms, request.policy, request.attempt_id, offsets)
+        queue.hand_out(lease, queue.next, found.next_offset)
+        self._deadlines.add(lease, due_ms)
         self._counts[queue.group] = self._counts.get(queue.group, 0) + len(offsets)
         self._offsets.pulled(queue.group, queue.topic, queue.queue_id, queue.next)
         self._journal.changed(queue)
         times = [queue.times.get(offset, 0) for offset in offsets]
         return LeasedPart(queue.topic, queue.queue_id, offsets, times, found.records)
 
-    def _drop_deleted(self, queue: QueueLeases, offset: int) -> None:
+    def _drop_deleted(self, queue: LeaseLedger, offset: int) -> None:
         log.warning(
             "message %d of queue %d of topic %s was deleted by retention before group %s was done",
             offset, queue.queue_id, queue.topic, queue.group,
         )  # fmt: skip
-        if (handout := queue.out.get(offset)) is not None:
-            self._count_out(handout)
-        queue.finish(offset)
+        if (lease := queue.out.get(offset)) is not None:
+            self._count_out(lease)
+        queue.finish_one(offset)
         self._journal.changed(queue)
 
     # -- ending leases -------------------------------------------------------------------------
@@ -441,9 +440,9 @@ class Leases:
             return 0
         count = 0
         for offset in offsets:
-            handout = queue.out.get(offset)
-            if handout is not None and handout.popped_ms == handle:
-                self._acknowledged(handout, offset)
+            lease = queue.out.get(offset)
+            if lease is not None and lease.given_ms == handle:
+                self._acknowledged(lease, offset)
                 count += 1
         return count
 
@@ -460,7 +459,7 @@ class Leases:
             handle = max(self.stamp(), handle + 1)
         due_ms = self._clock.now_ms() + invisible_ms
         self._count_out(old)
-        self._lease_anew(Handout(old.queue, handle, due_ms, old.policy, old.attempt_id, (offset,)))
+        self._lease_anew(Lease(old.ledger, handle, due_ms, old.policy, old.attempt_id, (offset,)))
         return handle
 
     def release(
@@ -494,7 +493,7 @@ class Leases:
 
     def _hide_until(
         self,
-        old: Handout,
+        old: Lease,
         offset: int,
         after_ms: int,
         policy: ReturnPolicy,
@@ -502,49 +501,49 @@ class Leases:
         is_rejected: bool = False,
     ) -> None:
         """Lease a message under a handle that nobody is told."""
-        queue, handle = old.queue, max(self.stamp(), old.popped_ms + 1)
+        queue, handle = old.ledger, max(self.stamp(), old.given_ms + 1)
         due_ms = self._clock.now_ms() + after_ms
         self._count_out(old)
         self._lease_anew(
-            Handout(queue, handle, due_ms, policy, None, (offset,), is_rejected=is_rejected)
+            Lease(queue, handle, due_ms, policy, None, (offset,), is_rejected=is_rejected)
         )
 
-    def _find(self, group: str, topic: str, queue_id: int, offset: int, handle: int) -> Handout:
+    def _find(self, group: str, topic: str, queue_id: int, offset: int, handle: int) -> Lease:
         if self._unsettled:
             self.catch_up()
         queue = self._queues.get((group, topic, queue_id))
-        handout = None if queue is None else queue.out.get(offset)
-        if handout is None or handout.popped_ms != handle:
+        lease = None if queue is None else queue.out.get(offset)
+        if lease is None or lease.given_ms != handle:
             raise LeaseNotFoundError(
                 f"message {offset} of queue {queue_id} of topic {topic} is not out under this "
                 f"receipt for group {group}: it was acknowledged, or its time was up"
             )
-        return handout
+        return lease
 
-    def _acknowledged(self, handout: Handout, offset: int) -> None:
-        queue = handout.queue
-        self._count_out(handout)
-        if handout.policy.in_order:
+    def _acknowledged(self, lease: Lease, offset: int) -> None:
+        queue = lease.ledger
+        self._count_out(lease)
+        if lease.policy.in_order:
             queue.finish_in_order(offset)
             if not queue.out:
                 self._free(queue)
         else:
-            queue.finish(offset)
+            queue.finish_one(offset)
         self._journal.changed(queue)
 
-    def _count_out(self, handout: Handout) -> None:
+    def _count_out(self, lease: Lease) -> None:
         """A lease ends; its deadline goes with the last one of its hand-over."""
-        handout.left -= 1
-        if not handout.left:
-            self._deadlines.remove(handout, handout.due_ms)
-        self._counts[handout.queue.group] -= 1
+        lease.left -= 1
+        if not lease.left:
+            self._deadlines.remove(lease, lease.due_ms)
+        self._counts[lease.ledger.group] -= 1
 
-    def _lease_anew(self, handout: Handout) -> None:
+    def _lease_anew(self, lease: Lease) -> None:
         """Put a message that was out under other terms under these."""
-        handout.queue.lease_anew(handout.offsets[0], handout)
-        self._deadlines.add(handout, handout.due_ms)
-        self._counts[handout.queue.group] += 1
-        self._journal.changed(handout.queue)
+        lease.ledger.lease_anew(lease.offsets[0], lease)
+        self._deadlines.add(lease, lease.due_ms)
+        self._counts[lease.ledger.group] += 1
+        self._journal.changed(lease.ledger)
 
     # -- leases that have a holder -------------------------------------------------------------
 
@@ -555,7 +554,7 @@ class Leases:
             queue = self._queues.get(lease_key)
             if queue is None:
                 self._groups.require(group)
-                queue = self._queues[lease_key] = QueueLeases(*lease_key)
+                queue = self._queues[lease_key] = LeaseLedger(*lease_key, self.policies)
             queue.committed = None
             self._move_queue(queue, start())
 
@@ -572,8 +571,8 @@ class Leases:
         out = {} if queue is None else queue.out
         for offsets, _ in outcomes:
             for offset in offsets:
-                handout = out.get(offset)
-                if handout is None or handout.attempt_id != holder:
+                lease = out.get(offset)
+                if lease is None or lease.attempt_id != holder:
                     group, topic, queue_id = lease_key
                     raise LeaseNotFoundError(
                         f"{holder} does not have message {offset} of queue {queue_id} of topic "
@@ -594,17 +593,17 @@ class Leases:
         self._free(queue)  # There may be room for more.
 
     def _keep(
-        self, queue: QueueLeases, offsets: tuple[int, ...], holder: str, invisible_ms: int
+        self, queue: LeaseLedger, offsets: tuple[int, ...], holder: str, invisible_ms: int
     ) -> None:
         """Lease messages to who has them, for another time from now on."""
         policy = queue.out[offsets[0]].policy
         for offset in offsets:
             self._count_out(queue.out[offset])
         due_ms = self._clock.now_ms() + invisible_ms
-        handout = Handout(queue, self.stamp(), due_ms, policy, holder, offsets)
+        lease = Lease(queue, self.stamp(), due_ms, policy, holder, offsets)
         for offset in offsets:
-            queue.lease_anew(offset, handout)
-        self._deadlines.add(handout, due_ms)
+            queue.lease_anew(offset, lease)
+        self._deadlines.add(lease, due_ms)
         self._counts[queue.group] += len(offsets)
         self._journal.changed(queue)
 
@@ -612,12 +611,10 @@ class Leases:
         """The holder is gone: what it has may be had again, as if it had not been given."""
         for queue in [queue for lease_key, queue in self._queues.items() if lease_key[0] == group]:
             held = [
-                (offset, handout)
-                for offset, handout in queue.out.items()
-                if handout.attempt_id == holder
+                (offset, lease) for offset, lease in queue.out.items() if lease.attempt_id == holder
             ]
-            for offset, handout in held:
-                self._give_back(handout, offset, is_counted=False)
+            for offset, lease in held:
+                self._give_back(lease, offset, is_counted=False)
 
     def unfinished(self, group: str, topic: str, queue_id: int) -> int:
         """How many messages of a queue the group is not done with."""
@@ -625,114 +622,114 @@ class Leases:
         end = self._store.max_offset(topic, queue_id)
         if queue is None:
             return max(0, end - self._position(group, topic, queue_id, False))
-        return max(0, end - queue.next) + len(queue.out) + len(queue.ready)
+        return max(0, end - queue.next) + len(queue.out) + len(queue.returned)
 
     # -- time ----------------------------------------------------------------------------------
 
-    def _expire(self, due: list[Handout]) -> None:
+    def _expire(self, due: list[Lease]) -> None:
         """The time of some leases is up: end them, now or after a pause if that fails."""
         if self._is_closed:
             return
         with self._expiring:
             places = [
                 at
-                for handout in due
-                if handout.move is not None
-                for offset in handout.still_out()
-                if (at := self._supply.entry_at(handout.queue, offset)) is not None
+                for lease in due
+                if lease.move is not None
+                for offset in lease.still_out()
+                if (at := self._supply.entry_at(lease.ledger, offset)) is not None
             ]
             if not self._cold_reads.is_ready(places, lambda: self._expire(due)):
                 return
             self._end_leases(due)
         if self._expiring.failed:
-            for handout in due:
-                if handout.still_out():
-                    self._postpone(handout)
+            for lease in due:
+                if lease.still_out():
+                    self._postpone(lease)
 
-    def _end_leases(self, due: list[Handout]) -> None:
+    def _end_leases(self, due: list[Lease]) -> None:
         """Moving reads the messages, so a round is bounded."""
         moves: Moves = []
         size = 0
-        for handout in due:
+        for lease in due:
             # A follower cannot move anything: whoever asks has it again from its place.
-            move = handout.move if self._unsettled is None else None
-            for offset in handout.still_out():
+            move = lease.move if self._unsettled is None else None
+            for offset in lease.still_out():
                 if move is None:
-                    if handout.is_rejected:
-                        self._acknowledged(handout, offset)
+                    if lease.is_rejected:
+                        self._acknowledged(lease, offset)
                     else:
-                        self._give_back(handout, offset)
+                        self._give_back(lease, offset)
                     continue
                 if size >= _ROUND_BYTES:
-                    self._deadlines.add(handout, handout.due_ms)
+                    self._deadlines.add(lease, lease.due_ms)
                     break
                 try:
-                    message = self._supply.message(handout.queue, offset)
+                    message = self._supply.message(lease.ledger, offset)
                     copy = message and move(
-                        handout.queue.group, handout.queue.topic, message, handout.popped_ms
+                        lease.ledger.group, lease.ledger.topic, message, lease.given_ms
                     )
                 except StoreError as error:
                     log.error(
                         "messages of topic %s that group %s did not acknowledge have to wait: %s",
-                        handout.queue.topic, handout.queue.group, error,
+                        lease.ledger.topic, lease.ledger.group, error,
                     )  # fmt: skip
-                    self._postpone(handout)
+                    self._postpone(lease)
                     break
-                moves.append((handout, offset, copy))
+                moves.append((lease, offset, copy))
                 size += 0 if copy is None else len(copy.body)
         if moves:
             self._move_all(moves)
 
     def _give_back(
-        self, handout: Handout, offset: int, before: int | None = None, *, is_counted: bool = True
+        self, lease: Lease, offset: int, before: int | None = None, *, is_counted: bool = True
     ) -> None:
-        queue, most = handout.queue, handout.policy.deliveries_max
-        self._count_out(handout)
-        self._raise_floor(handout.popped_ms)
+        queue, most = lease.ledger, lease.policy.deliveries_max
+        self._count_out(lease)
+        self._raise_floor(lease.given_ms)
         if most and is_counted and queue.times.get(offset, 0) + 1 >= most:
-            queue.finish(offset)
+            queue.finish_one(offset)
         else:
-            queue.give_back(offset, before, is_counted=is_counted)
+            queue.return_one(offset, before, is_counted=is_counted)
         self._free(queue)
         self._journal.changed(queue)
 
-    def _postpone(self, handout: Handout) -> None:
-        self._deadlines.remove(handout, handout.due_ms)
-        handout.due_ms = self._clock.now_ms() + _TROUBLE_MS
-        self._deadlines.add(handout, handout.due_ms)
+    def _postpone(self, lease: Lease) -> None:
+        self._deadlines.remove(lease, lease.due_ms)
+        lease.due_ms = self._clock.now_ms() + _TROUBLE_MS
+        self._deadlines.add(lease, lease.due_ms)
 
     def _move_all(self, moves: Moves) -> None:
         """Write the messages, and that their leases are over, in one append."""
-        for handout, offset, _ in moves:
-            self._acknowledged(handout, offset)
+        for lease, offset, _ in moves:
+            self._acknowledged(lease, offset)
         try:
             self._journal.write([copy for _, _, copy in moves if copy is not None])
         except StoreError as error:
             log.error("messages whose leases are over cannot be moved yet: %s", error)
             due_ms = self._clock.now_ms() + _TROUBLE_MS
-            for handout, offset, _ in moves:
-                self._lease_anew(_single(handout, offset, due_ms, handout.policy))
+            for lease, offset, _ in moves:
+                self._lease_anew(_single(lease, offset, due_ms, lease.policy))
         except Exception:
             self._move_one_by_one(moves)
 
     def _move_one_by_one(self, moves: Moves) -> None:
         """Some message cannot be stored as it would have to be: that one stays where it is."""
-        for handout, offset, copy in moves:
+        for lease, offset, copy in moves:
             try:
                 self._writer.write_now([copy] if copy else [])
             except Exception as error:
-                log.error("a message stays in topic %s: %s", handout.queue.topic, error)
-                self._lease_anew(_single(handout, offset, handout.due_ms, IN_PLACE))
+                log.error("a message stays in topic %s: %s", lease.ledger.topic, error)
+                self._lease_anew(_single(lease, offset, lease.due_ms, IN_PLACE))
         self._journal.end_of_tick()
 
     # -- positions -----------------------------------------------------------------------------
 
-    def _free(self, queue: QueueLeases) -> None:
+    def _free(self, queue: LeaseLedger) -> None:
         """There may be something in the queue for those who wait: tell them when it is recorded."""
         self._freed.add(queue)
         self._frees += 1
 
-    def _recorded(self, queue: QueueLeases) -> None:
+    def _recorded(self, queue: LeaseLedger) -> None:
         """What changed in the queue is in the log."""
         if self._offsets.get(queue.group, queue.topic, queue.queue_id) == queue.committed:
             self._commit(queue)  # Who pulls the queue now may be further.
@@ -740,23 +737,23 @@ class Leases:
             self._freed.discard(queue)
             self._waiting.arrived(wait_topic(queue.group, queue.topic), queue.queue_id)
 
-    def _commit(self, queue: QueueLeases) -> None:
+    def _commit(self, queue: LeaseLedger) -> None:
         """Tell the group's cursors how far it is."""
         cursor = queue.cursor
         if cursor != queue.committed and self._groups.get(queue.group) is not None:
             queue.committed = cursor
             self._offsets.commit(queue.group, queue.topic, queue.queue_id, cursor)
 
-    def _clear(self, queue: QueueLeases, offset: int) -> None:
+    def _clear(self, queue: LeaseLedger, offset: int) -> None:
         """Drop all leases of the queue."""
-        for handout in dict.fromkeys(queue.out.values()):
-            self._deadlines.remove(handout, handout.due_ms)
-            self._raise_floor(handout.popped_ms)
+        for lease in dict.fromkeys(queue.out.values()):
+            self._deadlines.remove(lease, lease.due_ms)
+            self._raise_floor(lease.given_ms)
         if queue.out:
             self._counts[queue.group] -= len(queue.out)
         queue.move_to(offset)
 
-    def _move_queue(self, queue: QueueLeases, offset: int) -> None:
+    def _move_queue(self, queue: LeaseLedger, offset: int) -> None:
         """Drop all leases of the queue, and go on from `offset`."""
         self._clear(queue, offset)
         self._commit(queue)
@@ -782,17 +779,15 @@ class Leases:
             self._journal.gone(queue)
 
 
-def _single(handout: Handout, offset: int, due_ms: int, policy: ReturnPolicy) -> Handout:
-    is_rejected = handout.is_rejected and policy is handout.policy
-    return Handout(
-        handout.queue, handout.popped_ms, due_ms, policy, None, (offset,), is_rejected=is_rejected
+def _single(lease: Lease, offset: int, due_ms: int, policy: ReturnPolicy) -> Lease:
+    is_rejected = lease.is_rejected and policy is lease.policy
+    return Lease(
+        lease.ledger, lease.given_ms, due_ms, policy, None, (offset,), is_rejected=is_rejected
     )
 
 
-def _of_attempt(queue: QueueLeases, attempt_id: str | None) -> list[int]:
+def _of_attempt(queue: LeaseLedger, attempt_id: str | None) -> list[int]:
     """What is out under an attempt of an ordered consumer that did not hear our answer."""
     if attempt_id is None:
         return []
-    return sorted(
-        offset for offset, handout in queue.out.items() if handout.attempt_id == attempt_id
-    )
+    return sorted(offset for offset, lease in queue.out.items() if lease.attempt_id == attempt_id)

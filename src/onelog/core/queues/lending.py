@@ -18,7 +18,7 @@ from onelog.clock import Clock
 from onelog.config import BrokerConfig
 from onelog.core.cursors.pending_reads import Hold, Missing, PendingRead, PendingReads
 from onelog.core.durable.waiting import OpenWaits
-from onelog.core.queues.group_ledger import check_lease_time
+from onelog.core.queues.lease_ledger import check_lease_time
 from onelog.core.queues.lease_supply import LeaseRequest
 from onelog.core.queues.leases import LeasedPart, Leases, wait_topic
 from onelog.core.stats import Stats

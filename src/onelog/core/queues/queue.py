@@ -26,8 +26,8 @@ from onelog.core.queues.deliveries import (
     expiration_ms,
     facts_of,
 )
-from onelog.core.queues.log_ledger import LogLedger
-from onelog.core.queues.memory_ledger import Handover, MemoryLedger
+from onelog.core.queues.ledger import POSITION_BITS, Handout, Ledger
+from onelog.core.queues.memory_source import MemorySource
 from onelog.core.queues.queue_callbacks import QueueCallbacks
 from onelog.core.queues.selecting import Passed, PassedOver, wants
 from onelog.errors import NotMasterError, StoreError
@@ -44,10 +44,8 @@ SOME_MAX = 5_000
 MESSAGE_BYTES = 300
 """What a message in memory costs beside its payload."""
 _TROUBLE_MS = 1_000
-_LEVEL_MASK = 0xFFFF
-_POSITION_BITS = 16
+_LEVEL_MASK = (1 << POSITION_BITS) - 1
 
-Ledger = LogLedger | MemoryLedger
 UNWRITTEN = (StoreError, NotMasterError)
 """Why something cannot be written now, and is tried again."""
 
@@ -57,7 +55,7 @@ class WorkQueue:
 
     __slots__ = (
         "__weakref__ _accounted _callbacks _cold_ok _coming _coming_bytes _is_busy _is_head_known "
-        "_is_reading _may_expire _next_position _only _top_first _turn_ms acked arguments "
+        "_is_reading _may_expire _only _top_first _turn_ms acked arguments "
         "auto_delete delivered due_ms durable exclusive expires_ms had_consumers is_deleted "
         "is_pending ledgers limits name own_limits owner passed published redelivered round_robin "
         "topic used_ms vhost"
@@ -94,7 +92,7 @@ class WorkQueue:
         self._top_first: list[Ledger] = []
         self.is_pending = self.is_deleted = False
         self._is_busy = self._is_reading = self._is_head_known = self._cold_ok = False
-        self._next_position = self._coming = self._coming_bytes = self._accounted = 0
+        self._coming = self._coming_bytes = self._accounted = 0
         self._turn_ms = callbacks.clock.now_ms()
         self.due_ms: int | None = None
         """When it has a turn because a message expires."""
@@ -113,22 +111,21 @@ class WorkQueue:
             self.expires_ms = limits.expires_ms
             self.used()
         for ledger in self.ledgers:
-            if isinstance(ledger, LogLedger):
-                ledger.counts_times = limits.delivery_limit is not None
+            ledger.counts_times = limits.delivery_limit is not None
 
     def attach(self, ledgers: Sequence[Ledger]) -> None:
         """Use these ledgers; of several, the last is that of the highest priority."""
         self.ledgers = list(ledgers)
         self._only = self.ledgers[0] if len(ledgers) == 1 else None
         self._top_first = self.ledgers[::-1]
-        for ledger in ledgers:
-            if isinstance(ledger, LogLedger):
-                ledger.counts_times = self.limits.delivery_limit is not None
-                ledger.is_wanted = bool(self.round_robin.all)
-                if len(ledgers) > 1:
-                    ledger.number()
-                if ledger.supply is not None and ledger.ready:
-                    self._may_expire = True  # Nobody knows what is in them.
+        for level, ledger in enumerate(ledgers):
+            ledger.counts_times = self.limits.delivery_limit is not None
+            if self.round_robin.all:
+                ledger.source.want()
+            if len(ledgers) > 1:
+                ledger.number(level)
+            if ledger.ready:
+                self._may_expire = True  # Nobody knows what is in them.
 
     # -- what is told of it --------------------------------------------------------------------
 
@@ -192,7 +189,7 @@ class WorkQueue:
     def live_from(self, queue_id: int = 0) -> int:
         """The first offset of a queue of its topic that is not done."""
         for ledger in self.ledgers:
-            if isinstance(ledger, LogLedger) and ledger.queue_id == queue_id:
+            if ledger.in_log and ledger.queue_id == queue_id:
                 return ledger.cursor
         return 0
 
@@ -240,19 +237,18 @@ class WorkQueue:
         if not self.is_pending:
             self._turn_ms = self._callbacks.clock.now_ms()
             self._callbacks.pend(self)
-        position = self._next_position
-        self._next_position = position + 1
         ledger = self._only
         if ledger is None:
-            level = min(priority, len(self.ledgers) - 1)
-            position, ledger = position << _POSITION_BITS | level, self.ledgers[level]
-        ledger.put(position, body, form, self._turn_ms, size)  # type: ignore[union-attr]
+            ledger = self.ledgers[min(priority, len(self.ledgers) - 1)]
+        ledger.source.put(body, form, self._turn_ms, size)  # type: ignore[union-attr]
+        ledger.ready_bytes += size
         self.published += 1
         self._came(size + MESSAGE_BYTES)
 
     def put_all(self, bodies: Sequence[bytes], form: int) -> None:
         """`put` for messages that are alike but for their payload, which has one length."""
-        if self._only is None or not isinstance(self._only, MemoryLedger):
+        only = self._only
+        if only is None or not isinstance(only.source, MemorySource):
             for body in bodies:
                 self.put(body, form, 0)
             return
@@ -263,8 +259,8 @@ class WorkQueue:
             self._turn_ms = self._callbacks.clock.now_ms()
             self._callbacks.pend(self)
         count = len(bodies)
-        self._only.put_all(self._next_position, bodies, form, self._turn_ms, size)
-        self._next_position += count
+        only.source.put_all(bodies, form, self._turn_ms, size)
+        only.ready_bytes += size * count
         self.published += count
         self._came((size + MESSAGE_BYTES) * count)
 
@@ -273,9 +269,7 @@ class WorkQueue:
         self._accounted += cost
         self._callbacks.stored(self, cost)
 
-    def entered(
-        self, ledger: LogLedger, messages: Sequence[NewMessage | NewRun], offset: int
-    ) -> None:
+    def entered(self, ledger: Ledger, messages: Sequence[NewMessage | NewRun], offset: int) -> None:
         """Of a queue in the log: messages were appended, with their entries from `offset` on."""
         if not self.is_pending:
             self._turn_ms = self._callbacks.clock.now_ms()
@@ -389,7 +383,7 @@ class WorkQueue:
                 self.round_robin.served(consumer)
             self.acked += len(bodies)
             self.delivered += len(bodies)
-            if isinstance(ledger, LogLedger) and not ledger.is_dirty:
+            if ledger.in_log and not ledger.is_dirty:
                 self._callbacks.changed(ledger)
             try:
                 on_bodies(consumer, bodies, forms)
@@ -423,7 +417,7 @@ class WorkQueue:
                     self._give(consumer, ledger, [delivery])
                 else:
                     each = Passed(ledger, delivery, now_ms, wanting)
-                    ledger.hold([delivery], each.handover)
+                    ledger.hold([delivery], each.handout)
                     passed.add(each)
         return self.ready > 0 and passed.room > 0 and bool(round_robin.takers())
 
@@ -435,7 +429,7 @@ class WorkQueue:
         if due_ms is not None and due_ms <= now_ms:
             self._bury_held([delivery[POSITION]], "expired")
             return
-        passed.handover.consumer, passed.handover.given_ms = consumer, now_ms
+        passed.handout.consumer, passed.handout.given_ms = consumer, now_ms
         consumer.given(1)
         if consumer.no_ack:
             self.ack([delivery[POSITION]])
@@ -461,10 +455,10 @@ class WorkQueue:
             ledger.finish(found)
             self.acked += len(found)
         else:
-            ledger.hold(found, Handover(consumer, self._callbacks.clock.now_ms()))
+            ledger.hold(found, Handout(consumer, self._callbacks.clock.now_ms()))
             consumer.given(len(found))
         if ledger.in_log:
-            self._callbacks.changed(ledger)  # type: ignore[arg-type]
+            self._callbacks.changed(ledger)
         self.delivered += len(found)
         try:
             consumer.on_deliver(consumer, found)
@@ -497,13 +491,13 @@ class WorkQueue:
                 self._done(ledger, ledger.release(some))
         self._freed()
 
-    def _done(self, ledger: Ledger, released: dict[Handover, int]) -> None:
-        for handover, count in released.items():
+    def _done(self, ledger: Ledger, released: dict[Handout, int]) -> None:
+        for handout, count in released.items():
             self.acked += count
-            if handover.consumer is not None:
-                handover.consumer.took_back(count)
+            if handout.consumer is not None:
+                handout.consumer.took_back(count)
         if released and ledger.in_log:
-            self._callbacks.changed(ledger)  # type: ignore[arg-type]
+            self._callbacks.changed(ledger)
 
     def _freed(self) -> None:
         """There may be room for more."""
@@ -521,27 +515,21 @@ class WorkQueue:
         self._is_head_known = False
         for position in positions:
             ledger = self.ledger_of(position)
-            if limit is not None and counted and self._times(ledger, position) + 1 > limit:
+            if limit is not None and counted and ledger.times_of(position) + 1 > limit:
                 dead.append(position)
                 continue
             back = ledger.put_back(position, counted=counted)
             if back is None:
                 continue
-            if back[0].consumer is not None:
-                back[0].consumer.took_back(1)
+            if back.consumer is not None:
+                back.consumer.took_back(1)
             self.redelivered += 1
             self._may_expire = True  # It may say so itself; nobody has looked at it since.
             if ledger.in_log and counted:
-                self._callbacks.changed(ledger)  # type: ignore[arg-type]
+                self._callbacks.changed(ledger)
         if dead:
             self._bury_held(dead, "delivery_limit")
         self.wake()  # Also without a consumer: there may be too many messages now.
-
-    def _times(self, ledger: Ledger, position: int) -> int:
-        if isinstance(ledger, LogLedger):
-            return ledger.times_of(position)
-        held = ledger.held([position])
-        return held[0][1] if held else 0
 
     def reject(self, positions: Sequence[int]) -> None:
         """Messages are useless: they go to the dead letters, if there are any."""
@@ -586,7 +574,7 @@ class WorkQueue:
                 raise
         ledger.finish(found)
         if ledger.in_log:
-            self._callbacks.changed(ledger)  # type: ignore[arg-type]
+            self._callbacks.changed(ledger)
 
     def _trim(self) -> bool:
         """Drop messages at the head that are too many; True if there are more of them."""
@@ -665,7 +653,7 @@ class WorkQueue:
                 late += ledger.take(1, 1)
             self._drop(ledger, late, "expired")
             if not self.round_robin.all:
-                ledger.cool()
+                ledger.source.cool()
         if is_empty and self.limits.message_ttl_ms is None:
             self._may_expire = False
         self._callbacks.expire_at(self, next_ms)
@@ -680,10 +668,10 @@ class WorkQueue:
             return
         notified = set()
         for ledger in self.ledgers:
-            for handover in ledger.handovers():
-                if handover.given_ms + timeout_ms > now_ms:
+            for handout in ledger.handouts():
+                if handout.given_ms + timeout_ms > now_ms:
                     break
-                consumer = handover.consumer
+                consumer = handout.consumer
                 if consumer is not None and consumer.is_open and consumer not in notified:
                     notified.add(consumer)
                     yield consumer
@@ -724,9 +712,9 @@ class WorkQueue:
             ledger.finish([delivery])
             self.acked += 1
         else:
-            ledger.hold([delivery], Handover(None, self._callbacks.clock.now_ms()))
+            ledger.hold([delivery], Handout(None, self._callbacks.clock.now_ms()))
         if ledger.in_log:
-            self._callbacks.changed(ledger)  # type: ignore[arg-type]
+            self._callbacks.changed(ledger)
         self.delivered += 1
         self._account()
 
@@ -737,8 +725,7 @@ class WorkQueue:
         self.passed.came(consumer)
         self.had_consumers = True
         for ledger in self.ledgers:
-            if isinstance(ledger, LogLedger):
-                ledger.is_wanted = True
+            ledger.source.want()
         self.wake()
 
     def remove(self, consumer: Consumer) -> bool:
@@ -752,7 +739,7 @@ class WorkQueue:
                 self.requeue(self.passed.taken(), counted=False)
             self.used()
             for ledger in self.ledgers:
-                ledger.cool()
+                ledger.source.cool()
         self.wake()
         return True
 
@@ -763,7 +750,7 @@ class WorkQueue:
             self.ack(self.passed.taken())
         for ledger in self.ledgers:
             count += ledger.purge()
-            if isinstance(ledger, LogLedger):
+            if ledger.in_log:
                 self._callbacks.changed(ledger)
         self._account()
         return count
@@ -791,7 +778,5 @@ class WorkQueue:
         self.passed.taken()
         if not self.topic:
             for ledger in self.ledgers:
-                ledger.purge()
-                ledger.out.clear()
-                ledger.unacked_bytes = 0
+                ledger.clear()
             self._account()

@@ -10,8 +10,8 @@ from onelog.core.queues.deliveries import Delivery
 
 if TYPE_CHECKING:
     from onelog.core.queues.consumers import Consumer
-    from onelog.core.queues.log_ledger import LogLedger
-    from onelog.core.queues.queue import Ledger, WorkQueue
+    from onelog.core.queues.ledger import Ledger
+    from onelog.core.queues.queue import WorkQueue
 
 
 class QueueCallbacks(Protocol):
@@ -23,7 +23,7 @@ class QueueCallbacks(Protocol):
     def pend(self, queue: "WorkQueue") -> None:
         """Give it a turn at the end of the tick."""
 
-    def changed(self, ledger: "LogLedger") -> None:
+    def changed(self, ledger: "Ledger") -> None:
         """Record what changed, soon."""
 
     def bury(

@@ -6,8 +6,9 @@ decided here. Queues are named to `access` as topics are: see `routing.names`.
     arguments     what a queue may be declared with
     declared      which durable ones there are
     queue         one of them: its ledgers, its consumers, its turn
-    log_ledger    its messages in the log
-    memory_ledger or in memory
+    ledger        what is next, in flight, returned and done of it
+    log_source    where its messages are: in the log
+    memory_source or in memory
     recording     what is recorded of that
     dead_letters  what becomes of those that nobody wanted
 
@@ -39,11 +40,11 @@ from onelog.core.queues.dead_letters import Reason, dead_letter_of
 from onelog.core.queues.declared import DeclaredQueues
 from onelog.core.queues.deliveries import POSITION, Delivery
 from onelog.core.queues.delivery_loop import DeliveryLoop
-from onelog.core.queues.log_ledger import LogLedger
-from onelog.core.queues.log_supply import LogSupply, content_of
-from onelog.core.queues.memory_ledger import MemoryLedger
+from onelog.core.queues.ledger import Ledger
+from onelog.core.queues.log_source import LogReader, content_of
+from onelog.core.queues.memory_source import MemorySource
 from onelog.core.queues.policies import Policies, Policy
-from onelog.core.queues.queue import Ledger, WorkQueue
+from onelog.core.queues.queue import WorkQueue
 from onelog.core.queues.recording import LedgerRecords
 from onelog.core.routing.names import named_for_access, queue_of, topic_of
 from onelog.core.routing.routing import Routing
@@ -108,7 +109,7 @@ class WorkQueues:
         self.ledgers = LedgerRecords(
             self._lease_tables, self._writer, self._schedule, self._when_durable
         )
-        self._supply = LogSupply(self._store, self._reader)
+        self._log_reader = LogReader(self._store, self._reader)
         self._queues: dict[tuple[str, str], WorkQueue] = {}
         self._owned: dict[Hashable, dict[WorkQueue, None]] = {}
         self._consumers: dict[Hashable, dict[Consumer, None]] = {}
@@ -213,12 +214,15 @@ class WorkQueues:
         if queue.topic and not queue.is_stream:
             for queue_id in range(self._ensure_topic(queue)):
                 ledger = self.ledgers.get(queue.topic, queue_id)
-                if ledger.settle(self._supply):
+                if ledger.attach(self._log_reader):
                     self.ledgers.changed(ledger)
                 ledgers.append(ledger)
                 self._writer.watch((queue.topic, queue_id), partial(queue.entered, ledger))
         elif not queue.topic:
-            ledgers = [MemoryLedger() for _ in range(queue.levels + 1)]
+            for _ in range(queue.levels + 1):
+                ledger = Ledger()
+                ledger.source = MemorySource()
+                ledgers.append(ledger)
         queue.attach(ledgers)
         self._queues[queue.vhost, queue.name] = queue
         if queue.topic:
@@ -424,10 +428,9 @@ class WorkQueues:
                 self._of_topic[queue.topic] = queue
                 raise
             log.exception("the messages of %s are still there", queue.label)
-        logged = [ledger for ledger in queue.ledgers if isinstance(ledger, LogLedger)]
-        for ledger in logged:
+        for ledger in queue.ledgers:
             self._writer.watch((ledger.topic, ledger.queue_id), None)
-        self.ledgers.forget(logged)
+        self.ledgers.forget(queue.ledgers)
 
     def purge(self, principal: Principal, vhost: str, name: str, owner: Hashable = None) -> int:
         """Drop the messages of a queue that wait in it; how many these were."""
@@ -461,7 +464,7 @@ class WorkQueues:
         ledgers: list[Ledger] = list(queue.ledgers)
         for queue_id in range(len(ledgers), count):
             ledger = self.ledgers.get(queue.topic, queue_id)
-            ledger.settle(self._supply)
+            ledger.attach(self._log_reader)
             ledgers.append(ledger)
             self._writer.watch((queue.topic, queue_id), partial(queue.entered, ledger))
         queue.attach(ledgers)
@@ -591,7 +594,7 @@ class WorkQueues:
 
     def is_behind(self) -> bool:
         """Whether queues that wait for their turn have a lot to deliver."""
-        at_hand = self._supply.hot_bytes + self.memory_bytes
+        at_hand = self._log_reader.hot_bytes + self.memory_bytes
         return at_hand > _BEHIND_BYTES and bool(
             self._delivery_loop.pending or self._writer.messages
         )
@@ -615,7 +618,7 @@ class WorkQueues:
 
     # -- what queues ask for -------------------------------------------------------------------
 
-    def changed(self, ledger: LogLedger) -> None:
+    def changed(self, ledger: Ledger) -> None:
         """Record what changed on a ledger, soon."""
         self.ledgers.changed(ledger)
 
@@ -677,10 +680,10 @@ class WorkQueues:
     ) -> None:
         dead_letters = self._dead_letters(queue, found, reason)
         records: list[NewMessage] = []
-        if isinstance(ledger, LogLedger):
+        if ledger.in_log:
             records = self.ledgers.records({ledger: [each[POSITION] for each in found]})
         self._routing.deliver(dead_letters, records)
-        if isinstance(ledger, LogLedger):
+        if ledger.in_log:
             ledger.recorded()
 
     def _dead_letters(
@@ -750,12 +753,12 @@ class WorkQueues:
         return Alongside(lambda: self._ack_records(acks()), written)
 
     def _ack_records(self, acks: Acks) -> list[NewMessage]:
-        positions: dict[LogLedger, list[int]] = {}
+        positions: dict[Ledger, list[int]] = {}
         for queue, some in acks:
             if not queue.is_deleted:
                 for position in some:
                     ledger = queue.ledger_of(position)
-                    if isinstance(ledger, LogLedger):
+                    if ledger.in_log:
                         positions.setdefault(ledger, []).append(position)
         return self.ledgers.records(positions)
 
@@ -773,7 +776,7 @@ class WorkQueues:
                 self.cancel(consumer)
                 consumer.cancelled("timeout")
             for ledger in queue.ledgers:
-                if isinstance(ledger, LogLedger) and ledger.wants_record:
+                if ledger.wants_record:
                     self.ledgers.changed(ledger)
             if queue.round_robin.all and queue.ready:
                 queue.wake()  # A transaction of Kafka's may have ended, of which nobody tells.

@@ -4,7 +4,7 @@ Acknowledgements are many, and none of them has to be on its way by itself: what
 every few milliseconds, or with the tick for who waits for it. A process that is killed before that
 delivers those messages again, as redelivered.
 
-    table     "shelves": {topic@queue id: as in `log_ledger`}; with the leases', because it changes
+    table     "shelves": {topic@queue id: as in `ledger`}; with the leases', because it changes
               as often as they do
 """
 
@@ -15,8 +15,8 @@ from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.tables import Tables, in_parts
 from onelog.core.durable.writer import Writer
-from onelog.core.queues.journal import LeaseJournal
-from onelog.core.queues.log_ledger import TABLE, LogLedger, ledger_key, ledger_of
+from onelog.core.queues.journal import LedgerJournal
+from onelog.core.queues.ledger import TABLE, Ledger, ledger_of
 from onelog.message import NewMessage
 from onelog.names import join_key
 
@@ -38,11 +38,11 @@ class LedgerRecords:
     ) -> None:
         self._tables = tables
         self._schedule = schedule
-        self._journal: LeaseJournal[LogLedger] = LeaseJournal(
-            tables, writer, schedule, when_durable, lambda ledger: None, ledger_key, TABLE
+        self._journal: LedgerJournal[Ledger] = LedgerJournal(
+            tables, writer, schedule, when_durable, lambda ledger: None, TABLE
         )
-        self.known: dict[str, LogLedger] = {}
-        self._dirty: list[LogLedger] = []
+        self.known: dict[str, Ledger] = {}
+        self._dirty: list[Ledger] = []
         self._is_due = False
 
     def apply(self, key: str, value: Any) -> None:
@@ -62,18 +62,18 @@ class LedgerRecords:
                 yield {key: ledger.state() for key, ledger in part[at : at + _PART_LEDGERS]}
                 yield None
 
-    def get(self, topic: str, queue_id: int) -> LogLedger:
+    def get(self, topic: str, queue_id: int) -> Ledger:
         """The ledger of a queue of a topic; a new one if it has none."""
         key = join_key(topic, str(queue_id))
         ledger = self.known.get(key)
         if ledger is None:
-            ledger = self.known[key] = LogLedger(topic, queue_id)
+            ledger = self.known[key] = Ledger(topic, queue_id)
         return ledger
 
-    def forget(self, ledgers: Iterable[LogLedger]) -> None:
+    def forget(self, ledgers: Iterable[Ledger]) -> None:
         """These are gone; that is recorded at once."""
         for ledger in ledgers:
-            self.known.pop(ledger_key(ledger), None)
+            self.known.pop(ledger.key, None)
             if ledger.is_dirty:
                 ledger.is_dirty = False
                 self._dirty.remove(ledger)
@@ -82,7 +82,7 @@ class LedgerRecords:
 
     # -- changes -------------------------------------------------------------------------------
 
-    def changed(self, ledger: LogLedger) -> None:
+    def changed(self, ledger: Ledger) -> None:
         """Record what changed, soon."""
         if not ledger.is_dirty:
             ledger.is_dirty = True
@@ -110,13 +110,13 @@ class LedgerRecords:
         self._hand_over()
         self._journal.end_of_tick()
 
-    def records(self, positions: Mapping[LogLedger, Iterable[int]]) -> list[NewMessage]:
+    def records(self, positions: Mapping[Ledger, Iterable[int]]) -> list[NewMessage]:
         """What changed, and that the messages at these places are done: for others' appends.
 
         Who has written them says so to the ledgers.
         """
         return self._tables.record(
-            [(TABLE, ledger_key(ledger), ledger.record(also)) for ledger, also in positions.items()]
+            [(TABLE, ledger.key, ledger.record(also)) for ledger, also in positions.items()]
         )
 
     def follow(self) -> None:

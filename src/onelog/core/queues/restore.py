@@ -10,8 +10,7 @@ from functools import partial
 
 from onelog.core.cursors.unpacking import ColdError
 from onelog.core.queues.deliveries import Delivery
-from onelog.core.queues.log_ledger import LogLedger
-from onelog.core.queues.memory_ledger import Handover
+from onelog.core.queues.ledger import Handout
 from onelog.core.queues.queue import WorkQueue
 from onelog.core.queues.queues import WorkQueues
 
@@ -19,8 +18,8 @@ from onelog.core.queues.queues import WorkQueues
 def claim(works: WorkQueues, queue: WorkQueue, position: int) -> None:
     """Take a message of a durable queue out, before it is consumed, unless it is done."""
     ledger = queue.ledger_of(position)
-    if isinstance(ledger, LogLedger):
-        ledger.claim(position, Handover(None, works.clock.now_ms()))
+    if ledger.in_log:
+        ledger.claim(position, Handout(None, works.clock.now_ms()))
 
 
 def read_again(

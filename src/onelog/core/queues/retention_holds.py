@@ -26,13 +26,12 @@ from onelog.core.queues.deliveries import (
     FORM,
     MQTT_FLAG,
     POSITION,
-    SIZE,
     STORED_MS,
     TIMES,
     Delivery,
     facts_of,
 )
-from onelog.core.queues.log_ledger import LogLedger
+from onelog.core.queues.ledger import Ledger
 from onelog.core.queues.queue import WorkQueue
 from onelog.core.queues.recording import LedgerRecords
 from onelog.core.routing.names import queue_of
@@ -112,15 +111,15 @@ class RetentionHolds:
         for ledger in late:
             self._try_to_move(ledger)
 
-    def _try_to_move(self, ledger: LogLedger) -> None:
+    def _try_to_move(self, ledger: Ledger) -> None:
         try:
             self._move(ledger)
         except OnelogError as error:
             log.warning("messages of %s stay where they are: %s", ledger.topic, error)
 
-    def _move(self, ledger: LogLedger) -> None:
+    def _move(self, ledger: Ledger) -> None:
         queue = self._queue_of_topic(ledger.topic)
-        if queue is None or ledger.supply is None or queue.limits.message_ttl_ms is not None:
+        if queue is None or queue.limits.message_ttl_ms is not None:
             return
         self._writer.write_now(())  # What came in this tick is in the queue from here on.
         store = self._store
@@ -168,8 +167,7 @@ class RetentionHolds:
             raise
         ledger.finish(found)
         ledger.recorded()
-        again = [(each[TIMES], each[SIZE]) for each in found if each[TIMES]]
-        ledger.moved(end, again)
+        ledger.moved(end, [each for each in found if each[TIMES]])
         self._ledgers.changed(ledger)
         log.info("%d messages of %s were moved to the end of the log", len(found), ledger.topic)
 
@@ -180,8 +178,8 @@ def _is_bound(sent: Delivery) -> bool:
 
 
 def all_ledgers(
-    store: StoreReader, known: Mapping[str, LogLedger], declared: DeclaredQueues
-) -> Iterator[LogLedger]:
+    store: StoreReader, known: Mapping[str, Ledger], declared: DeclaredQueues
+) -> Iterator[Ledger]:
     """The ledgers of all queues, also where nothing was recorded of a queue yet.
 
     That is so in the log of a master: its queue was never consumed.
@@ -190,27 +188,25 @@ def all_ledgers(
     for topic, is_stream in declared.topics():
         for queue_id in list(store.queue_table.by_topic.get(topic, ())):
             if join_key(topic, str(queue_id)) not in known and not is_stream():
-                yield LogLedger(topic, queue_id)
+                yield Ledger(topic, queue_id)
 
 
-def first_of(ledger: LogLedger) -> int:
+def first_of(ledger: Ledger) -> int:
     """The first offset of a ledger that is not done; also of one that is only replayed."""
-    return min(
-        min(ledger.out, default=ledger.next), min(ledger.returned_bytes, default=ledger.next)
-    )
+    return min(min(ledger.out, default=ledger.next), min(ledger.returned, default=ledger.next))
 
 
-def first_log_offset(store: StoreReader, ledger: LogLedger) -> int:
+def first_log_offset(store: StoreReader, ledger: Ledger) -> int:
     """Where in the log the first message of a ledger is that is not done."""
     return store.log_offset_of(ledger.topic, ledger.queue_id, first_of(ledger))
 
 
-def holds_of(store: StoreReader, ledgers: Iterable[LogLedger]) -> list[RetentionHold]:
+def holds_of(store: StoreReader, ledgers: Iterable[Ledger]) -> list[RetentionHold]:
     """Queues with messages that are not done, the one that begins first in the log first."""
     found: dict[tuple[str, str], RetentionHold] = {}
     for ledger in ledgers:
         end = int(store.max_offset(ledger.topic, ledger.queue_id))
-        count = max(0, end - ledger.next) + len(ledger.out) + len(ledger.returned_bytes)
+        count = max(0, end - ledger.next) + len(ledger.out) + len(ledger.returned)
         if count:
             name = queue_of(ledger.topic)
             at, before = first_log_offset(store, ledger), found.get(name)

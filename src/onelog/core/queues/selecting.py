@@ -11,14 +11,10 @@ is no consumer left.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from onelog.core.queues.consumers import Consumer
 from onelog.core.queues.deliveries import BODY, FORM, POSITION, Delivery
-from onelog.core.queues.memory_ledger import Handover
-
-if TYPE_CHECKING:
-    from onelog.core.queues.queue import Ledger
+from onelog.core.queues.ledger import Handout, Ledger
 
 PASSED_MAX = 2_000
 
@@ -26,14 +22,14 @@ PASSED_MAX = 2_000
 class Passed:
     """One message that was passed over."""
 
-    __slots__ = ("delivery", "handover", "ledger", "wanting")
+    __slots__ = ("delivery", "handout", "ledger", "wanting")
 
     def __init__(
-        self, ledger: "Ledger", delivery: Delivery, now_ms: int, wanting: list[Consumer]
+        self, ledger: Ledger, delivery: Delivery, now_ms: int, wanting: list[Consumer]
     ) -> None:
         self.ledger = ledger
         self.delivery = delivery
-        self.handover = Handover(None, now_ms)
+        self.handout = Handout(None, now_ms)
         self.wanting = wanting
 
 

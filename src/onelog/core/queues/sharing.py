@@ -19,7 +19,7 @@ from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.offsets import Offsets
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.waiting import Key
-from onelog.core.queues.group_ledger import SHARED, Outcome
+from onelog.core.queues.lease_ledger import SHARED, Outcome
 from onelog.core.queues.lease_supply import LeaseRequest
 from onelog.core.queues.leases import Leases
 from onelog.core.queues.lending import Lending, OnLeased

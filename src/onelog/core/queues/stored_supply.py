@@ -18,7 +18,7 @@ from itertools import chain
 from onelog.core.compaction.compacted import moved_records
 from onelog.core.cursors.forms import offset_in
 from onelog.core.cursors.reading import QueueReader
-from onelog.core.queues.group_ledger import QueueLeases
+from onelog.core.queues.lease_ledger import LeaseLedger
 from onelog.core.queues.lease_supply import Found, LeaseRequest
 from onelog.errors import StoreFailedError
 from onelog.record.decode import decode_message
@@ -57,7 +57,7 @@ class StoredSupply:
 
     def find(
         self,
-        queue: QueueLeases,
+        queue: LeaseLedger,
         count_max: int,
         bytes_max: int,
         request: LeaseRequest,
@@ -66,7 +66,7 @@ class StoredSupply:
         """See `Supply.find`."""
         again = self._again(queue, count_max, bytes_max, cold_ok)
         if again.cold is not None and not again.offsets:
-            queue.put_back(again.deleted)
+            queue.keep_returned(again.deleted)
             return Found(queue.next, cold=[again.cold])
         found = Found(queue.next, again.offsets, (), again.records, again.deleted)
         window = request.window_max - queue.window
@@ -87,16 +87,16 @@ class StoredSupply:
         if again.offsets:
             return found
         if again.trouble is not None:
-            queue.put_back(again.deleted)
+            queue.keep_returned(again.deleted)
             raise again.trouble
         assert result is not None
         cold = result.ranges if result.status is FetchStatus.COLD else ()
         return found._replace(next_offset=begin if cold else result.next_offset, cold=cold)
 
-    def _again(self, queue: QueueLeases, count_max: int, bytes_max: int, cold_ok: bool) -> _Again:
+    def _again(self, queue: LeaseLedger, count_max: int, bytes_max: int, cold_ok: bool) -> _Again:
         """Up to so many messages that came back; the first in any case."""
         again, store = _Again(), self._store
-        looked_at = queue.next_ready(count_max) if queue.ready else []
+        looked_at = queue.next_returned(count_max) if queue.returned else []
         for index, offset in enumerate(looked_at):
             address = queue.topic, queue.queue_id, offset
             entry = store.entry_at(*address)
@@ -111,13 +111,13 @@ class StoredSupply:
                 is_cold = not cold_ok and not store.is_warm(at, size)
                 if is_cold or (again.offsets and again.size + size > bytes_max):
                     again.cold, again.is_full = (at, size) if is_cold else None, True
-                    queue.put_back(looked_at[index:])
+                    queue.keep_returned(looked_at[index:])
                     break
                 try:
                     record = store.read_record(at, size)
                 except StoreFailedError as error:
                     again.trouble = error
-                    queue.put_back([offset])
+                    queue.keep_returned([offset])
                     continue
                 if is_left:
                     record, _ = moved_records(record)
@@ -131,7 +131,7 @@ class StoredSupply:
         return again
 
     def _unread(
-        self, queue: QueueLeases, count: int, room: int, committed: bool, cold_ok: bool
+        self, queue: LeaseLedger, count: int, room: int, committed: bool, cold_ok: bool
     ) -> tuple[int, Fetched]:
         """The next records that the group was never given, and where they begin."""
         begin = queue.next
@@ -169,7 +169,7 @@ def _with_unread(
 
 
 def _messages(
-    queue: QueueLeases, slices: Sequence[memoryview], aborted: Sequence[Aborted]
+    queue: LeaseLedger, slices: Sequence[memoryview], aborted: Sequence[Aborted]
 ) -> Iterator[range]:
     """The offsets of the messages in each record that has any."""
     for view in slices:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onelog.core.durable.waiting import Key
-from onelog.core.queues.group_ledger import IN_PLACE
+from onelog.core.queues.lease_ledger import IN_PLACE
 from onelog.core.queues.lease_supply import LeaseRequest
 from onelog.gateways.grpc.answers import OK, RefusedError
 from onelog.gateways.grpc.checks import group_name, topic_name

@@ -12,7 +12,7 @@ from itertools import chain
 
 from onelog.core.cursors.forms import offset_in
 from onelog.core.cursors.unpacking import ColdError
-from onelog.core.queues.group_ledger import Outcome
+from onelog.core.queues.lease_ledger import Outcome
 from onelog.core.queues.leases import LeasedPart
 from onelog.core.queues.lending import Leased
 from onelog.core.queues.sharing import ShareLimits, Taking

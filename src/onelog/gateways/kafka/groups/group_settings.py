@@ -14,7 +14,7 @@ import msgspec
 
 from onelog.config import KafkaConfig
 from onelog.core.catalog.groups import GroupConfig
-from onelog.core.queues.group_ledger import SHARED
+from onelog.core.queues.lease_ledger import SHARED
 from onelog.core.queues.sharing import ShareLimits
 from onelog.errors import ConfigError
 from onelog.gateways.kafka.cluster.view import GROUP_KEY, Proposal

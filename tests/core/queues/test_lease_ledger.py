@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.core.queues.group_ledger import IN_ORDER, IN_PLACE, Handout, QueueLeases
+from onelog.core.queues.lease_ledger import IN_ORDER, IN_PLACE, Lease, LeaseLedger
 
 STEPS = st.lists(
     st.tuples(
@@ -19,27 +19,27 @@ STEPS = st.lists(
 )
 
 
-def new_queue() -> QueueLeases:
-    return QueueLeases("group", "topic", 3)
+def new_queue() -> LeaseLedger:
+    return LeaseLedger("group", "topic", 3)
 
 
-def hand_out(queue: QueueLeases, count: int, popped_ms: int = 5, skip: int = 0) -> Handout:
+def hand_out(queue: LeaseLedger, count: int, given_ms: int = 5, skip: int = 0) -> Lease:
     """Lease so many unread messages, after passing over some."""
     begin = queue.next
     offsets = tuple(range(begin + skip, begin + skip + count))
-    handout = Handout(queue, popped_ms, popped_ms + 10, IN_PLACE, None, offsets)
-    queue.hand_out(handout, begin, begin + skip + count)
-    return handout
+    lease = Lease(queue, given_ms, given_ms + 10, IN_PLACE, None, offsets)
+    queue.hand_out(lease, begin, begin + skip + count)
+    return lease
 
 
 def plain(value: object) -> object:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-def rebuilt(*records: object) -> QueueLeases:
+def rebuilt(*records: object) -> LeaseLedger:
     queue = new_queue()
     for record in records:
-        queue.apply(plain(record), {})  # type: ignore[arg-type]
+        queue.apply(plain(record))  # type: ignore[arg-type]
     queue.settle()
     return queue
 
@@ -48,13 +48,13 @@ def test_the_cursor_waits_for_the_first_that_is_not_finished() -> None:
     queue = new_queue()
     hand_out(queue, 4)
     assert queue.cursor == 0
-    queue.finish(1)
-    queue.finish(0)
+    queue.finish_one(1)
+    queue.finish_one(0)
     assert queue.cursor == 2
-    queue.give_back(2)
-    queue.finish(3)
+    queue.return_one(2)
+    queue.finish_one(3)
     assert queue.cursor == 2
-    queue.finish(2)
+    queue.finish_one(2)
     assert queue.cursor == queue.next == 4
 
 
@@ -65,8 +65,8 @@ def test_what_is_early_is_finished_in_its_turn_or_comes_again_behind_what_comes_
         queue.finish_in_order(offset)
     queue.finish_in_order(0)
     assert (queue.cursor, sorted(queue.early)) == (2, [3, 5])
-    queue.give_back(4)
-    assert (sorted(queue.early), sorted(queue.ready)) == ([3], [4, 5])
+    queue.return_one(4)
+    assert (sorted(queue.early), sorted(queue.returned)) == ([3], [4, 5])
     queue.finish_in_order(2)
     assert queue.cursor == 4
     assert queue.times == {4: 1, 5: 1}
@@ -77,16 +77,16 @@ def test_the_state_in_steps_says_the_same_as_the_state_of_what_is_early_too() ->
     queue = new_queue()
     hand_out(queue, 4)
     queue.finish_in_order(2)
-    queue.give_back(3)
+    queue.return_one(3)
     assert queue.early.keys() == {2}
     assert list(queue.state_in_steps()) == [queue.state()]
-    with mock.patch("onelog.core.queues.group_ledger.STEP_LEASES", 1):
+    with mock.patch("onelog.core.queues.lease_ledger.STEP_LEASES", 1):
         *_, text = queue.state_in_steps()
     assert isinstance(text, list)
     again = rebuilt(msgspec.json.decode(b"".join(text)))
-    assert (again.out.keys(), again.ready, again.early) == (
+    assert (again.out.keys(), again.returned, again.early) == (
         queue.out.keys(),
-        queue.ready,
+        queue.returned,
         queue.early,
     )
 
@@ -96,10 +96,10 @@ def test_a_queue_that_is_cut_off_forgets_everything_from_there_on() -> None:
     hand_out(queue, 6)
     queue.finish_in_order(1)
     queue.finish_in_order(4)
-    queue.give_back(5)
+    queue.return_one(5)
     queue.cut(3)
     queue.settle()
-    assert (sorted(queue.out), sorted(queue.early), sorted(queue.ready)) == ([0, 2], [1], [])
+    assert (sorted(queue.out), sorted(queue.early), sorted(queue.returned)) == ([0, 2], [1], [])
     hand_out(queue, 2)
     queue.finish_in_order(0)
     queue.finish_in_order(2)
@@ -117,32 +117,32 @@ def test_what_came_back_is_to_be_had_smallest_first_until_it_is_handed_out() -> 
     queue = new_queue()
     hand_out(queue, 5)
     for offset in (3, 0, 4):
-        queue.give_back(offset)
-    assert queue.next_ready(2) == [0, 3]
-    queue.put_back([3])
-    again = Handout(queue, 9, 19, IN_PLACE, None, (0,))
+        queue.return_one(offset)
+    assert queue.next_returned(2) == [0, 3]
+    queue.keep_returned([3])
+    again = Lease(queue, 9, 19, IN_PLACE, None, (0,))
     queue.hand_out(again, queue.next, queue.next)
-    assert queue.next_ready(9) == [3, 4]
+    assert queue.next_returned(9) == [3, 4]
     assert queue.times == {0: 1, 3: 1, 4: 1}
     assert again.still_out() == [0]
 
 
 def test_a_handout_knows_what_is_still_out_of_it() -> None:
     queue = new_queue()
-    handout = hand_out(queue, 4)
-    queue.finish(1)
-    queue.give_back(2)
-    queue.lease_anew(3, Handout(queue, 6, 16, IN_PLACE, None, (3,)))
-    assert handout.still_out() == [0]
+    lease = hand_out(queue, 4)
+    queue.finish_one(1)
+    queue.return_one(2)
+    queue.lease_anew(3, Lease(queue, 6, 16, IN_PLACE, None, (3,)))
+    assert lease.still_out() == [0]
 
 
 def test_a_record_is_small_and_says_how_things_stand() -> None:
     queue = new_queue()
-    hand_out(queue, 3, popped_ms=5)
-    hand_out(queue, 1, popped_ms=5)
-    hand_out(queue, 2, popped_ms=6)
-    queue.finish(1)
-    queue.give_back(2)
+    hand_out(queue, 3, given_ms=5)
+    hand_out(queue, 1, given_ms=5)
+    hand_out(queue, 2, given_ms=6)
+    queue.finish_one(1)
+    queue.return_one(2)
     assert plain(queue.record()) == {
         "n": 6,
         "o": [[5, 15, 1, None, [0, 3]], [6, 16, 1, None, [4, 5]]],
@@ -151,7 +151,7 @@ def test_a_record_is_small_and_says_how_things_stand() -> None:
         "d": [1],
     }
     queue.recorded()
-    queue.finish(4)
+    queue.finish_one(4)
     assert plain(queue.record()) == {"n": 6, "d": [4]}
     queue.move_to(2)
     assert plain(queue.record()) == {"w": 1, "n": 2}
@@ -163,9 +163,9 @@ def test_hand_overs_of_one_moment_are_one_after_a_restart() -> None:
     hand_out(queue, 2)
     again = rebuilt(queue.state())
     assert len(set(again.out.values())) == 1
-    handout = again.out[0]
-    assert (handout.offsets, handout.left) == ((0, 1, 2, 3, 4), 5)
-    assert handout.policy.number == IN_PLACE.number
+    lease = again.out[0]
+    assert (lease.offsets, lease.left) == ((0, 1, 2, 3, 4), 5)
+    assert lease.policy.number == IN_PLACE.number
 
 
 @given(STEPS)
@@ -180,19 +180,19 @@ def test_records_rebuild_the_state_also_if_they_come_twice(
         queue.recorded()
 
     for number, (what, pick) in enumerate(steps):
-        out, ready = sorted(queue.out), sorted(queue.ready)
+        out, ready = sorted(queue.out), sorted(queue.returned)
         if what == "hand out":
-            hand_out(queue, pick % 4 + 1, popped_ms=number, skip=pick % 3)
+            hand_out(queue, pick % 4 + 1, given_ms=number, skip=pick % 3)
         elif what == "finish" and out:
-            queue.finish(out[pick % len(out)])
+            queue.finish_one(out[pick % len(out)])
         elif what == "in order" and out:
             queue.finish_in_order(out[pick % len(out)])
         elif what == "give back" and out:
-            queue.give_back(out[pick % len(out)])
+            queue.return_one(out[pick % len(out)])
         elif what == "again" and ready:
-            offset = queue.next_ready(1)[0]
-            handout = Handout(queue, number, number + 10, IN_ORDER, "a", (offset,))
-            queue.hand_out(handout, queue.next, queue.next)
+            offset = queue.next_returned(1)[0]
+            lease = Lease(queue, number, number + 10, IN_ORDER, "a", (offset,))
+            queue.hand_out(lease, queue.next, queue.next)
         elif what == "record":
             record()
         elif what == "move":
@@ -201,4 +201,4 @@ def test_records_rebuild_the_state_also_if_they_come_twice(
     for copy in (rebuilt(*records), rebuilt(queue.state(), records[-1]), rebuilt(queue.state())):
         assert plain(copy.state()) == plain(queue.state())
         assert copy.cursor == queue.cursor
-        assert copy.next_ready(100) == sorted(queue.ready)
+        assert copy.next_returned(100) == sorted(queue.returned)

@@ -1,14 +1,7 @@
-"""One group's leases in one queue: what is out, what may be had again, what nobody has had yet.
+"""The ledger of one group in one queue, whose messages are in flight for a time: leased.
 
-    offset   0 ......... cursor ...................... next ............ end of the queue
-             finished    out, ready, early, finished   never handed out
-
-`out` holds the offsets that are leased, `ready` those whose lease ended without an acknowledgement
-and that are handed out again from here. What is nowhere, below `next`, is finished: so nothing is
-kept about messages that were acknowledged, in whatever order that happened.
-
-A ready message is handed out in its place, before all that have a higher offset; one that was
-released to the `back` has the place between what was in the queue then and what came later.
+What was returned to the `back` is not handed out in its place, as others are, but between what was
+in the queue then and what came later.
 
 Ordered messages are finished in their order, as in RocketMQ: one that is acknowledged while an
 earlier one is out is `early`. It is finished as soon as all before it are; but when one before it
@@ -18,7 +11,7 @@ comes back, it comes again behind that one.
               "b": [[offset, place, turn]], "e": [[offset, popped]], "t": [[offset, times]],
               "d": [offsets]}
 
-A record says how the offsets that changed stand now ("o" out, "r" ready, "b" ready at the back, "e"
+A record says how the offsets that changed stand now ("o" out, "r" returned, "b" to the back, "e"
 early, "d" finished; "t" how often they came back), and with "w" that everything older is void. So
 applying one twice, or on top of a state that has it already, changes nothing. A policy is a number;
 ~number means that the message was rejected, and has yet to go where the policy says.
@@ -27,16 +20,18 @@ Invariant: `cursor` is the smallest offset that is not finished; it never passes
 """
 
 import enum
-import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from onelog.core.queues.ledger import Handout, Ledger
 from onelog.errors import InvalidLeaseTimeError
 from onelog.message import Message, NewMessage
+from onelog.names import join_key, split_key
 
 STEP_LEASES = 2_000
 """Leases that are described together: a few milliseconds."""
@@ -87,21 +82,30 @@ class Outcome(enum.Enum):
 
 IN_PLACE = ReturnPolicy(1)
 IN_ORDER = ReturnPolicy(2, in_order=True)
+LeaseKey = tuple[str, str, int]
+"""Group, topic and queue id."""
 SHARED = {most: ReturnPolicy(10 + most, False, None, None, most, True) for most in range(2, 11)}
 """Of share groups, by how often a message is delivered: a member has it until the broker ends."""
 _OWN_PLACE = 1 << 62
 """The turn of what stands at its own offset: behind what was put to the back there."""
 
 
-class Handout:
+def lease_key_of(key: str) -> LeaseKey:
+    """What the table's key of a ledger is made of."""
+    names, _, queue_id = key.rpartition("@")
+    topic, group = split_key(names)
+    return group, topic, int(queue_id)
+
+
+class Lease(Handout):
     """What one hand-over leased: the offsets share their times, and most of their memory."""
 
-    __slots__ = "attempt_id due_ms is_rejected left number offsets policy popped_ms queue".split()
+    __slots__ = "attempt_id due_ms is_rejected left ledger number offsets policy".split()
 
     def __init__(
         self,
-        queue: "QueueLeases",
-        popped_ms: int,
+        ledger: "LeaseLedger",
+        given_ms: int,
         due_ms: int,
         policy: ReturnPolicy,
         attempt_id: str | None,
@@ -109,8 +113,9 @@ class Handout:
         *,
         is_rejected: bool = False,
     ) -> None:
-        self.queue = queue
-        self.popped_ms = popped_ms
+        self.consumer = None
+        self.ledger = ledger
+        self.given_ms = given_ms
         self.due_ms = due_ms
         self.policy = policy
         self.is_rejected = is_rejected
@@ -126,68 +131,82 @@ class Handout:
 
     def still_out(self) -> list[int]:
         """The offsets that nobody has acknowledged, or leased for another time, since."""
-        out = self.queue.out
+        out = self.ledger.out
         return [offset for offset in self.offsets if out.get(offset) is self]
 
 
-@dataclass(slots=True, eq=False)
-class QueueLeases:
-    """The leases of one group in one queue. It knows no clock and writes nothing."""
+class LeaseLedger(Ledger):
+    """The ledger of one group in one queue. It knows no clock and writes nothing."""
 
-    group: str
-    topic: str
-    queue_id: int
-    next: int = field(init=False, default=0)
-    out: dict[int, Handout] = field(init=False, default_factory=dict)
-    ready: dict[int, int] = field(init=False, default_factory=dict)
-    """Offsets that may be had again, and when they were handed out last."""
-    back: dict[int, tuple[int, int]] = field(init=False, default_factory=dict)
-    """Those of them that were put to the back: before which offset, and in which turn there."""
-    early: dict[int, int] = field(init=False, default_factory=dict)
-    """Offsets that were acknowledged before their turn, and when they were handed out."""
-    times: dict[int, int] = field(init=False, default_factory=dict)
-    """How often an offset came back to its place; only those that did."""
-    committed: int | None = field(init=False, default=None)
-    """The position that was told to the group's cursors last."""
-    changed: set[int] = field(init=False, default_factory=set)
-    void: bool = field(init=False, default=False)
-    _heap: list[tuple[int, int, int]] = field(init=False, default_factory=list)
-    _order: deque[int] = field(init=False, default_factory=deque)
-    _turn: int = field(init=False, default=0)
+    __slots__ = "_order _policies _turn back changed committed early group".split()
+
+    out: dict[int, Lease]  # type: ignore[assignment]  # Nothing else gets in.
+
+    def __init__(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        policies: Mapping[int, ReturnPolicy] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(topic, queue_id)
+        self.group = group
+        self._policies = policies
+        """By number, as records name them."""
+        self.key = f"{join_key(topic, group)}@{queue_id}"
+        self.back: dict[int, tuple[int, int]] = {}
+        """What was returned to the back: before which offset, and in which turn there."""
+        self.early: dict[int, int] = {}
+        """Offsets that were acknowledged before their turn, and when they were handed out."""
+        self.committed: int | None = None
+        """The position that was told to the group's cursors last."""
+        self.changed: set[int] = set()
+        self._order: deque[int] = deque()
+        self._turn = 0
 
     @property
     def cursor(self) -> int:
         """The smallest offset that is not finished."""
-        order, out, ready = self._order, self.out, self.ready
+        order, out, returned = self._order, self.out, self.returned
         while order:
             first = order[0]
-            if first in out or first in ready:  # What is early is never first.
+            if first in out or first in returned:  # What is early is never first.
                 return first
             order.popleft()
         return self.next
 
+    @property
+    def window(self) -> int:
+        """How far what was handed out is ahead of what is finished."""
+        return self.next - self.cursor
+
+    @property
+    def has_next_returned(self) -> bool:
+        """Whether something may be had again before anything unread."""
+        return bool(self._heap) and self._heap[0][0] <= self.next
+
     # -- changes -------------------------------------------------------------------------------
 
-    def hand_out(self, handout: Handout, fresh_from: int, next_offset: int) -> None:
-        """Lease the handout's offsets; those from `fresh_from` on were never out before."""
-        for offset in handout.offsets:
-            self.out[offset] = handout
+    def hand_out(self, lease: Lease, fresh_from: int, next_offset: int) -> None:
+        """Lease the offsets of a hand-over; those from `fresh_from` on were never out before."""
+        for offset in lease.offsets:
+            self.out[offset] = lease
             if offset >= fresh_from:
                 self._order.append(offset)
             else:
-                self.ready.pop(offset, None)
+                self.returned.pop(offset, None)
                 self.back.pop(offset, None)
-        self.changed.update(handout.offsets)
+        self.changed.update(lease.offsets)
         self.next = next_offset
 
-    def lease_anew(self, offset: int, handout: Handout) -> None:
+    def lease_anew(self, offset: int, lease: Lease) -> None:
         """Put an offset that is out, or was a moment ago, under other terms."""
-        self.out[offset] = handout
+        self.out[offset] = lease
         self.changed.add(offset)
 
-    def finish(self, offset: int) -> None:
+    def finish_one(self, offset: int) -> None:
         self.out.pop(offset, None)
-        self.ready.pop(offset, None)
+        self.returned.pop(offset, None)
         self.times.pop(offset, None)
         self.changed.add(offset)
         if self.back:
@@ -199,7 +218,7 @@ class QueueLeases:
         """Those are done whose turn has come: before them there is none that is not."""
         self.early.pop(finished, None)
         order = self._order
-        while order and order[0] not in self.out and order[0] not in self.ready:
+        while order and order[0] not in self.out and order[0] not in self.returned:
             offset = order.popleft()
             if self.early.pop(offset, None) is not None:
                 self.times.pop(offset, None)
@@ -208,19 +227,16 @@ class QueueLeases:
     def finish_in_order(self, offset: int) -> None:
         """The message, which is out, is done when all before it are."""
         if self.cursor == offset:
-            self.finish(offset)
-        elif any(ready < offset for ready in self.ready):
-            self.give_back(offset)
+            self.finish_one(offset)
+        elif any(returned < offset for returned in self.returned):
+            self.return_one(offset)
         else:
-            self.early[offset] = self.out.pop(offset).popped_ms
+            self.early[offset] = self.out.pop(offset).given_ms
             self.changed.add(offset)
 
-    @property
-    def window(self) -> int:
-        """How far what was handed out is ahead of what is finished."""
-        return self.next - self.cursor
-
-    def give_back(self, offset: int, before: int | None = None, *, is_counted: bool = True) -> None:
+    def return_one(
+        self, offset: int, before: int | None = None, *, is_counted: bool = True
+    ) -> None:
         """The message, which is out, may be had again from its place, and what is early after it.
 
         A queue without order has nothing that is early. In one, the message may be put to the back
@@ -230,49 +246,19 @@ class QueueLeases:
         if before is not None:
             self._turn += 1
             self.back[offset] = (before, self._turn)
-        self._make_ready(offset, self.out.pop(offset).popped_ms, is_counted)
-        for later in [each for each in self.early if each > offset]:
-            self._make_ready(later, self.early.pop(later))
-
-    def _make_ready(self, offset: int, popped_ms: int, is_counted: bool = True) -> None:
-        self.ready[offset] = popped_ms
-        if is_counted:
-            self.times[offset] = self.times.get(offset, 0) + 1
-        heapq.heappush(self._heap, self._heap_entry(offset))
+        self._return(offset, self.out.pop(offset).given_ms, counted=is_counted)
         self.changed.add(offset)
+        for later in [each for each in self.early if each > offset]:
+            self._return(later, self.early.pop(later), counted=True)
+            self.changed.add(later)
 
-    def _heap_entry(self, offset: int) -> tuple[int, int, int]:
-        """Where a ready message stands among the others."""
+    def _place(self, offset: int) -> tuple[int, int, int]:
         return (*self.back.get(offset, (offset, _OWN_PLACE)), offset)
-
-    @property
-    def has_next_ready(self) -> bool:
-        """Whether something may be had again before anything unread."""
-        return bool(self._heap) and self._heap[0][0] <= self.next
-
-    def next_ready(self, count_max: int) -> list[int]:
-        """Up to so many offsets that may be had again, in their order; they stay ready."""
-        heap, ready = self._heap, self.ready
-        found: list[int] = []
-        while heap and len(found) < count_max and heap[0][0] <= self.next:
-            offset = heapq.heappop(heap)[2]
-            if offset in ready:
-                found.append(offset)
-        return found
-
-    def put_back(self, offsets: Iterable[int]) -> None:
-        """Offsets of `next_ready` were not handed out after all."""
-        for offset in offsets:
-            heapq.heappush(self._heap, self._heap_entry(offset))
 
     def move_to(self, offset: int) -> None:
         """Forget everything, and go on from `offset`."""
-        self.out.clear()
-        self.ready.clear()
-        self.back.clear()
-        self.early.clear()
-        self.times.clear()
-        self.changed.clear()
+        for each in (self.out, self.returned, self.back, self.early, self.times, self.changed):
+            each.clear()
         self._heap.clear()
         self._order.clear()
         self.next = offset
@@ -280,8 +266,8 @@ class QueueLeases:
 
     def cut(self, end: int) -> None:
         """Forget everything from `end` on; `settle` must follow."""
-        for offset in [each for each in (*self.out, *self.ready, *self.early) if each >= end]:
-            self.finish(offset)
+        for offset in [each for each in (*self.out, *self.returned, *self.early) if each >= end]:
+            self.finish_one(offset)
         self.back = {
             each: (min(position, end), turn) for each, (position, turn) in self.back.items()
         }
@@ -289,12 +275,12 @@ class QueueLeases:
 
     # -- records -------------------------------------------------------------------------------
 
-    def record(self) -> dict[str, Any]:
+    def record(self, also: Iterable[int] = ()) -> dict[str, Any]:
         """What changed since the last record, as it stands now."""
         if self.void:
             return {"w": 1, **self.state()}
         value = self._describe(sorted(self.changed))
-        done = [each for each in self.changed if each not in self.out and each not in self.ready]
+        done = [each for each in self.changed if each not in self.out and each not in self.returned]
         if self.early:
             done = [each for each in done if each not in self.early]
         if done:
@@ -308,7 +294,7 @@ class QueueLeases:
 
     def state(self) -> dict[str, Any]:
         """A record that says everything."""
-        return self._describe(sorted([*self.out, *self.ready, *self.early]))
+        return self._describe(sorted([*self.out, *self.returned, *self.early]))
 
     def state_in_steps(self) -> Iterator[dict[str, Any] | list[bytes] | None]:
         """`state`, after a None for each step on the way to that of many leases.
@@ -316,7 +302,7 @@ class QueueLeases:
         That is the text of it, in pieces. What changes between two steps is in it as it was or as
         it is.
         """
-        offsets = sorted([*self.out, *self.ready, *self.early])
+        offsets = sorted([*self.out, *self.returned, *self.early])
         if len(offsets) <= STEP_LEASES:
             yield self._describe(offsets)
             return
@@ -341,7 +327,7 @@ class QueueLeases:
         for offset in offsets:
             each = out.get(offset)
             if each is not None:
-                terms = (each.popped_ms, each.due_ms, each.number, each.attempt_id)
+                terms = (each.given_ms, each.due_ms, each.number, each.attempt_id)
                 same = leased.get(terms)
                 if same is None:
                     leased[terms] = [offset]
@@ -349,8 +335,8 @@ class QueueLeases:
                     same.append(offset)
         if leased:
             value["o"] = [(*terms, some) for terms, some in leased.items()]
-        ready, times = self.ready, self.times
-        if ready and (back := [(each, ready[each]) for each in offsets if each in ready]):
+        returned, times = self.returned, self.times
+        if returned and (back := [(each, returned[each]) for each in offsets if each in returned]):
             value["r"] = back
             if self.back and (
                 behind := [(each, *self.back[each]) for each in offsets if each in self.back]
@@ -363,47 +349,47 @@ class QueueLeases:
             value["t"] = counted
         return value
 
-    def apply(self, value: dict[str, Any], policies: Mapping[int, ReturnPolicy]) -> None:
+    def apply(self, value: dict[str, Any]) -> None:
         """Make a recorded change; `settle` must follow the last one."""
         if "w" in value:
             self.move_to(0)
         self.next = value["n"]
-        for popped_ms, due_ms, number, attempt_id, offsets in value.get("o", ()):
+        for given_ms, due_ms, number, attempt_id, offsets in value.get("o", ()):
             known = max(number, ~number)
-            policy = policies.get(known) or ReturnPolicy(known)
-            handout = Handout(
-                self, popped_ms, due_ms, policy, attempt_id, tuple(offsets), is_rejected=number < 0
+            policy = self._policies.get(known) or ReturnPolicy(known)
+            lease = Lease(
+                self, given_ms, due_ms, policy, attempt_id, tuple(offsets), is_rejected=number < 0
             )
             for offset in offsets:
-                self.out[offset] = handout
-                self.ready.pop(offset, None)
+                self.out[offset] = lease
+                self.returned.pop(offset, None)
                 self.back.pop(offset, None)
                 self.early.pop(offset, None)
-        for offset, popped_ms in value.get("r", ()):
+        for offset, given_ms in value.get("r", ()):
             self.out.pop(offset, None)
             self.early.pop(offset, None)
             self.back.pop(offset, None)
-            self.ready[offset] = popped_ms
+            self.returned[offset] = given_ms
         for offset, position, turn in value.get("b", ()):
             self.back[offset] = (position, turn)
-        for offset, popped_ms in value.get("e", ()):
+        for offset, given_ms in value.get("e", ()):
             self.out.pop(offset, None)
-            self.ready.pop(offset, None)
-            self.early[offset] = popped_ms
+            self.returned.pop(offset, None)
+            self.early[offset] = given_ms
         self.times.update(map(tuple, value.get("t", ())))
         for offset in value.get("d", ()):
-            self.finish(offset)
+            self.finish_one(offset)
 
     def settle(self) -> None:
         """Everything recorded was applied: put in order what follows from it."""
         self.changed.clear()
         self.void = False
-        by_handout: dict[Handout, list[int]] = {}
-        for offset, handout in self.out.items():
-            by_handout.setdefault(handout, []).append(offset)
-        for handout, offsets in by_handout.items():
-            handout.offsets = tuple(sorted(offsets))
-            handout.left = len(offsets)
-        self._heap = sorted(map(self._heap_entry, self.ready))
+        by_lease: dict[Lease, list[int]] = {}
+        for offset, lease in self.out.items():
+            by_lease.setdefault(lease, []).append(offset)
+        for lease, offsets in by_lease.items():
+            lease.offsets = tuple(sorted(offsets))
+            lease.left = len(offsets)
+        self._heap = sorted(map(self._place, self.returned))
         self._turn = max((turn for _, turn in self.back.values()), default=0)
-        self._order = deque(sorted([*self.out, *self.ready, *self.early]))
+        self._order = deque(sorted([*self.out, *self.returned, *self.early]))

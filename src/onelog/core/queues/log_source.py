@@ -9,13 +9,24 @@ Invariant: an offset that is passed over has no message that a consumer could ge
 
 import logging
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from struct import Struct
 from typing import NamedTuple
 
 from onelog.core.cursors.forms import is_of, offset_in
 from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.unpacking import ColdError
-from onelog.core.queues.deliveries import AMQP_FLAG, BODY, FORM, Delivery, facts_of
+from onelog.core.queues.deliveries import (
+    AMQP_FLAG,
+    BODY,
+    FORM,
+    MQTT_FLAG,
+    POSITION,
+    SIZE,
+    Delivery,
+    Stretch,
+    facts_of,
+)
 from onelog.core.routing.names import queue_of
 from onelog.errors import WireError
 from onelog.message import LOOPBACK, LogOffset, Message, NewMessage, NewRun, QueueOffset
@@ -26,7 +37,16 @@ from onelog.store.reader import FetchStatus
 
 log = logging.getLogger(__name__)
 
-MQTT_FLAG = 3 << 16
+HOT_MAX, HOT_BYTES_MAX = 1_024, 1 << 20
+"""Messages of a queue that are kept at hand."""
+HOT_BYTES_OF_ALL = 2 << 20
+"""Bytes that all queues keep at hand together, before each is content with a few."""
+_HOT_BYTES_MIN = 2 << 10
+READ_BYTES_MAX = HOT_BYTES_MAX
+_READ_BYTES_OF_ALL, _READ_BYTES_MIN = 16 << 20, 16 << 10
+"""The same for what is read back: of little at a time each message would cost more."""
+_MESSAGE_BYTES = 200
+"""What a message at hand costs beside its record's body."""
 AS_STORED = frozenset((AMQP_FLAG, MQTT_FLAG))
 """Forms whose messages gateways of declared queues read themselves."""
 _HEAD = Struct(">i32xi16xq20xi")
@@ -42,13 +62,6 @@ _ENDED = frozenset(
         FetchStatus.OFFSET_OVERFLOW_BADLY,
     )
 )
-
-
-class Stretch(NamedTuple):
-    """What was read, by offset, and the first offset that was not looked at."""
-
-    found: list[Delivery]
-    next_offset: int
 
 
 class Entries(NamedTuple):
@@ -115,7 +128,7 @@ def entries_of(messages: Sequence[NewMessage | NewRun]) -> Entries:
     )
 
 
-class LogSupply:
+class LogReader:
     """Reads for all queues of a broker. Places are offsets here."""
 
     def __init__(self, store: MessageStore, reader: QueueReader) -> None:
@@ -280,6 +293,231 @@ class LogSupply:
         key = queue_of(topic)[1]
         for delta, neutral in self._reader.unpacking.messages(message, begin):
             yield delta, amqp.from_neutral(neutral, key=key)
+
+
+Fresh = tuple[int, int, int, int, Entries]
+"""The first offset of messages, how many of them are at hand, what that costs, when they came."""
+
+
+def _costs(found: Sequence[Delivery]) -> int:
+    """The bytes that messages take in memory."""
+    return sum([len(each[BODY]) for each in found]) + _MESSAGE_BYTES * len(found)
+
+
+class LogSource:
+    """Where the messages of a ledger are: in a queue of a topic.
+
+    Those that have just been stored are kept at hand for consumers who keep up, and are never read
+    back.
+    """
+
+    __slots__ = (
+        "_bits _fresh _hot _hot_bytes _hot_end _level _queue_id _reader _sizes _store _topic "
+        "is_wanted"
+    ).split()
+
+    def __init__(self, reader: LogReader, topic: str, queue_id: int) -> None:
+        self._reader = reader
+        self._store = reader.store
+        self._topic = topic
+        self._queue_id = queue_id
+        # Lists, and no deques, which take ten times as much while there is nothing in them.
+        self._hot: list[Delivery] = []
+        self._fresh: list[Fresh] = []
+        """What follows those at hand, as it was stored; few consumers need more of it."""
+        self._hot_bytes = self._hot_end = 0
+        self.is_wanted = False
+        """Whether there are consumers for whom messages are kept at hand."""
+        self._bits = self._level = 0
+        self._sizes: dict[int, int] = {}
+        """Payload bytes of what is in flight, or came back."""
+
+    def number(self, bits: int, level: int) -> None:
+        """Places say from here on of which level they are."""
+        self._bits, self._level = bits, level
+
+    @property
+    def start(self) -> int:
+        return self._store.min_offset(self._topic, self._queue_id)
+
+    @property
+    def end(self) -> int:
+        """Where what may be had ends: what replicas have not confirmed is not there yet."""
+        return self._store.max_offset(self._topic, self._queue_id)
+
+    def at_hand(self, begin: int) -> int:
+        """How many messages from an offset on need not be read from the log."""
+        return self._hot_end - begin if self._hot_bytes else 0
+
+    def entered(
+        self, messages: Sequence[NewMessage | NewRun], offset: int, begin: int, now_ms: int
+    ) -> Entries:
+        """Messages were stored, with their entries from `offset` on; `begin` is who is next."""
+        entries = self._reader.entries(messages)
+        if (
+            self.is_wanted
+            and entries.are_plain
+            and offset == (self._hot_end if self._hot_bytes else begin)
+        ):
+            count = len(entries.bodies)
+            size = entries.body_bytes + _MESSAGE_BYTES * count
+            hot_bytes = self._hot_bytes + size
+            if offset - begin + count > HOT_MAX or (
+                hot_bytes > _HOT_BYTES_MIN and hot_bytes > self._hot_bytes_max
+            ):
+                count, size = self._some(entries.bodies, HOT_MAX - offset + begin)
+            if count:
+                self._fresh.append((offset, count, size, now_ms, entries))
+                self._hot_end = offset + count
+                self._heat(size)
+        return entries
+
+    def _some(self, bodies: list[bytes], count_max: int) -> tuple[int, int]:
+        """How many of these messages, from the first on, can be kept at hand, and their bytes."""
+        room, size = self._hot_bytes_max - self._hot_bytes, 0
+        count = 0
+        for body in bodies[: max(0, count_max)]:
+            if size >= room:
+                break
+            size += len(body) + _MESSAGE_BYTES
+            count += 1
+        return count, size
+
+    def _heat(self, bytes_more: int) -> None:
+        self._hot_bytes += bytes_more
+        self._reader.hot_bytes += bytes_more
+
+    @property
+    def _hot_bytes_max(self) -> int:
+        return HOT_BYTES_MAX if self._reader.hot_bytes < HOT_BYTES_OF_ALL else _HOT_BYTES_MIN
+
+    def _thaw(self, count: int) -> None:
+        """Have so many at hand as deliveries, if there are any as they were stored."""
+        bits, level, fresh = self._bits, self._level, self._fresh
+        while fresh and len(self._hot) < count:
+            offset, some, _, now_ms, entries = fresh.pop(0)
+            first = offset << bits | level
+            self._hot.extend(
+                zip(
+                    range(first, first + (some << bits), 1 << bits),
+                    repeat(0),
+                    entries.bodies,
+                    entries.forms,
+                    repeat(now_ms),
+                    entries.payloads,
+                    strict=False,
+                )
+            )
+
+    # -- for the ledger ------------------------------------------------------------------------
+
+    def take(
+        self, begin: int, count: int, bytes_max: int, cold_ok: bool
+    ) -> tuple[list[Delivery], int, int]:
+        """The messages that come next, the offset behind them, and their bytes."""
+        count = min(count, self.end - begin)
+        if count <= 0:
+            return [], begin, 0
+        self._thaw(count)
+        if not self._hot and (after := self._read_ahead(begin, cold_ok)):
+            return [], after, 0
+        found = self._hot[:count]
+        size = sum([each[SIZE] for each in found])
+        while size > bytes_max and len(found) > 1:
+            size -= found.pop()[SIZE]
+        if not found:
+            return [], begin, 0
+        del self._hot[: len(found)]
+        self._heat(-_costs(found) if self._hot or self._fresh else -self._hot_bytes)
+        return found, (found[-1][POSITION] >> self._bits) + 1, size
+
+    def pass_on(
+        self, begin: int, count: int, bytes_max: int
+    ) -> tuple[Sequence[bytes], Sequence[int], int]:
+        """The same of messages that were just stored: their bodies and forms, and their bytes."""
+        bodies: list[bytes] = []
+        forms: list[int] = []
+        total, fresh = 0, self._fresh
+        if not fresh or self._hot or fresh[0][0] != begin:
+            return bodies, forms, 0
+        count = min(count, self.end - begin)
+        while fresh and len(bodies) + fresh[0][1] <= count:
+            _, some, size, _, entries = fresh[0]
+            bytes_max -= entries.body_bytes
+            if bytes_max < 0 or some != len(entries.bodies):
+                break
+            del fresh[0]
+            bodies = bodies + entries.bodies if bodies else entries.bodies
+            forms = forms + entries.forms if forms else entries.forms
+            total += entries.size
+            self._heat(-size)
+        return bodies, forms, total
+
+    def _read_ahead(self, begin: int, cold_ok: bool) -> int:
+        """Read what comes next; where to look further on, if there is no message before that."""
+        has_room = self._reader.hot_bytes < _READ_BYTES_OF_ALL
+        bytes_max = HOT_BYTES_MAX if has_room else _READ_BYTES_MIN
+        found, next_offset = self.read(begin, HOT_MAX, bytes_max, cold_ok)
+        if found:
+            self._hot.extend(found)
+            self._hot_end = (found[-1][POSITION] >> self._bits) + 1
+            self._heat(_costs(found))
+            return 0
+        return next_offset if next_offset > begin else 0
+
+    def read(self, offset: int, count: int, bytes_max: int, cold_ok: bool) -> Stretch:
+        """Messages from an offset on, which stay."""
+        stretch = self._reader.read(
+            self._topic, self._queue_id, offset, count, bytes_max, cold_ok=cold_ok
+        )
+        if self._bits:
+            found = [(each[0] << self._bits | self._level, *each[1:]) for each in stretch.found]
+            return Stretch(found, stretch.next_offset)
+        return stretch
+
+    def measure(self, begin: int, end: int) -> tuple[int, int]:
+        return self._reader.measure(self._topic, self._queue_id, begin, end)
+
+    def peek(self, begin: int, cold_ok: bool) -> Delivery | None:
+        """The message that comes next."""
+        if begin >= self.end:
+            return None
+        self._thaw(1)
+        if not self._hot:
+            if not self.is_wanted:
+                return next(iter(self.read(begin, 1, 1, cold_ok).found), None)
+            self._read_ahead(begin, cold_ok)
+        return self._hot[0] if self._hot else None
+
+    def keep(self, offsets: Sequence[int], found: Sequence[Delivery]) -> int:
+        """These are in flight, or came back; their bytes."""
+        sizes = [each[5] for each in found]
+        self._sizes.update(zip(offsets, sizes, strict=True))
+        return sum(sizes)
+
+    def forget(self, offsets: Sequence[int]) -> int:
+        """These are done, or were taken again; the bytes of those that were kept."""
+        sizes = self._sizes
+        return sum([sizes.pop(each, 0) for each in offsets]) if sizes else 0
+
+    def size_of(self, offset: int) -> int:
+        """The payload bytes of one that is kept."""
+        return self._sizes.get(offset, 0)
+
+    def want(self) -> None:
+        """There are consumers."""
+        self.is_wanted = True
+
+    def cool(self) -> None:
+        """There are none."""
+        self.is_wanted = False
+        self.drop()
+
+    def drop(self) -> None:
+        """The ledger goes on elsewhere."""
+        self._hot.clear()
+        self._fresh.clear()
+        self._heat(-self._hot_bytes)
 
 
 def content_of(delivery: Delivery, queue: str) -> amqp.Content | None:
