@@ -67,7 +67,7 @@ class SyncClient(Waiter[C]):
         """`name` is what errors call it."""
         super().__init__(core)
         self._name = name
-        self._home: background.Home | None = None
+        self._background: background.BackgroundLoop | None = None
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -81,9 +81,9 @@ class SyncClient(Waiter[C]):
         """Begin. Nothing is connected before it is needed."""
         if self._is_closed:
             raise ClientClosedError(f"{self._name} was closed: make a new one")
-        if self._home is None:
+        if self._background is None:
             self._begin()
-            self._home = background.home()
+            self._background = background.current()
 
     @abstractmethod
     def _begin(self) -> None:
@@ -96,12 +96,12 @@ class SyncClient(Waiter[C]):
     def _close(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if not self._is_closed:
             self._is_closed = True
-            if self._home is not None and self._home.is_usable:
+            if self._background is not None and self._background.is_usable:
                 background.run(close())
 
     def check_usable(self) -> None:
         """An error that says why, if nothing can be done in this process or from this thread."""
-        home = self._home
+        home = self._background
         if home is None or self._is_closed:
             what = "was closed: make a new one"
             if not self._is_closed:

@@ -1,4 +1,4 @@
-"""What RocketMQ's senders want of a message: properties say it, the core is told by an `Intent`.
+"""What RocketMQ's senders want of a message: properties say it, and become an `Intent` of the core.
 
     TRAN_MSG true                                     half: it waits for the end of a transaction
     DELAY n                                           the delay level

@@ -39,7 +39,7 @@ def test_there_is_one_loop_whoever_asks_first() -> None:
     for thread in threads:
         thread.join()
     assert len(set(map(id, found))) == 1
-    assert found[0] is background.home().loop
+    assert found[0] is background.current().loop
 
 
 def test_the_loop_does_not_wait_for_itself() -> None:
@@ -58,14 +58,14 @@ def test_another_event_loop_may_be_running_in_the_calling_thread() -> None:
 
 
 def test_a_child_has_a_loop_of_its_own_and_none_of_the_parents() -> None:
-    parents = background.home()
+    parents = background.current()
 
     def use() -> str:
         assert background.run(answer(5)) == 5
         assert background.loop() is not parents.loop
         with pytest.raises(ForkedError, match="made before the process forked"):
             parents.check_usable()
-        return f"usable: {parents.is_usable} {background.home().is_usable}"
+        return f"usable: {parents.is_usable} {background.current().is_usable}"
 
     assert in_a_child(use) == "usable: False True"
     assert parents.is_usable

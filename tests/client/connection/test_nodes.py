@@ -131,7 +131,7 @@ async def test_every_name_server_is_told(listen: Listen) -> None:
     first, seen_first = await listen(saying())
     second, seen_second = await listen(saying())
     async with Nodes([first, second]) as nodes:
-        await nodes.tell_nameservers(RequestCode.PUT_KV_CONFIG, {"key": "k"})
+        await nodes.change_nameservers(RequestCode.PUT_KV_CONFIG, {"key": "k"})
     for seen in (seen_first, seen_second):
         assert [command.ext for node in seen for command in node.requests] == [{"key": "k"}]
 
@@ -141,11 +141,11 @@ async def test_a_change_that_some_made_names_both_sides(listen: Listen) -> None:
     bad, _ = await listen(saying(1, "disk full"))
     async with Nodes([good, bad]) as nodes:
         with pytest.raises(PartlyDoneError, match=f"done on {good}.*{bad} refused.*disk full"):
-            await nodes.tell_nameservers(RequestCode.PUT_KV_CONFIG, {})
+            await nodes.change_nameservers(RequestCode.PUT_KV_CONFIG, {})
     async with Nodes([bad]) as nodes:
         with pytest.raises(RequestRefusedError, match="disk full"):
-            await nodes.tell_nameservers(RequestCode.PUT_KV_CONFIG, {})
-        await nodes.tell_nameservers(RequestCode.PUT_KV_CONFIG, {}, accept=frozenset({1}))
+            await nodes.change_nameservers(RequestCode.PUT_KV_CONFIG, {})
+        await nodes.change_nameservers(RequestCode.PUT_KV_CONFIG, {}, accept=frozenset({1}))
 
 
 @pytest.mark.parametrize("code", sorted({*ResponseCode, 4711} - {ResponseCode.SUCCESS}))

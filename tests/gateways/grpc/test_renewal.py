@@ -7,7 +7,7 @@ from typing import Any, cast
 from onelog.clock import SystemClock
 from onelog.errors import LeaseNotFoundError, StoreBusyError
 from onelog.gateways import GatewayContext
-from onelog.gateways.grpc.renewal import Holder, Kept, Renewal
+from onelog.gateways.grpc.renewal import Renewal, RenewedLease, RenewedLeases
 
 
 async def test_a_busy_disk_puts_a_renewal_off_and_a_lease_that_is_over_ends_it() -> None:
@@ -32,8 +32,8 @@ async def test_a_busy_disk_puts_a_renewal_off_and_a_lease_that_is_over_ends_it()
 
     context = SimpleNamespace(broker=SimpleNamespace(extend=extend), clock=SystemClock())
     renewal = Renewal(cast(GatewayContext, context))
-    kept = Kept("group", "topic", 0, 5, 7)
-    holder: Holder = {}
+    kept = RenewedLease("group", "topic", 0, 5, 7)
+    holder: RenewedLeases = {}
     renewal.keep(holder, [("receipt", kept)], 40)
     await asyncio.wait_for(over.wait(), 30)
     assert asked == [7, 7, 8]

@@ -129,6 +129,6 @@ class Admin(SyncClient[AsyncAdmin]):
         """Nothing is connected before the first question."""
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._home is None and not self._is_closed:
+        if self._background is None and not self._is_closed:
             self.start()
         return super()._run(work)

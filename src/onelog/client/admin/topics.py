@@ -313,12 +313,12 @@ class Topics:
         """Tell name servers the queues of an ordered topic: its clients use these, dead or not."""
         counts = {**await self._write_queues(topic), **changed}
         pinned = ";".join(f"{name}:{count}" for name, count in sorted(counts.items()))
-        await self._nodes.tell_nameservers(
+        await self._nodes.change_nameservers(
             RequestCode.PUT_KV_CONFIG, {"namespace": ORDER_NAMESPACE, "key": topic, "value": pinned}
         )
 
     async def _forget_order(self, topic: str) -> None:
-        await self._nodes.tell_nameservers(
+        await self._nodes.change_nameservers(
             RequestCode.DELETE_KV_CONFIG,
             {"namespace": ORDER_NAMESPACE, "key": topic},
             accept=_NO_SUCH_KEY,
@@ -356,7 +356,7 @@ class Topics:
             ),
         )
         where = {} if cluster is None else {"clusterName": cluster}
-        await self._nodes.tell_nameservers(
+        await self._nodes.change_nameservers(
             RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic, **where}
         )
         if len(sets) == len(route.brokers):

@@ -25,7 +25,7 @@ LOOK_SECONDS = 0.5
 T = TypeVar("T")
 
 
-class Home:
+class BackgroundLoop:
     """A background loop, its thread, and the process that they belong to."""
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class Home:
     @property
     def is_usable(self) -> bool:
         """Whether it is this process's own, and alive."""
-        return self is _home and self._thread.is_alive()
+        return self is _current and self._thread.is_alive()
 
     def check_usable(self) -> None:
         """Raise an error that says why, if this thread cannot run something there and wait."""
-        if self is not _home:
+        if self is not _current:
             raise ForkedError(
                 f"this client was made before the process forked, and its connections stayed with "
                 f"the parent: make a new one in the child (process {os.getpid()})"
@@ -71,26 +71,26 @@ class Home:
         self._last.add_done_callback(lambda _: self.loop.stop())
 
 
-_home: Home | None = None
-_left: list[Home] = []
+_current: BackgroundLoop | None = None
+_left: list[BackgroundLoop] = []
 """Those of parent processes. They are kept, because the parent still uses what they hold."""
 _making = threading.Lock()
 
 
-def home() -> Home:
+def current() -> BackgroundLoop:
     """The background loop of this process with its thread; it is started if there is none."""
-    global _home
-    found = _home
+    global _current
+    found = _current
     if found is None:
         with _making:
-            if _home is None:
-                _home = Home()
-            found = _home
+            if _current is None:
+                _current = BackgroundLoop()
+            found = _current
     return found
 
 
 def loop() -> asyncio.AbstractEventLoop:
-    return home().loop
+    return current().loop
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -99,7 +99,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     What ends the waiting early, such as Ctrl-C, cancels the coroutine.
     """
     try:
-        where = home()
+        where = current()
         where.check_usable()
         future = asyncio.run_coroutine_threadsafe(coroutine, where.loop)
     except BaseException:
@@ -142,16 +142,16 @@ async def _cancel_everything() -> None:
 
 def _forget() -> None:
     """After a fork: neither the thread nor the lock's holder came along."""
-    global _home, _making
-    if _home is not None:
-        _left.append(_home)
-    _home = None
+    global _current, _making
+    if _current is not None:
+        _left.append(_current)
+    _current = None
     _making = threading.Lock()
 
 
 def _stop() -> None:
-    if _home is not None:
-        _home.stop()
+    if _current is not None:
+        _current.stop()
 
 
 os.register_at_fork(after_in_child=_forget)

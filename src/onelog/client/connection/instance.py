@@ -10,7 +10,7 @@ A namespace is a prefix that keeps the tenants of a cluster apart: `orders` in n
 `%RETRY%shop%billing`; names of the system get no prefix. These are the rules of RocketMQ's clients.
 
 Invariants: the heartbeat is the first request on every connection to a broker, and is sent again
-every 30 s. `close` ends everything that was started here, and tells the brokers that it can reach.
+every 30 s. `close` ends everything that was started here, and unregisters where it can.
 `unwrapped(space, wrapped(space, name))` is the name.
 """
 
@@ -171,15 +171,15 @@ class Instance:
         """A topic or group as the user knows it: without the namespace."""
         return unwrapped(self.namespace, name) if self.namespace else name
 
-    # Telling brokers.
+    # One-way requests.
 
     def oneway(self, address: Address, code: RequestCode, ext: dict[str, str]) -> None:
-        """Tell a node something, now if it is connected; nobody hears of it if that fails."""
+        """Notify a node, now if it is connected; it is not reported if that fails."""
         peer = self.nodes.open_peer(address)
         if peer is not None:
             peer.oneway(code, self.sign(ext))
         else:
-            self.spawn(self._tell(address, code, ext))
+            self.spawn(self._oneway_later(address, code, ext))
 
     def sign(self, ext: dict[str, str] | None, body: Buffer = b"") -> dict[str, str] | None:
         """A request's fields as they are sent: with a signature, if there are credentials."""
@@ -213,7 +213,7 @@ class Instance:
     # Being known to brokers.
 
     async def heartbeat(self) -> None:
-        """Tell all brokers of the topics in use who is there, as far as they can be reached."""
+        """Send a heartbeat to all brokers of the topics in use, as far as they can be reached."""
         if self.producer_groups or self.consumers:
             body = self._heartbeat_body()
             await at_once(lambda address: self._heartbeat(address, body), self._brokers())
@@ -253,7 +253,7 @@ class Instance:
             self.versions[address] = answer.version
 
     async def _leave(self, group: dict[str, str]) -> None:
-        """Tell the brokers that we are connected to that we leave a group."""
+        """Unregister from a group at the brokers that we are connected to."""
         ext = {"clientID": self.client_id, **group}
         limit_ms = min(self.timeout_ms, UNREGISTER_MS_MAX)
 
@@ -263,8 +263,8 @@ class Instance:
 
         await at_once(unregister, filter(self.nodes.open_peer, self._brokers()))
 
-    async def _tell(self, address: Address, code: RequestCode, ext: dict[str, str]) -> None:
-        with forgiven(log, "not told"):
+    async def _oneway_later(self, address: Address, code: RequestCode, ext: dict[str, str]) -> None:
+        with forgiven(log, "nothing was sent"):
             (await self.nodes.peer(address)).oneway(code, self.sign(ext))
 
     async def _keep_heartbeating(self) -> None:

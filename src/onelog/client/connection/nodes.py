@@ -295,10 +295,10 @@ class Nodes:
         address, answer = await self.ask_nameserver(code, ext)
         return _decoded(address, answer, kind)
 
-    async def tell_nameservers(
+    async def change_nameservers(
         self, code: RequestCode, ext: dict[str, str], accept: frozenset[int] = frozenset()
     ) -> None:
-        """Have every name server do something: they do not tell one another."""
+        """Have every name server do something: they share nothing with one another."""
         await self.change(
             {str(address): address for address in self._nameservers},
             lambda address: self.ask(address, code, ext, accept=accept),

@@ -131,7 +131,7 @@ class RouteCache:
             return await self._default_route(topic, queues, missing)
 
     async def refresh(self, topic: str) -> Route:
-        """Ask the name servers now; a route that is known stays if they cannot tell."""
+        """Ask the name servers now; a route that is known stays if they do not know."""
         return await self._asking.get(topic, self._ask)
 
     async def keep_fresh(self) -> None:

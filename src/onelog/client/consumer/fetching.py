@@ -115,7 +115,7 @@ class Membership:
         )
 
     async def check(self, wanted: TopicFilter) -> None:
-        """Have a broker check the condition on a topic; pulls would not tell what is wrong.
+        """Have a broker check the condition on a topic; no pull is refused for it.
 
         `TopicNotFoundError` if there is no such topic.
         """
@@ -147,7 +147,7 @@ class Membership:
 
 
 async def share_of(member: Membership, topic: str) -> list[Queue]:
-    """The queues of a topic that this member is to consume; `OnelogError` if it cannot be told."""
+    """The queues of a topic that this member is to consume; `OnelogError` if that is not known."""
     route = await member.instance.routes.get(topic)
     if member.settings.broadcasting:
         return list(route.read_queues)
@@ -233,7 +233,7 @@ class Fetching(ABC):
         self._is_stopped = False
         self._tasks: list[asyncio.Task[None]] = []
         """What goes on until nothing more is to be fetched."""
-        self._looking: set[str] = set()
+        self._rechecking: set[str] = set()
         self._obstacles = Obstacles()
 
     @property
@@ -256,7 +256,7 @@ class Fetching(ABC):
 
     @abstractmethod
     async def commit(self) -> None:
-        """Tell the brokers now how far this member is."""
+        """Commit to the brokers now how far this member is."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -267,7 +267,7 @@ class Fetching(ABC):
         """How many messages of each assigned queue are not consumed yet."""
 
     def moved(self, queue: Queue, offset: int) -> None:  # noqa: B027
-        """Somebody sends the group elsewhere in a queue; nothing unless the queue is assigned."""
+        """The group's position in a queue was set; nothing happens unless the queue is assigned."""
 
     # Sharing out.
 
@@ -326,17 +326,17 @@ class Fetching(ABC):
     def may_fetch(self) -> bool:
         return not self._is_stopped
 
-    def look_around(self, topic: str) -> None:
+    def recheck(self, topic: str) -> None:
         """Something is wrong: the broker may have moved, or have forgotten who we are."""
-        if topic not in self._looking:
-            self._looking.add(topic)
-            self._member.instance.spawn(self._look_around(topic))
+        if topic not in self._rechecking:
+            self._rechecking.add(topic)
+            self._member.instance.spawn(self._recheck(topic))
 
-    async def _look_around(self, topic: str) -> None:
+    async def _recheck(self, topic: str) -> None:
         try:
             await self._member.instance.routes.refresh_quietly(topic)
         finally:
-            self._looking.discard(topic)
+            self._rechecking.discard(topic)
         await self._member.instance.heartbeat()
 
     def is_locked(self, queue: Queue) -> bool:
@@ -401,7 +401,7 @@ class FetchedQueue(ABC):
         instance = self._member.instance
         route = instance.routes.known(self.queue.topic)
         if route is None or self.queue.broker not in route.brokers:
-            self._owner.look_around(self.queue.topic)
+            self._owner.recheck(self.queue.topic)
             self._fetch_later(RETRY_SECONDS)
             return
         address = instance.reader(route, self.queue.broker, self._broker_id)
@@ -472,7 +472,7 @@ class FetchedQueue(ABC):
         self._broker_id = MASTER_ID
         self._fetch_later(RETRY_SECONDS)
         if not isinstance(error, WireError):
-            self._owner.look_around(self.queue.topic)
+            self._owner.recheck(self.queue.topic)
 
     def _fetch_later(self, seconds: float) -> None:
         if not self.dropped and self._later is None:

@@ -69,7 +69,7 @@ class BrokerOffsets:
     """Whether a position that nobody has written is none, also in a young topic, where brokers say
     0 otherwise; and whether it is an error if a broker does not take one."""
     strayed: set[Queue] = field(default_factory=set)
-    """The queues whose position was last told to a slave: its master has to hear it yet."""
+    """The queues whose position was last committed to a slave, and not to its master yet."""
 
     async def read(self, queue: Queue) -> int | None:
         """The position in a queue; None if there is none yet."""
@@ -84,7 +84,7 @@ class BrokerOffsets:
         return None if offset < 0 else offset
 
     def write_soon(self, offsets: Mapping[Queue, int]) -> None:
-        """Tell the brokers, one way; what gets lost is written again."""
+        """Commit to the brokers, one way; what gets lost is written again."""
         for queue, offset in offsets.items():
             route = self._instance.routes.known(queue.topic)
             if route is not None and queue.broker in route.brokers:
@@ -95,7 +95,7 @@ class BrokerOffsets:
                 self._instance.oneway(address, code, ext)
 
     async def write(self, offsets: Mapping[Queue, int]) -> None:
-        """Tell the brokers, and wait until they know."""
+        """Commit to the brokers, and wait for their answers."""
         await at_once(self._write_exactly if self._is_exact else self._write, offsets.items())
 
     async def _write(self, position: tuple[Queue, int]) -> None:
@@ -176,7 +176,7 @@ ConsumerOffsets = BrokerOffsets | LocalOffsets
 
 
 def local_path(client_id: str | None, group: str) -> Path:
-    """Where the positions of a consumer are, unless it was told another place."""
+    """Where the positions of a consumer are, unless the option `offsets_path` says otherwise."""
     return Path.home() / ".onelog_offsets" / (client_id or "DEFAULT") / group / "offsets.json"
 
 

@@ -1,4 +1,4 @@
-"""What brokers ask of a consumer, for the group's sake or for somebody with an admin tool.
+"""What brokers ask of a consumer, for its group or for an admin tool.
 
 Invariant: every request that wants an answer gets one.
 """
@@ -133,7 +133,7 @@ class ConsumerRequests:
 
 @dataclass(eq=False)
 class _Direct:
-    """The source of one message that somebody wants to have consumed now."""
+    """The source of one message that an admin tool wants to have consumed now."""
 
     _peer: Peer
     _command: Command

@@ -3,7 +3,7 @@
 Brokers filter by the hash of the tags, which different tags may share, so tags are compared here
 once more. Conditions are the broker's business alone.
 
-Invariant: a `TopicFilter` that exists is one that brokers can read, as far as that can be told
+Invariant: a `TopicFilter` that exists is one that brokers can read, as far as that can be known
 without asking them.
 """
 

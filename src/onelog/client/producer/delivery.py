@@ -383,7 +383,7 @@ def send_directly(
 
 
 def finish_one(finish: Callable[[T], None], result: T) -> None:
-    """Tell somebody who may have gone in the meantime."""
+    """Report to a sender that may have gone in the meantime."""
     try:
         finish(result)
     except asyncio.InvalidStateError:

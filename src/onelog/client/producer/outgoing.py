@@ -19,7 +19,7 @@ _SURELY_SMALL = PROPERTIES_BYTES_MAX // 4
 """So many characters are within the limit however many bytes each takes."""
 
 
-class Where(TypedDict, total=False):
+class Destination(TypedDict, total=False):
     """Which queue a message goes to, and how long that may take: see `AsyncProducer.send`."""
 
     order_key: str | None

@@ -411,7 +411,7 @@ class AsyncProducer:
     def _announced(
         self, message: Message, parcel: Parcel, extra: Mapping[str, str] | None = None
     ) -> tuple[Parcel, SendContext | None]:
-        """A parcel with what the hooks add to it, after they were told of it."""
+        """A parcel with what the hooks add to it, after they were called."""
         if not self._hooks:
             return parcel, None
         context = self._context([message], parcel.message_id, extra)
@@ -424,7 +424,7 @@ class AsyncProducer:
 
     @contextlib.contextmanager
     def _reported_after(self, context: SendContext) -> Iterator[list[Channel]]:
-        """Tell the hooks how a send ended; gives the list for the brokers that are tried."""
+        """Report to the hooks how a send ended; gives the list for the brokers that are tried."""
         tried: list[Channel] = []
         try:
             yield tried
@@ -487,7 +487,7 @@ class _Sending:
     def wait(self) -> Receipt:
         """The receipt, or what went wrong; called in the thread."""
         while not self._lock.acquire(timeout=LOOK_SECONDS):
-            background.home().check_usable()
+            background.current().check_usable()
         result = self._result
         if type(result) is Receipt:
             return result
@@ -641,8 +641,8 @@ class Producer(SyncClient[AsyncProducer]):
         # what is added after that look finds it False.
         if not self._is_woken:
             self._is_woken = True
-            assert self._home is not None
-            self._home.loop.call_soon_threadsafe(self._drain)
+            assert self._background is not None
+            self._background.loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
         """Send what is in the inbox; called on the loop."""

@@ -1,4 +1,4 @@
-"""Request and reply: a message that is answered, and the answer for whoever waits for it.
+"""Request and reply: a message that is answered, and the requester that waits for the answer.
 
     requester -- message with CORRELATION_ID and REPLY_TO_CLIENT --> topic --> replier
     requester <-- PUSH_REPLY_MESSAGE_TO_CLIENT -- broker <-- SEND_REPLY_MESSAGE_V2 -- replier
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Unpack
 from onelog.client.connection.address import parse_address
 from onelog.client.message import Message, Receipt, ReceivedMessage
 from onelog.client.options import milliseconds
-from onelog.client.producer.outgoing import Where
+from onelog.client.producer.outgoing import Destination
 from onelog.errors import (
     ClientClosedError,
     InvalidAddressError,
@@ -71,10 +71,12 @@ class Requests:
             if not waiting.done():
                 waiting.set_exception(ClientClosedError("the client was closed before the reply"))
 
-    async def request(self, message: Message, **where: Unpack[Where]) -> ReceivedMessage:
+    async def request(
+        self, message: Message, **destination: Unpack[Destination]
+    ) -> ReceivedMessage:
         """Send a message and wait for the reply to it; `RequestTimeoutError` if none comes."""
         instance = self._producer.instance
-        timeout = where.get("timeout")
+        timeout = destination.get("timeout")
         limit_ms = instance.timeout_ms if timeout is None else milliseconds("timeout", timeout)
         correlation_id = str(uuid.uuid4())
         extra = {CORRELATION_ID: correlation_id, REPLY_TO: instance.client_id, TTL: str(limit_ms)}
@@ -83,7 +85,7 @@ class Requests:
         try:
             async with asyncio.timeout(limit_ms / 1000):
                 await self._be_present()
-                await self._producer.dispatch(message, **where, extra=extra)
+                await self._producer.dispatch(message, **destination, extra=extra)
                 return await reply
         except TimeoutError:
             raise RequestTimeoutError(

@@ -72,7 +72,7 @@ class _Known(NamedTuple):
 
     batch: int
     decider: str
-    """Empty if it cannot tell."""
+    """Empty if it does not know."""
     parts: Mapping[str, list[int]]
     """What other brokers have of the batch."""
 
@@ -124,7 +124,7 @@ class PreparedBatches:
         if decider is None:
             known = await self._known(await self._masters())
             able = [name for name, each in known.items() if isinstance(each, _Known)]
-            # If none answers, asking the first one again tells why.
+            # If none answers, asking the first one again says why.
             decider = self._decider = min(able or known)
         return decider
 
@@ -207,7 +207,7 @@ class PreparedBatches:
     async def _make_known(
         self, decider: str, known: Mapping[str, "_Known | OnelogError"], masters: dict[str, Address]
     ) -> None:
-        """Before anything is decided: tell those who do not know yet who decides.
+        """Before anything is decided: notify the brokers that do not know yet which one decides.
 
         A broker that cannot be reached hears of it with a later batch.
         """

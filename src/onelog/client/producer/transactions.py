@@ -6,7 +6,7 @@
     4. A broker that hears nothing asks, again and again: any live member of the producer group, and
        not only the one that sent the half message. The member's checker looks up what happened.
 
-Invariants: the broker is told an outcome only if the local transaction or the checker gave one;
+Invariants: an outcome is reported only if the local transaction or the checker gave one;
 whatever else happens (it raises, it returns something else, the process dies) leaves the question
 open, and the broker will ask. A function that is not a coroutine never runs on the event loop.
 """
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from onelog.client.hooks import TransactionContext, transaction_ended
 from onelog.client.message import Message, Receipt, ReceivedMessage, SendStatus
-from onelog.client.producer.outgoing import Where
+from onelog.client.producer.outgoing import Destination
 from onelog.errors import ConfigError, MessageError, OnelogError
 from onelog.message import SysFlag, parse_message_id
 from onelog.net.peer import Peer
@@ -110,14 +110,14 @@ class Transactions:
             producer.instance.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self._check
 
     async def start(self) -> None:
-        """Let the brokers know that there is somebody to ask."""
+        """Register with the brokers as one that can be asked."""
         if self._checker is not None:
             self._producer.instance.spawn(self._producer.instance.presence.ensure())
 
     async def send(
-        self, message: Message, local: LocalTransaction, **where: Unpack[Where]
+        self, message: Message, local: LocalTransaction, **destination: Unpack[Destination]
     ) -> TransactionReceipt:
-        half = await self.prepare(message, **where)
+        half = await self.prepare(message, **destination)
         state = TransactionState.UNKNOWN
         try:
             state = checked_state(await _called(local, half.begun, local), local)
@@ -125,7 +125,7 @@ class Transactions:
             await self.end(half, state)
         return TransactionReceipt(half.receipt, half.transaction_id, state)
 
-    async def prepare(self, message: Message, **where: Unpack[Where]) -> HalfMessage:
+    async def prepare(self, message: Message, **destination: Unpack[Destination]) -> HalfMessage:
         if self._checker is None:
             raise ConfigError(
                 "a producer of transactions needs the option checker: brokers ask it about those "
@@ -135,14 +135,14 @@ class Transactions:
             raise MessageError("a message in a transaction cannot be delayed")
         receipt = await self._producer.dispatch(
             message,
-            **where,
+            **destination,
             extra={**PREPARED, PRODUCER_GROUP: self._group},
             sys_flag=int(SysFlag.PREPARED),
         )
         return HalfMessage(message, receipt, receipt.transaction_id or receipt.message_id)
 
     async def end(self, half: HalfMessage, state: TransactionState) -> None:
-        """Tell the broker how a transaction ended. If that fails, it will ask."""
+        """Report to the broker how a transaction ended. If that fails, it will ask."""
         message, receipt = half.message, half.receipt
         instance = self._producer.instance
         topic = instance.wrap(message.topic)
@@ -229,7 +229,7 @@ class Transactions:
         broker: str,
         from_check: bool,
     ) -> dict[str, str]:
-        """What the broker at an address is told; the hooks are told, too."""
+        """What is reported to the broker at an address, and to the hooks."""
         ext = {
             "topic": topic,
             "producerGroup": self._group,

@@ -1,4 +1,4 @@
-"""Statuses: what became of a request, as RocketMQ's proxy tells it."""
+"""Statuses: what became of a request, in the words of RocketMQ's proxy."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ class RefusedError(errors.OnelogError):
 
 
 def status_of(error: errors.OnelogError) -> Any:
-    """The status that tells a client of an error."""
+    """The status that a client gets for an error."""
     if isinstance(error, RefusedError):
         code = error.code
     else:

@@ -1,10 +1,10 @@
-"""Clients: what they say they are, what they are told, and the stream on which the broker asks.
+"""Clients: their settings, those of the broker, and the stream on which the broker asks.
 
-A client introduces itself on its Telemetry stream (`Settings`), is told how to behave, and keeps
-the stream open. Heartbeats keep it in its groups. The core knows it as a channel, whichever of its
-connections a request comes on. When it says goodbye, is silent, or its connection breaks and it
-does not come back within seconds, it is gone from its groups, and what it has not acknowledged is
-given to others.
+A client introduces itself on its Telemetry stream (`Settings`), gets the broker's settings, and
+keeps the stream open. Heartbeats keep it in its groups. The core knows it as a channel, whichever
+of its connections a request comes on. When it says goodbye, is silent, or its connection breaks and
+it does not come back within seconds, it is gone from its groups, and what it has not acknowledged
+is given to others.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from onelog.errors import OnelogError, PeerClosedError, PeerTimeoutError
 from onelog.gateways import ClientProbe
 from onelog.gateways.grpc.answers import OK, RefusedError
 from onelog.gateways.grpc.checks import full_name, group_name, topic_name
-from onelog.gateways.grpc.renewal import Holder
+from onelog.gateways.grpc.renewal import RenewedLeases
 from onelog.wire.grpc import messages
 from onelog.wire.grpc.codes import ClientType, Code
 from onelog.wire.grpc.codes import FilterType as Filter
@@ -43,7 +43,7 @@ QUESTIONS_MAX = 100
 SUBSCRIPTIONS_MAX = 1_000
 TOPICS_MAX = 1_000
 VERSION = 513
-"""What RocketMQ's tools are told: V5_5_0."""
+"""The version that RocketMQ's tools are shown: V5_5_0."""
 LANGUAGES = {"DOT_NET": "DOTNET", "GOLANG": "GO"}
 KNOWN_LANGUAGES = frozenset("JAVA CPP DOTNET PYTHON RUBY GO PHP RUST NODE_JS".split())
 CONSUMERS: dict[int, ConsumeType] = {
@@ -87,7 +87,7 @@ class GrpcClient(ClientProbe):
         self.session: GrpcSession | None = None
         """The connection it was last heard on; None if that is broken."""
         self.seen_ms = 0
-        self.kept: Holder = {}
+        self.leases: RenewedLeases = {}
         self.lite_topics: dict[str, set[str]] = {}
         """The lite topics it wants, by the topic they are of."""
         self.receiving: set[Call] = set()
@@ -104,7 +104,7 @@ class GrpcClient(ClientProbe):
         """Whether it consumes lite topics."""
         return self.kind in LITE
 
-    def say(self, **command: Any) -> bool:
+    def send_command(self, **command: Any) -> bool:
         """Send it a command; False if it cannot hear."""
         call = self.telemetry
         if call is None or call.is_over or call.session.connection.congested:
@@ -119,7 +119,7 @@ class GrpcClient(ClientProbe):
             return
         nonce = f"{next(self._numbers):x}"
         question = getattr(messages, _QUESTIONS[kind])(nonce=nonce, **details)
-        if self.telemetry is None or not self.say(**{kind: question}):
+        if self.telemetry is None or not self.send_command(**{kind: question}):
             answered(PeerClosedError(f"{self.client_id} has no telemetry stream"))
             return
         self.questions[nonce] = answered
@@ -245,7 +245,7 @@ class Clients:
 
     def _gone(self, client: GrpcClient) -> None:
         self._broker.channel_closed(client)
-        self._gateway.renewal.release(client.kept)
+        self._gateway.renewal.release(client.leases)
         for nonce in list(client.questions):
             client.answered(nonce, PeerClosedError(f"{client.client_id} is gone"))
 
@@ -280,7 +280,7 @@ class Clients:
         if language not in KNOWN_LANGUAGES:
             language = "OTHER"
         address = call.session.connection.remote_address
-        # Nobody here shares out queues, so nobody is told who else is there.
+        # These clients share out no queues, so a change of members is no news to them.
         known = Client(client.client_id, client, language, VERSION, address, is_notified=False)
         if settings.HasField("publishing"):
             topics = [topic_name(self._broker, each) for each in settings.publishing.topics]
@@ -389,7 +389,7 @@ def _check_settings(settings: Any) -> None:
         raise RefusedError(Code.BAD_REQUEST, f"more than {TOPICS_MAX} topics")
 
 
-def tell_on_stream(call: "Call", status: Any) -> None:
+def answer_telemetry(call: "Call", status: Any) -> None:
     """A command on a Telemetry stream that went wrong ends it, as the proxy does."""
     is_clients = Code.BAD_REQUEST <= status.code < Code.INTERNAL_ERROR
     code = Status.INVALID_ARGUMENT if is_clients else Status.INTERNAL

@@ -25,7 +25,7 @@ LOOK_SECONDS = 10.0
 TOPICS_MAX = 10_000
 
 
-class Elsewhere(NamedTuple):
+class OtherBroker(NamedTuple):
     """Another broker, and what it has of a topic."""
 
     name: str
@@ -34,7 +34,7 @@ class Elsewhere(NamedTuple):
     queues: QueueData
 
 
-OnFound = Callable[[list[Elsewhere]], None]
+OnFound = Callable[[list[OtherBroker]], None]
 
 
 class Endpoints:
@@ -45,13 +45,13 @@ class Endpoints:
         self._config = context.broker.config
         self._register = Register("GRPC", lambda: context.broker.config, context.tls)
         self._addresses: dict[str, str] = {}
-        self._known: dict[str, tuple[float, list[Elsewhere]]] = {}
+        self._known: dict[str, tuple[float, list[OtherBroker]]] = {}
         self._asking: dict[str, list[OnFound]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_silent = False
 
     async def start(self) -> None:
-        """Tell where we are; then go on by itself."""
+        """Register our endpoint; then go on by itself."""
         if self._config.nameserver_addresses:
             await self._look()
             self._spawn(self._run())
@@ -106,7 +106,7 @@ class Endpoints:
             for name, queues in sorted(route.items()):
                 host, _, port = self._addresses.get(name, "").partition(" ")
                 if name != self._config.name and port.isdecimal():
-                    found.append(Elsewhere(name, host, int(port), queues))
+                    found.append(OtherBroker(name, host, int(port), queues))
             if len(self._known) >= TOPICS_MAX:
                 self._known.clear()
             self._known[topic] = (time.monotonic(), found)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from onelog.gateways.grpc.session import Gateway
 
 
-class _Early:
+class _EarlySession:
     """The session of a connection that came before there could be one; then it passes on."""
 
     def __init__(self, connection: Connection) -> None:
@@ -59,19 +59,19 @@ class _Early:
 
 
 def _handlers() -> dict[str, tuple[Any, ...]]:
-    """Every method: who handles it, whether requests come as a stream, how a status is told."""
+    """Every method: who handles it, whether requests come as a stream, how a status is answered."""
     from onelog.gateways.grpc import lite_topics, receiving, routes, sending
-    from onelog.gateways.grpc.clients import tell_on_stream
+    from onelog.gateways.grpc.clients import answer_telemetry
 
     return {
         "QueryRoute": (routes.query_route,),
         "Heartbeat": (lambda call, request: call.gateway.clients.heartbeat(call, request),),
         "SendMessage": (sending.send_message,),
         "QueryAssignment": (routes.query_assignment,),
-        "ReceiveMessage": (receiving.receive_message, False, receiving.tell_receiver),
+        "ReceiveMessage": (receiving.receive_message, False, receiving.answer_receive),
         "AckMessage": (receiving.ack_message,),
         "ForwardMessageToDeadLetterQueue": (receiving.to_dead_letters,),
-        "PullMessage": (receiving.pull_message, False, receiving.tell_puller),
+        "PullMessage": (receiving.pull_message, False, receiving.answer_pull),
         "UpdateOffset": (receiving.update_offset,),
         "GetOffset": (receiving.get_offset,),
         "QueryOffset": (receiving.query_offset,),
@@ -79,7 +79,7 @@ def _handlers() -> dict[str, tuple[Any, ...]]:
         "Telemetry": (
             lambda call, command: call.gateway.clients.telemetry(call, command),
             True,
-            tell_on_stream,
+            answer_telemetry,
         ),
         "NotifyClientTermination": (
             lambda call, request: call.gateway.clients.terminated(call, request),
@@ -96,7 +96,7 @@ class GrpcGateway:
     def __init__(self, context: GatewayContext) -> None:
         self.context = context
         self._shared: Gateway | None = None
-        self._early: list[_Early] = []
+        self._early: list[_EarlySession] = []
         self.endpoints = Endpoints(context)
         self._expiring = Job("forgetting lite topics")
         self._timer: asyncio.TimerHandle | None = None
@@ -129,7 +129,7 @@ class GrpcGateway:
         if self._shared is None:
             if not self._early:
                 self.context.look_up(_handlers, self._begin)
-            early = _Early(connection)
+            early = _EarlySession(connection)
             self._early.append(early)
             return early
         from onelog.gateways.grpc.session import GrpcSession

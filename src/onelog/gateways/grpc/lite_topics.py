@@ -55,7 +55,9 @@ def sync(call: "Call", request: Any) -> Any:
         # What is held waits for the others; who asks again, waits for these.
         for held in list(client.receiving):
             gateway.broker.channel_closed(held)
-            held.tell(messages.Status(code=Code.MESSAGE_NOT_FOUND, message="no new message"))
+            held.answer_status(
+                messages.Status(code=Code.MESSAGE_NOT_FOUND, message="no new message")
+            )
     return messages.SyncLiteSubscriptionResponse(status=OK)
 
 

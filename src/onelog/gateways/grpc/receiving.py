@@ -21,7 +21,7 @@ from onelog.gateways.grpc.answers import OK, RefusedError, overall, status_of
 from onelog.gateways.grpc.checks import group_name, milliseconds, topic_name
 from onelog.gateways.grpc.clients import GrpcClient
 from onelog.gateways.grpc.delivered import as_message, encoded
-from onelog.gateways.grpc.renewal import Kept
+from onelog.gateways.grpc.renewal import RenewedLease
 from onelog.gateways.grpc.session import Call
 from onelog.message import decode_properties
 from onelog.record.decode import decode_messages
@@ -144,7 +144,7 @@ def check_invisible(invisible_ms: int, least_ms: int) -> None:
     raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, text)
 
 
-def tell_receiver(call: Call, status: Any) -> None:
+def answer_receive(call: Call, status: Any) -> None:
     """The answer of a receive that has no messages."""
     status_field = field(b"\x0a", status.SerializeToString())
     call.stream.answer_all([status_field, time(b"\x1a", call.gateway.clock.now_ms())])
@@ -160,9 +160,9 @@ def _leased(waiting: _ReceiveRequest, leased: Leased | OnelogError) -> None:
         else:
             _deliver(waiting, leased)
     elif leased.is_refused:
-        call.tell(messages.Status(code=Code.TOO_MANY_REQUESTS, message="polling full"))
+        call.answer_status(messages.Status(code=Code.TOO_MANY_REQUESTS, message="polling full"))
     else:
-        call.tell(messages.Status(code=Code.MESSAGE_NOT_FOUND, message="no new message"))
+        call.answer_status(messages.Status(code=Code.MESSAGE_NOT_FOUND, message="no new message"))
 
 
 def _give_back(waiting: _ReceiveRequest, leased: Leased) -> None:
@@ -176,14 +176,14 @@ def _give_back(waiting: _ReceiveRequest, leased: Leased) -> None:
 def _deliver(waiting: _ReceiveRequest, leased: Leased) -> None:
     call = waiting.call
     answers = [_FOUND]
-    kept: list[tuple[str, Kept]] = []
+    kept: list[tuple[str, RenewedLease]] = []
     for part in leased.parts:
         _add_part(waiting, part, leased.handle, answers, kept)
     if len(answers) == 1:
-        call.tell(messages.Status(code=Code.MESSAGE_NOT_FOUND, message="no match message"))
+        call.answer_status(messages.Status(code=Code.MESSAGE_NOT_FOUND, message="no match message"))
         return
     if waiting.renewed_by is not None:
-        call.gateway.renewal.keep(waiting.renewed_by.kept, kept, waiting.invisible_ms)
+        call.gateway.renewal.keep(waiting.renewed_by.leases, kept, waiting.invisible_ms)
     answers.append(time(b"\x1a", call.gateway.clock.now_ms()))
     call.stream.answer_all(answers)
 
@@ -193,7 +193,7 @@ def _add_part(
     part: LeasedPart,
     handle: int,
     answers: list[bytes],
-    kept: list[tuple[str, Kept]],
+    kept: list[tuple[str, RenewedLease]],
 ) -> None:
     """Add the messages of one queue to an answer."""
     broker = waiting.call.gateway.broker
@@ -217,17 +217,17 @@ def _add_part(
         receipt = f"{beginning}{offset} {message.log_offset}"
         rest = where + number(b"\x70", offset) + text(b"\x62", receipt)
         answers.append(field(b"\x12", encoded(message, properties, waiting.topic, attempt, rest)))
-        kept.append((receipt, Kept(group, topic, queue_id, offset, handle)))
+        kept.append((receipt, RenewedLease(group, topic, queue_id, offset, handle)))
 
 
 # -- what becomes of messages ------------------------------------------------------------------
 
 
-def _held(call: Call, group: str, topic: str, text: str, lite_topic: str = "") -> Kept:
+def _held(call: Call, group: str, topic: str, text: str, lite_topic: str = "") -> RenewedLease:
     """The lease that a receipt stands for, which the broker may have renewed since."""
     client = call.gateway.clients.find(call)
     if client is not None:
-        kept = client.kept.pop(text, None)
+        kept = client.leases.pop(text, None)
         if kept is not None:
             return kept
     receipt = parse_receipt(text)
@@ -237,7 +237,7 @@ def _held(call: Call, group: str, topic: str, text: str, lite_topic: str = "") -
         queue_name = lite_topics.queue_name(topic, lite_topic)
     else:
         queue_name = real_topic(topic, group, receipt.retry)
-    return Kept(group, queue_name, receipt.queue_id, receipt.offset, receipt.popped_ms)
+    return RenewedLease(group, queue_name, receipt.queue_id, receipt.offset, receipt.popped_ms)
 
 
 def ack_message(call: Call, request: Any) -> None:
@@ -351,7 +351,7 @@ def _fetched(token: tuple[Call, str, int], results: Sequence[Result]) -> None:
     call.stream.answer_all([each.SerializeToString() for each in answers])
 
 
-def tell_puller(call: Call, status: Any) -> None:
+def answer_pull(call: Call, status: Any) -> None:
     """The answer of a pull that went wrong."""
     call.answer(messages.PullMessageResponse(status=status))
 

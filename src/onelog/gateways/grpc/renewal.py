@@ -33,7 +33,7 @@ _ROUND = 500
 """Leases that are renewed at a time."""
 
 
-class Kept(NamedTuple):
+class RenewedLease(NamedTuple):
     """A message that a consumer has."""
 
     group: str
@@ -43,14 +43,14 @@ class Kept(NamedTuple):
     handle: int
 
 
-Holder = dict[str, Kept]
+RenewedLeases = dict[str, RenewedLease]
 """What one client has, by the receipts it was given."""
 
 
 class _Batch(NamedTuple):
     check_ms: int
     number: int
-    holder: Holder
+    holder: RenewedLeases
     receipts: list[str]
     began_ms: int
     times: int
@@ -68,14 +68,21 @@ class Renewal:
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
 
-    def keep(self, holder: Holder, kept: Sequence[tuple[str, Kept]], invisible_ms: int) -> None:
+    def keep(
+        self, holder: RenewedLeases, kept: Sequence[tuple[str, RenewedLease]], invisible_ms: int
+    ) -> None:
         """A consumer was given messages for so long."""
         holder.update(kept)
         now_ms = self._clock.now_ms()
         self._add(holder, [receipt for receipt, _ in kept], now_ms, 0, invisible_ms)
 
     def _add(
-        self, holder: Holder, receipts: list[str], began_ms: int, times: int, invisible_ms: int
+        self,
+        holder: RenewedLeases,
+        receipts: list[str],
+        began_ms: int,
+        times: int,
+        invisible_ms: int,
     ) -> None:
         self._number += 1
         ahead_ms = min(AHEAD_MS, invisible_ms // 4)
@@ -130,7 +137,7 @@ class Renewal:
             self._add(holder, again, batch.began_ms, batch.times, AGAIN_MS)
         return len(receipts) + 1
 
-    def release(self, holder: Holder) -> None:
+    def release(self, holder: RenewedLeases) -> None:
         """Who has these messages is gone."""
         for group, topic, queue_id, offset, handle in holder.values():
             try:

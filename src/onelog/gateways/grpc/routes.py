@@ -7,7 +7,7 @@ from typing import Any
 from onelog.core.catalog.topics import PERM_READ, PERM_WRITE, TopicConfig
 from onelog.gateways.grpc.answers import OK, RefusedError
 from onelog.gateways.grpc.checks import group_name, topic_name
-from onelog.gateways.grpc.endpoints import Elsewhere
+from onelog.gateways.grpc.endpoints import OtherBroker
 from onelog.gateways.grpc.session import Call
 from onelog.rocketmq import message_types
 from onelog.wire.grpc import messages
@@ -62,9 +62,9 @@ def query_route(call: Call, request: Any) -> None:
     topic = topic_name(broker, request.topic)
     config = broker.find_topic(call.principal, topic)
 
-    def found(others: Sequence[Elsewhere]) -> Any:
+    def found(others: Sequence[OtherBroker]) -> Any:
         answer = messages.QueryRouteResponse(status=OK)
-        here = _here(call, request.endpoints)
+        here = _own_broker(call, request.endpoints)
         servers = []
         if config is None and not others:
             broker.topic(call.principal, topic)  # Which says that there is none.
@@ -74,7 +74,7 @@ def query_route(call: Call, request: Any) -> None:
         for each in others:
             queues = (each.queues.perm, each.queues.read_queue_nums, each.queues.write_queue_nums)
             types = accepted_types(config) if config is not None else _ALL
-            servers.append((_there(each, here), types, _permissions(*queues)))
+            servers.append((_other_broker(each, here), types, _permissions(*queues)))
         for server, types, permissions in servers:
             for number, permission in enumerate(permissions):
                 queue = answer.message_queues.add(
@@ -86,7 +86,7 @@ def query_route(call: Call, request: Any) -> None:
     call.gateway.endpoints.find(topic, lambda others: call.guard(lambda: found(others)))
 
 
-def _here(call: Call, endpoints: Any) -> Any:
+def _own_broker(call: Call, endpoints: Any) -> Any:
     """This broker, at the address by which the client came, if that is one address."""
     own = call.gateway.broker.config
     host = own.client_host
@@ -99,7 +99,7 @@ def _here(call: Call, endpoints: Any) -> Any:
     return found
 
 
-def _there(other: Elsewhere, here: Any) -> Any:
+def _other_broker(other: OtherBroker, here: Any) -> Any:
     """Another broker; one on this machine is reached as this one is."""
     own = here.endpoints.addresses[0].host
     host = own if other.host in ("127.0.0.1", "localhost", own) else other.host
@@ -117,10 +117,11 @@ def query_assignment(call: Call, request: Any) -> None:
     known = broker.find_group(call.principal, group)
     ordered = known is not None and known.consume_message_orderly
 
-    def found(others: Sequence[Elsewhere]) -> Any:
-        here = _here(call, request.endpoints)
+    def found(others: Sequence[OtherBroker]) -> Any:
+        here = _own_broker(call, request.endpoints)
         servers = [
-            (_there(each, here), each.queues.perm, each.queues.read_queue_nums) for each in others
+            (_other_broker(each, here), each.queues.perm, each.queues.read_queue_nums)
+            for each in others
         ]
         if config is not None:
             servers.insert(0, (here, config.perm, config.read_queues))

@@ -80,7 +80,7 @@ def _stored_alone(
 
 
 class _Sending:
-    """Messages of one request, whose fates are told together."""
+    """Messages of one request, which are answered together."""
 
     __slots__ = ("call", "entries", "open_count", "statuses")
 
@@ -397,7 +397,7 @@ def ask_producer(client: Client, check: Check) -> bool:
         transaction_id=transaction_id(check.half_offset, check.log_offset),
         message=as_message(stored, message.topic),
     )
-    return channel.say(recover_orphaned_transaction_command=command)
+    return channel.send_command(recover_orphaned_transaction_command=command)
 
 
 def recall_message(call: Call, request: Any) -> None:

@@ -47,7 +47,7 @@ class Method(NamedTuple):
     handle: "Handler"
     streams_requests: bool = False
     answers_by: "Callable[[Call, Any], None] | None" = None
-    """How a status is told, where that is not just the answer's field."""
+    """How a status is answered, where that is not just the answer's field."""
 
 
 class Call:
@@ -67,7 +67,7 @@ class Call:
         self.principal = session.principal
         self.request: bytes | None = None
         self.ended: Callable[[], None] | None = None
-        """Whom to tell that the call is over, beside the core."""
+        """Called when the call is over, beside the core."""
 
     def header(self, name: bytes) -> str:
         """Some of its metadata; empty if there is none."""
@@ -90,15 +90,15 @@ class Call:
         self.stream.send(answer.SerializeToString())
 
     def fail(self, error: OnelogError) -> None:
-        """Tell what went wrong."""
-        self.tell(status_of(error))
+        """Answer with the status of an error."""
+        self.answer_status(status_of(error))
 
     def refused(self, error: Principal | OnelogError) -> None:
-        """Tell who it was not that signed, when that may be told."""
+        """Answer that the signature is wrong, if that may be said."""
         if isinstance(error, OnelogError) and not self.is_over:
             self.guard(self.fail, error)
 
-    def tell(self, status: Any) -> None:
+    def answer_status(self, status: Any) -> None:
         """Answer with nothing but a status."""
         if self.method.answers_by is not None:
             self.method.answers_by(self, status)
@@ -108,7 +108,7 @@ class Call:
     def conclude(self, error: OnelogError | None) -> None:
         """Answer a request whose change was recorded, or was not; a slow disk undoes nothing."""
         if error is None or type(error) is FlushTimeoutError:
-            self.tell(OK)
+            self.answer_status(OK)
         else:
             self.fail(error)
 
@@ -121,7 +121,7 @@ class Call:
         except Exception as error:
             log.exception("%s of %s failed", self.method.name, self.session.connection)
             text = type(error).__name__
-            self.tell(messages.Status(code=Code.INTERNAL_SERVER_ERROR, message=text))
+            self.answer_status(messages.Status(code=Code.INTERNAL_SERVER_ERROR, message=text))
         else:
             if answer is not None:
                 self.answer(answer)
@@ -285,7 +285,7 @@ class GrpcSession(FramedSession):
     def _signer(self, call: Call) -> Principal | None:
         """Who has signed the call; None if it was not they, which is answered later.
 
-        `NotAuthenticatedError` if somebody must sign, and nobody has.
+        `NotAuthenticatedError` if requests must be signed, and this one is not.
         """
         logins = self.gateway.broker.logins
         signed = _SIGNED.fullmatch(call.header(b"authorization"))

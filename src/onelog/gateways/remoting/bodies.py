@@ -15,7 +15,7 @@ PAGE_MAX = 2_000
 
 
 def broker_address(broker: Broker) -> str:
-    """Host and port that clients are told."""
+    """Host and port that clients connect to."""
     host = broker.config.client_host
     return f"[{host}]:{broker.config.port}" if ":" in host else f"{host}:{broker.config.port}"
 

@@ -188,7 +188,7 @@ class BrokerSession(ServerSession[Success]):
     def authenticate(self, command: Command) -> bool:
         """Who has signed the request? False if it was not they, which is answered later.
 
-        `NotAuthenticatedError` if somebody must sign, and nobody has.
+        `NotAuthenticatedError` if requests must be signed, and this one is not.
         """
         ext = command.ext
         name = ext.get(ACCESS_KEY)

@@ -21,7 +21,7 @@ class RequestKind(Enum):
 
     QUESTION = "changes nothing"
     CLIENT_WORK = "what producers and consumers do"
-    CLUSTER_TRAFFIC = "what brokers tell name servers about themselves"
+    CLUSTER_TRAFFIC = "what brokers register with name servers"
     ADMINISTRATION = "deletes, resets or reconfigures"
 
 

@@ -345,7 +345,7 @@ class _Answer:
             offset = next(self._offsets.get(key, iter(())), None)
         if offset is None or offset < first or first < 0:
             raise InvalidReceiptError(
-                f"no offset is told for a message of {message.topic} queue {queue_id}"
+                f"no offset is given for a message of {message.topic} queue {queue_id}"
             )
         return Receipt(
             first,

@@ -1,4 +1,4 @@
-"""How a consumer stands, as it tells the tools that ask (RocketMQ: ConsumerRunningInfo)."""
+"""How a consumer stands, for the tools that ask (RocketMQ: ConsumerRunningInfo)."""
 
 from msgspec import field
 

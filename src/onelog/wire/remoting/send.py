@@ -190,7 +190,7 @@ def _compact_end(region: str, trace: bool) -> str:
 class SendTemplate:
     """What is the same in all sends of a producer to one queue."""
 
-    __slots__ = ("_kin", "_template", "fields")
+    __slots__ = ("_template", "_variants", "fields")
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ class SendTemplate:
             "n": broker,
         }
         """The request's own fields; those of the message are missing."""
-        self._kin: dict[int, SendTemplate] = {}
+        self._variants: dict[int, SendTemplate] = {}
         same = b",".join(
             _json(key) + b":" + _json(value).replace(b"%", b"%%")
             for key, value in self.fields.items()
@@ -255,10 +255,10 @@ class SendTemplate:
 
     def with_code(self, code: int) -> "SendTemplate":
         """The same for another request to that queue: a batch, or a reply."""
-        kin = self._kin.get(code)
-        if kin is None:
+        variant = self._variants.get(code)
+        if variant is None:
             fields = self.fields
-            kin = self._kin[code] = SendTemplate(
+            variant = self._variants[code] = SendTemplate(
                 fields["a"],
                 fields["b"],
                 int(fields["e"]),
@@ -267,7 +267,7 @@ class SendTemplate:
                 default_queues=int(fields["d"]),
                 code=code,
             )
-        return kin
+        return variant
 
     def message_fields(
         self, sys_flag: int, born_ms: int, flag: int, properties: str

@@ -85,7 +85,7 @@ async def test_a_start_at_the_end_of_a_queue_is_remembered(cluster: LiveCluster)
     for number in range(10):
         await cluster.send("orders", b"%d" % number)
     async with pulling(cluster, start="last") as member:
-        assert member.queue().hands.committable == 10
+        assert member.queue().process_queue.committable == 10
         await member.fetching.commit()
         assert broker.offsets.get(GROUP, "orders", 0) == 10
         await cluster.send("orders", b"10")
@@ -111,7 +111,7 @@ async def test_an_administrator_can_move_a_group_while_it_consumes(
         # What was in hand is the past; it must not move the group.
         for source, message in member.taken[:5]:
             source.done([message])
-        assert member.queue().hands.committable == 0
+        assert member.queue().process_queue.committable == 0
         del member.taken[:5]
         member.finish()
         await admin.positions.skip(GROUP, "orders")
@@ -160,7 +160,7 @@ async def test_what_was_deleted_is_passed_over(cluster: LiveCluster) -> None:
     broker.offsets.commit(GROUP, "orders", 0, 1000)
     async with pulling(cluster) as member:
         # 1000 is past the end, so the broker sends us back there.
-        await eventually(lambda: member.queue().hands.next_offset == 3, "it is at the end")
+        await eventually(lambda: member.queue().process_queue.next_offset == 3, "it is at the end")
         await cluster.send("orders", b"3")
         await eventually(lambda: member.numbers == [3], "it goes on")
 
@@ -176,7 +176,7 @@ async def test_positions_are_committed_every_few_seconds(
         member.finish()
         await eventually(lambda: broker.offsets.get(GROUP, "orders", 0) == 1, "the broker knows")
         assert member.fetching.positions("orders")[Queue("orders", "broker-a", 0)] == 1
-        assert member.queue().committed == member.queue().hands.committable
+        assert member.queue().committed == member.queue().process_queue.committable
 
 
 async def test_a_broker_that_is_gone_for_a_while_is_consumed_from_again(

@@ -85,9 +85,9 @@ async def test_pulling_stops_when_one_message_stays_behind_for_too_long(
         slow = member.taken.pop(0)
         while await settled(member):
             member.finish()
-        last = member.queue().hands.next_offset
+        last = member.queue().process_queue.next_offset
         assert 50 <= last <= 82
-        assert member.queue().hands.committable == 0
+        assert member.queue().process_queue.committable == 0
         source, message = slow
         source.done([message])
         await eventually(lambda: bool(member.taken), "it goes on")
@@ -105,7 +105,7 @@ async def test_each_pull_tells_how_far_the_queue_is(cluster: LiveCluster) -> Non
         assert member.queue().info().commit_offset == 10
         assert member.queue().info().cached_msg_count == 30
         member.taken[-1][0].done([member.taken[-1][1]])
-        assert member.queue().hands.committable == 10
+        assert member.queue().process_queue.committable == 10
 
 
 async def test_a_message_that_failed_goes_back_and_is_not_in_hand_then(
@@ -116,7 +116,7 @@ async def test_a_message_that_failed_goes_back_and_is_not_in_hand_then(
         await eventually(lambda: len(member.taken) == 2, "both are here")
         source, message = member.taken[0]
         source.failed([message], RetryLater(delay_level=1))
-        await eventually(lambda: member.queue().hands.committable == 1, "it is given back")
+        await eventually(lambda: member.queue().process_queue.committable == 1, "it is given back")
         await eventually(lambda: len(member.taken) == 3, "it comes again")
         again = member.taken[2][1]
         assert (again.topic, again.body, again.delivery_attempt) == ("orders", message.body, 2)
@@ -138,9 +138,9 @@ async def test_giving_back_is_tried_until_a_broker_takes_the_message(
         await eventually(
             lambda: len(member.asked[RequestCode.CONSUMER_SEND_MSG_BACK]) >= 3, "three tries"
         )
-        assert member.queue().hands.committable == 0
+        assert member.queue().process_queue.committable == 0
         member.answers.clear()
-        await eventually(lambda: member.queue().hands.committable == 1, "it is given back")
+        await eventually(lambda: member.queue().process_queue.committable == 1, "it is given back")
         sent = member.asked[RequestCode.CONSUMER_SEND_MSG_BACK][0]
         assert sent["group"] == GROUP
         assert sent["originMsgId"] == message.offset_id
@@ -230,7 +230,9 @@ async def test_batches_in_one_record_are_taken_apart_from_the_middle_on(
         assert [message.body for _, message in member.taken] == [b"2", b"3", b"4"]
         source, message = member.taken[0]
         source.failed([message], RetryLater(delay_level=-1))
-        await eventually(lambda: member.queue().hands.committable == 3, "it is given back alone")
+        await eventually(
+            lambda: member.queue().process_queue.committable == 3, "it is given back alone"
+        )
 
         async def is_dead() -> bool:
             return await bodies(cluster, f"%DLQ%{GROUP}", 1) == [b"2"]

@@ -245,7 +245,7 @@ class AsyncPullConsumer:
             messages = self._queues.take(count_max)
             if messages:
                 if self._settings.hooks:
-                    self._tell_hooks(messages)
+                    self._call_hooks(messages)
                 return messages
             if self._problem is not None:
                 raise self._problem
@@ -261,7 +261,7 @@ class AsyncPullConsumer:
             for message in await self.poll():
                 yield message
 
-    def _tell_hooks(self, messages: list[ReceivedMessage]) -> None:
+    def _call_hooks(self, messages: list[ReceivedMessage]) -> None:
         for queue, some in groupby(messages, lambda message: message.queue):
             context = ConsumeContext(self.group, queue, list(some))
             before_consume(self._settings.hooks, context)
@@ -421,7 +421,7 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
         `tags` is as in `paid || refunded`; `sql` is a condition on properties. To subscribe again
         replaces them for what is not fetched yet.
         """
-        if self._home is None and not self._is_closed:
+        if self._background is None and not self._is_closed:
             self._core.subscribe(topic, tags, sql=sql)
         else:
             self._call(lambda: self._core.subscribe(topic, tags, sql=sql))

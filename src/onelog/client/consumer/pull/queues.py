@@ -5,7 +5,7 @@ at once when the members or a topic's queues change. A broker holds a fetch that
 something arrives. Nothing is fetched while enough messages wait, or while the queue is paused.
 
 Invariants: messages are handed out in the order of their queue, none twice and none left out, until
-somebody seeks another offset; `position` is the offset of the next one. An automatic commit never
+another offset is sought; `position` is the offset of the next one. An automatic commit never
 passes a message of the last poll, because its consumer may still be at work with it.
 """
 
@@ -86,23 +86,23 @@ class WaitingMessages(ProcessQueue):
 
 
 class Prefetch(PulledQueue):
-    """One queue whose messages wait here until somebody takes them: then they are done with."""
+    """One queue whose messages wait here until a poll takes them: then they are done with."""
 
     commits = False
-    hands: WaitingMessages
+    process_queue: WaitingMessages
 
     def __init__(self, queue: Queue, offset: int, owner: "PullQueues", wanted: TopicFilter) -> None:
         super().__init__(queue, WaitingMessages(offset), owner.member, owner)
         self.wanted = wanted
         self.ready = owner.wake
-        """Called when there is something to hand out or to tell."""
+        """Called when there is a message to hand out, or an error to raise."""
         self.is_paused = False
         """Neither fetched nor handed out."""
         self.settled = -1
         """Everything before this offset was done with when the consumer asked for more; -1 until
         it is known where to begin."""
         self.error: OnelogError | None = None
-        """Why nothing is fetched, until somebody has been told."""
+        """Why nothing is fetched, until a poll has raised it."""
         self.known = asyncio.Event()
         """Set when it is known where to begin, or does not matter any more."""
 
@@ -115,7 +115,7 @@ class Prefetch(PulledQueue):
     @property
     def position(self) -> int | None:
         """The offset of the next message to be taken; None until it is known where to begin."""
-        return self.hands.committable if self.is_begun else None
+        return self.process_queue.committable if self.is_begun else None
 
     def drop(self) -> None:
         super().drop()
@@ -128,15 +128,15 @@ class Prefetch(PulledQueue):
     def resume(self) -> None:
         self.is_paused = False
         self.fetch()
-        if self.hands:
+        if self.process_queue:
             self.ready()
 
     @property
     def is_ready(self) -> bool:
-        return bool(self.hands) and not self.is_paused
+        return bool(self.process_queue) and not self.is_paused
 
     def take(self, count_max: int) -> list[ReceivedMessage]:
-        taken = self.hands.take(count_max)
+        taken = self.process_queue.take(count_max)
         self.fetch()
         return taken
 
@@ -147,12 +147,12 @@ class Prefetch(PulledQueue):
         return self.wanted
 
     def _has_room(self) -> bool:
-        settings, hands = self._member.settings, self.hands
+        settings, process_queue = self._member.settings, self.process_queue
         return (
             self.is_begun
             and not self.is_paused
-            and len(hands) < settings.prefetch_count
-            and hands.bytes_in_hand < settings.prefetch_bytes
+            and len(process_queue) < settings.prefetch_count
+            and process_queue.bytes_in_hand < settings.prefetch_bytes
         )
 
     def _request(self) -> dict[str, str]:
@@ -175,7 +175,7 @@ class Prefetch(PulledQueue):
         self.ready()
 
     def _moved(self, offset: int) -> None:
-        self.hands.next_offset = offset
+        self.process_queue.next_offset = offset
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, OnelogError) and not isinstance(error, PASSING):
@@ -224,14 +224,14 @@ class PullQueues(Fetching):
                 await self._ready.wait()
 
     def wake(self) -> None:
-        """Have whoever waits look what there is."""
+        """Have a waiting poll look what there is."""
         self._ready.set()
 
     def settle(self) -> None:
         """The consumer asks for more: it is done with what it was given before."""
         for each in self._queues.values():
             if each.is_begun:
-                each.settled = each.hands.committable
+                each.settled = each.process_queue.committable
 
     def raise_error(self) -> None:
         """Raise what keeps a queue from being fetched, once."""
@@ -307,7 +307,7 @@ class PullQueues(Fetching):
                 self.seek(queue, each.position)
 
     async def _open(self, each: Prefetch) -> None:
-        """Find out where to begin, unless somebody seeks a place first."""
+        """Find out where to begin, unless an offset is sought first."""
         while not each.dropped:
             try:
                 committed = await self.committed(each.queue)

@@ -16,7 +16,7 @@ Both are a `PushCore`, which puts together the instance (connections, heartbeats
 (`pulling` or `popping`) and the consuming side (`dispatch`).
 
 Invariants: `close` leaves nothing behind, whenever it is called: messages in hand are finished or
-left to others, positions are committed, brokers are told, connections are closed. Whatever ends
+left to others, positions are committed, brokers are notified, connections are closed. Whatever ends
 `run` (`stop`, Ctrl-C, SIGTERM), the consumer is closed when it returns; a second Ctrl-C ends the
 waiting for listeners.
 """
@@ -177,7 +177,7 @@ class PushCore:
     async def close(self, limit_seconds: float = CLOSE_SECONDS) -> None:
         """Finish what is in hand, for so long at the most; commit, leave the group, disconnect.
 
-        Whoever calls it again waits for the same end; who stops waiting does not stop it.
+        A second call waits for the same end; a caller that stops waiting does not stop it.
         """
         if not self.instance.can_close():
             return
@@ -339,7 +339,7 @@ class PushConsumer(PushFace):
         self._workers: ThreadWorkers | None = None
         self._stopped = threading.Event()
         self._is_abandoned = False
-        """Whether somebody was too impatient to wait for the end."""
+        """Whether a second Ctrl-C ended the waiting for the end."""
 
     def _make_workers(self, count: int, dispatch: Dispatch) -> ThreadWorkers:
         self._workers = ThreadWorkers(count, dispatch.finished, self._core.group)

@@ -9,7 +9,7 @@ A worker may be in a thread of its own. Nothing here needs a lock: lists are onl
 popped from, which the interpreter does in one step. The worker pops `waiting` at its end; who takes
 messages back from a worker pops it at its beginning.
 
-Invariants: the source of each message is told once what became of it (see `fetching`). A message of
+Invariants: the source of each message learns once what became of it (see `fetching`). A message of
 a portion is in one place: waiting, running, done, failed, or with whoever popped it from there. All
 other state belongs to the loop; workers only give portions back, by `settle`, or from a thread by
 `finished`. Never more than `count` listeners run at the same time.
@@ -251,7 +251,7 @@ class Dispatch:
             self.settle(finished.popleft())
 
     def settle(self, portion: Portion) -> None:
-        """A worker is through with a portion: tell its source. On the loop."""
+        """A worker is through with a portion: report to its source. On the loop."""
         self._open.discard(portion)
         self._adapt(portion)
         done, portion.done = portion.done, []

@@ -64,7 +64,7 @@ class OrderedQueue(PulledQueue):
         self._again: list[ReceivedMessage] = []
         """Those of the last run that failed."""
         self._out = 0
-        """How many messages are out of our hands: with a worker, or becoming dead letters."""
+        """How many messages are not here: with a worker, or becoming dead letters."""
         self._run_size = 1
         self._run_began = 0.0
         self._pause_seconds = SUSPEND_SECONDS
@@ -293,7 +293,7 @@ class OrderedFetching(PullFetching):
         await queue.wait_until_left()
         self._leaving.remove(queue.queue)
         if self._locks is not None:
-            await self._offsets.write({queue.queue: queue.hands.committable})
+            await self._offsets.write({queue.queue: queue.process_queue.committable})
             await self._locks.unlock([queue.queue])
 
     async def _let_go(self, queues: Iterable[Queue]) -> None:

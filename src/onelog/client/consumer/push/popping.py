@@ -1,13 +1,13 @@
-"""Popping: brokers lease messages to whoever asks, instead of queues to members.
+"""Popping: brokers lease messages to members that ask, instead of assigning queues to them.
 
 Any member can be given any message. So a slow member holds up nobody, and the messages of a member
 that dies go to the others when their leases end. The broker decides which queues to ask for
 (QUERY_ASSIGNMENT); where an administrator has not set the group to POP, every member asks for all
 queues of every broker.
 
-A popped message is invisible to the other members until its lease ends. Whoever holds it tells the
-broker in time: it is done (acknowledged), it shall come again at another time, or it is needed for
-longer. Acknowledgements for one broker travel together: while one request is on its way, the next
+A popped message is invisible to the other members until its lease ends. In time its holder says
+that it is done (acknowledged), shall come again at another time, or is needed for longer.
+Acknowledgements for one broker travel together: while one request is on its way, the next
 is filled.
 
 Invariants: a broker has at most one open request of this member per assigned queue. No more is
@@ -79,7 +79,7 @@ BATCH_MAX = 512
 AGAIN_SECONDS = 1.0
 """How long to wait before something that failed is tried once more."""
 GONE = frozenset({ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL})
-"""What brokers say when a lease is over, and the message is somebody else's."""
+"""What brokers answer when a lease is over, and the message is another member's."""
 
 IN_HAND_MAX = 96
 """Messages of one assigned queue in hand at which no more are asked for, or more if more than half
@@ -243,7 +243,7 @@ class PopLeases:
         return RETRY_SECONDS[min(record.reconsume_times, len(RETRY_SECONDS) - 1)] * 1000
 
     async def _limit(self, lease: Lease) -> int | None:
-        """How often a message may come again: as we were told, else as the group's settings say;
+        """How often a message may come again: as the options say, else as the group's settings say;
         None if that is as often as it takes."""
         given = self._membership.settings.retries_max
         if given is not None or self._membership.settings.orderly:
@@ -446,7 +446,7 @@ class PopQueue(FetchedQueue):
         self._finished(messages)
 
     def expired(self, messages: Sequence[ReceivedMessage]) -> None:
-        """A listener has had them for too long: let somebody else try."""
+        """A listener has had them for too long: another one may try."""
         self.failed(messages, None)
 
     def returned(self, messages: Sequence[ReceivedMessage]) -> None:

@@ -1,4 +1,4 @@
-"""Pulling: a queue is one member's, and each pull tells the broker how far that member is.
+"""Pulling: a queue is one member's, and each pull commits how far that member is.
 
 The messages in hand are in a `ProcessQueue`. They are added in the order of the queue and finish in
 any order. What may be committed is the offset of the first unfinished one, so a consumer that
@@ -145,21 +145,21 @@ class PulledQueue(FetchedQueue):
 
     code = RequestCode.PULL_MESSAGE
     commits: ClassVar[bool] = True
-    """Whether pulls tell the broker how far this consumer is."""
+    """Whether pulls commit how far this consumer is."""
 
     def __init__(
         self,
         queue: Queue,
-        hands: ProcessQueue,
+        process_queue: ProcessQueue,
         member: Membership,
         owner: Fetching,
         send_back: SendBack | None = None,
     ) -> None:
         """`send_back` is None for those who do not give messages back."""
         super().__init__(queue, member, owner)
-        self.hands = hands
+        self.process_queue = process_queue
         self.committed = -1
-        """What the broker was told last."""
+        """What was committed last."""
         self.pulled_ms = 0
         self.consumed_ms = 0
         self._send_back = send_back
@@ -169,11 +169,11 @@ class PulledQueue(FetchedQueue):
     # Pulling.
 
     def _has_room(self) -> bool:
-        settings, hands = self._member.settings, self.hands
-        return not hands or (
-            len(hands) < settings.prefetch_count
-            and hands.bytes_in_hand < settings.prefetch_bytes
-            and (settings.orderly or hands.span < settings.prefetch_span)
+        settings, process_queue = self._member.settings, self.process_queue
+        return not process_queue or (
+            len(process_queue) < settings.prefetch_count
+            and process_queue.bytes_in_hand < settings.prefetch_bytes
+            and (settings.orderly or process_queue.span < settings.prefetch_span)
         )
 
     def _request(self) -> dict[str, str]:
@@ -181,14 +181,14 @@ class PulledQueue(FetchedQueue):
         flags, offset = HOLD_FLAG, 0
         if self.commits and not member.settings.broadcasting and self._is_at_master:
             flags |= COMMIT_FLAG
-            offset = self.committed = self.hands.committable
+            offset = self.committed = self.process_queue.committable
         wanted = self._filter
-        count = member.settings.prefetch_count - len(self.hands)
+        count = member.settings.prefetch_count - len(self.process_queue)
         return {
             "consumerGroup": member.group,
             "topic": queue.topic,
             "queueId": str(queue.queue_id),
-            "queueOffset": str(self.hands.next_offset),
+            "queueOffset": str(self.process_queue.next_offset),
             "maxMsgNums": str(min(PULL_COUNT, max(1, count))),
             "sysFlag": str(flags),
             "commitOffset": str(offset),
@@ -200,7 +200,7 @@ class PulledQueue(FetchedQueue):
 
     def _answered_late(self, answer: Command | OnelogError) -> None:
         if isinstance(answer, Command) and answer.remark == RESET_REMARK:
-            # It is told once, to whichever pull is the first, and that was one of the past.
+            # The broker says so once, to whichever pull is the first, and that was one of the past.
             self._take(answer)
 
     def _take(self, answer: Command) -> None:
@@ -208,7 +208,7 @@ class PulledQueue(FetchedQueue):
         if code == ResponseCode.SUCCESS:
             self._found(answer)
         elif code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
-            self.hands.add([], fields.number(answer.ext, "nextBeginOffset"))
+            self.process_queue.add([], fields.number(answer.ext, "nextBeginOffset"))
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             offset = fields.number(answer.ext, "nextBeginOffset")
             log.info("%s goes on at %d: %s", self.queue, offset, answer.remark)
@@ -235,7 +235,7 @@ class PulledQueue(FetchedQueue):
             records = wanted.wanted(records)
         broker = self.queue.broker
         messages = [ReceivedMessage(record, broker) for record in records]
-        fresh = self.hands.add(messages, fields.number(answer.ext, "nextBeginOffset"))
+        fresh = self.process_queue.add(messages, fields.number(answer.ext, "nextBeginOffset"))
         if fresh:
             self._hand_over(fresh)
 
@@ -252,7 +252,7 @@ class PulledQueue(FetchedQueue):
             self._member.group,
             self.queue.topic,
             self.queue.queue_id,
-            self.hands.next_offset,
+            self.process_queue.next_offset,
             self._arrived,
         )
         return self._following is not None
@@ -264,7 +264,7 @@ class PulledQueue(FetchedQueue):
             self.fetch()
             return False
         message = ReceivedMessage(record, self.queue.broker)
-        self.hands.add_next(message)
+        self.process_queue.add_next(message)
         self._hand_over([message])
         self.pulled_ms = record.store_ms
         self._member.rates.pulled(self.queue.topic, 0.0, 1)
@@ -282,7 +282,7 @@ class PulledQueue(FetchedQueue):
     # How consuming went.
 
     def done(self, messages: Sequence[ReceivedMessage]) -> None:
-        self.hands.finish([message.raw.queue_offset for message in messages])
+        self.process_queue.finish([message.raw.queue_offset for message in messages])
         self.consumed_ms = time.time_ns() // 1_000_000
         self.fetch()
 
@@ -296,14 +296,14 @@ class PulledQueue(FetchedQueue):
             self._give_back(messages, level)
 
     def expired(self, messages: Sequence[ReceivedMessage]) -> None:
-        """A listener has them for too long: somebody else may try."""
+        """A listener has them for too long: another one may try."""
         if self._member.settings.broadcasting:
             self.done(messages)
         elif not self.dropped:
             self._give_back(messages, EXPIRED_LEVEL)
 
     def returned(self, messages: Sequence[ReceivedMessage]) -> None:
-        """No listener will have them: they stay unfinished, and come again to whoever is next."""
+        """No listener will have them: they stay unfinished, and come again to the next member."""
 
     def _give_back(self, messages: Sequence[ReceivedMessage], delay_level: int) -> None:
         for message in messages:
@@ -332,13 +332,13 @@ class PulledQueue(FetchedQueue):
             await asyncio.wait(self._returning, timeout=seconds)
 
     def info(self) -> ProcessQueueInfo:
-        hands = self.hands
+        process_queue = self.process_queue
         return ProcessQueueInfo(
-            cached_msg_count=len(hands),
-            cached_msg_max_offset=max(0, hands.last_offset),
-            cached_msg_min_offset=hands.committable if hands else 0,
-            cached_msg_size_in_mi_b=hands.bytes_in_hand >> 20,
-            commit_offset=hands.committable,
+            cached_msg_count=len(process_queue),
+            cached_msg_max_offset=max(0, process_queue.last_offset),
+            cached_msg_min_offset=process_queue.committable if process_queue else 0,
+            cached_msg_size_in_mi_b=process_queue.bytes_in_hand >> 20,
+            commit_offset=process_queue.committable,
             droped=self.dropped,
             last_consume_timestamp=self.consumed_ms,
             last_pull_timestamp=self.pulled_ms,
@@ -416,7 +416,7 @@ class PullFetching(Fetching):
         """A queue was released; a listener may still have messages of it."""
 
     async def _let_go(self, queues: Iterable[Queue]) -> None:
-        """Let others have queues, if that needs telling."""
+        """Let other members have queues, if brokers keep locks on them."""
 
     def moved(self, queue: Queue, offset: int) -> None:
         """A broker sends us elsewhere: what is in hand belongs to the past."""
@@ -439,7 +439,7 @@ class PullFetching(Fetching):
                 changed = [
                     each
                     for each in self._queues.values()
-                    if each.hands.committable != each.committed or each.queue in strayed
+                    if each.process_queue.committable != each.committed or each.queue in strayed
                 ]
                 self._offsets.write_soon(_positions(changed))
 
@@ -448,7 +448,7 @@ class PullFetching(Fetching):
         instance, last = self._member.instance, RequestCode.GET_MAX_OFFSET
         ends = await at_once(lambda each: offset_at(instance, each.queue, last), queues)
         return {
-            each.queue: max(0, end - each.hands.committable)
+            each.queue: max(0, end - each.process_queue.committable)
             for each, end in zip(queues, ends, strict=True)
         }
 
@@ -459,5 +459,5 @@ class PullFetching(Fetching):
 def _positions(queues: Iterable[PulledQueue]) -> dict[Queue, int]:
     positions = {}
     for each in queues:
-        each.committed = positions[each.queue] = each.hands.committable
+        each.committed = positions[each.queue] = each.process_queue.committable
     return positions

@@ -1,1 +1,1 @@
-"""Requests that fetch messages, and what consumers tell the broker."""
+"""Requests that fetch messages, and the membership of consumers."""

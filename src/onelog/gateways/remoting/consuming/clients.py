@@ -136,7 +136,7 @@ def unregister(session: BrokerSession, command: Command) -> Success:
 
 
 def notify_members(group: str, members: list[Member]) -> None:
-    """A group changed: tell its members to share out the queues anew."""
+    """A group changed: notify its members, which share out the queues anew."""
     for member in members:
         channel = member.client.channel
         if isinstance(channel, BrokerSession):

@@ -1,6 +1,6 @@
 """Requests that fetch messages: pulls, which are fetches with one cursor, and POP.
 
-What a POP request gets is told after the lease is in the log. Receipts travel as
+A POP request is answered after its lease is in the log. Receipts travel as
 `wire.remoting.pop` says, and are believed only where they fit a lease that exists.
 """
 
@@ -237,7 +237,7 @@ def _peeked(token: tuple[BrokerSession, Command, int], results: Sequence[Result]
 
 
 def notification(session: BrokerSession, command: Command) -> None:
-    """NOTIFICATION: is there anything to pop, and if not, tell me when there is."""
+    """NOTIFICATION: is there anything to pop, and if not, answer when there is."""
     ext = command.ext
     request = session.gateway.pop.request(
         usable_group(session.broker, fields.text(ext, "consumerGroup")),

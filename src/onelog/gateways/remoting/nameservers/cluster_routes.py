@@ -81,7 +81,7 @@ class Routes:
                 try:
                     queues = await self._ask(address, topic)
                 except OnelogError as error:
-                    log.warning("name server %s:%d tells us no routes: %s", *address, error)
+                    log.warning("name server %s:%d gives no routes: %s", *address, error)
                     self._leave()
                 else:
                     if len(self._known) >= TOPICS_MAX:

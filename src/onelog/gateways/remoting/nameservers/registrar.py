@@ -41,13 +41,13 @@ LARGE_COUNT = 1_000
 START_SECONDS = 1.0
 """How long a start waits for further name servers when one has answered."""
 AGAIN_SECONDS = 2.0
-"""When a name server is tried again that could not be told."""
+"""When a name server is tried again that could not be reached."""
 MASTERLESS_SECONDS = 1.0
-"""When a slave asks again that was told of no master."""
+"""When a slave asks again for which no master was known."""
 GOODBYE_MS_MAX = 1_000
 
 Address = tuple[str, int]
-Tell = Callable[[Peer], Awaitable[None]]
+Exchange = Callable[[Peer], Awaitable[None]]
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +61,7 @@ class _NameserverConnection:
     is_registered: bool = False
     task: asyncio.Task[None] | None = None
     again: bool = False
-    """Whether something changed while it was being told."""
+    """Whether something changed during the registration."""
     later: asyncio.TimerHandle | None = None
 
 
@@ -82,7 +82,7 @@ class Registrar:
 
     async def start(self) -> None:
         """Register once, then go on by itself; one that is silent is not waited for."""
-        waiting = self._tell_all()
+        waiting = self._register_all()
         loop = asyncio.get_running_loop()
         enough = loop.time() + START_SECONDS
         while waiting:
@@ -105,7 +105,7 @@ class Registrar:
         await asyncio.gather(*(self._leave(line) for line in lines))
 
     def refresh(self) -> None:
-        """Something else than a topic changed: tell everybody."""
+        """Something else than a topic changed: register again."""
         self._changed.set()
 
     def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
@@ -121,16 +121,16 @@ class Registrar:
             except TimeoutError:
                 pass
             with job:
-                self._tell_all()
+                self._register_all()
 
     async def register(self) -> None:
         """Register with all name servers, at the same time, and wait for all."""
-        tasks = self._tell_all()
+        tasks = self._register_all()
         if tasks:
             await asyncio.wait(tasks)
 
-    def _tell_all(self) -> set[asyncio.Task[None]]:
-        """Begin to tell every name server; those that are being told are told once more then."""
+    def _register_all(self) -> set[asyncio.Task[None]]:
+        """Begin to register with every name server; one that is at it registers once more then."""
         self._changed.clear()
         addresses = self._broker.config.nameserver_addresses
         for address in [each for each in self._lines if each not in addresses]:
@@ -145,7 +145,7 @@ class Registrar:
     def _begin(self, line: _NameserverConnection) -> None:
         line.again = True
         if line.task is None:
-            line.task = asyncio.create_task(self._tell_on(line))
+            line.task = asyncio.create_task(self._register_until_done(line))
 
     def _drop(self, line: _NameserverConnection, hang_up: bool = False) -> None:
         if line.task is not None:
@@ -156,14 +156,14 @@ class Registrar:
         if hang_up and line.peer is not None:
             line.peer.connection.close()
 
-    async def _tell_on(self, line: _NameserverConnection) -> None:
+    async def _register_until_done(self, line: _NameserverConnection) -> None:
         if line.later is not None:
             line.later.cancel()
             line.later = None
         while line.again:
             line.again = False
             with line.job:
-                await self._tell(line, self._register)
+                await self._exchange(line, self._register)
         line.task = None
         if not any(each.task for each in self._lines.values()):
             self._encoded = None  # It may be large.
@@ -172,7 +172,7 @@ class Registrar:
             loop = asyncio.get_running_loop()
             line.later = loop.call_later(pause, self._begin, line)
 
-    async def _tell(self, line: _NameserverConnection, tell: Tell) -> None:
+    async def _exchange(self, line: _NameserverConnection, exchange: Exchange) -> None:
         hint = ""
         try:
             if line.peer is None or not line.peer.is_open:
@@ -181,20 +181,20 @@ class Registrar:
                 line.peer = await Peer.connect(*line.address, tls=tls, timeout_ms=timeout_ms)
                 if tls is None:
                     hint = "; if it demands TLS, set tls.outgoing=on"
-            await tell(line.peer)
+            await exchange(line.peer)
         except OnelogError as error:
             if isinstance(error, PeerTimeoutError) and line.peer is not None:
                 line.peer.connection.abort()  # What it wakes up to is the next connection.
             if not line.is_silent:
                 line.is_silent = True
-                log.warning("name server %s:%d cannot be told: %s%s", *line.address, error, hint)
+                log.warning("name server %s:%d cannot be reached: %s%s", *line.address, error, hint)
         else:
             line.is_registered = True
             if line.is_silent:
                 line.is_silent = False
                 log.info("name server %s:%d answers again", *line.address)
 
-    # What it is told.
+    # What is registered.
 
     @property
     def _broker_id(self) -> int:
@@ -272,7 +272,7 @@ class Registrar:
                 line.peer, RequestCode.UNREGISTER_BROKER, self._principal(), b"", timeout_ms
             )
         except OnelogError as error:
-            log.info("name server %s:%d was not told that we leave: %s", *line.address, error)
+            log.info("name server %s:%d still lists this broker: %s", *line.address, error)
             line.peer.connection.abort()
         await line.peer.close()
 

@@ -141,7 +141,7 @@ def _failed(remark: str) -> Success:
 
 
 def _store(session: BrokerSession, command: Command, message: NewMessage) -> None:
-    """The requester has the reply: keep a copy, and tell the replier."""
+    """The requester has the reply: keep a copy, and answer the replier."""
     token = (session, command, message.queue_id)
     try:
         session.broker.publish(session.principal, message, _stored, token)

@@ -204,7 +204,7 @@ def _create_topic(session: BrokerSession, header: SendHeader) -> TopicConfig:
 
 
 def _stored(token: Token, appended: Appended | None, error: OnelogError | None) -> None:
-    """The fate of a message is known: tell its sender."""
+    """The message is stored or refused: answer its sender."""
     session, command, queue_id, unique = token
     if appended is None:
         assert error is not None
@@ -230,7 +230,7 @@ def _stored(token: Token, appended: Appended | None, error: OnelogError | None) 
 
 
 def _timed_stored(timed: TimedToken, appended: Appended | None, error: OnelogError | None) -> None:
-    """The fate of a message that waits for a time is known: tell its sender."""
+    """The same for a message that waits for a time: its sender gets a recall handle."""
     token, topic, due_ms = timed
     if appended is None or error is not None:
         _stored(token, appended, error)

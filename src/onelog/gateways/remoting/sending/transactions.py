@@ -82,7 +82,7 @@ def end_transaction(session: BrokerSession, command: Command) -> Success | None:
         )
         return None
     if outcome == _UNKNOWN:
-        log.debug("%r cannot tell what became of half message %d", group, half_offset)
+        log.debug("%r does not know what became of half message %d", group, half_offset)
         return Success()
     raise InvalidRequestError(
         f"the custom field <commitOrRollback> is {outcome}; it is {_UNKNOWN} (unknown), "
