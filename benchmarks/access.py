@@ -20,7 +20,7 @@ import timeit
 from base64 import b64encode
 from collections.abc import Iterator
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import uvloop
 
@@ -40,7 +40,6 @@ from onelog.config import Value
 from onelog.config_sources import load
 from onelog.core.access import SELF, Principal
 from onelog.core.catalog.topics import TopicConfig
-from onelog.core.publish import Publisher
 from onelog.core.users.passwords import Proofs
 from onelog.core.users.permissions import Rule
 from onelog.core.users.users import ANONYMOUS_ROLE, Role
@@ -127,7 +126,7 @@ async def _measured(options: Options) -> list[Row]:
 
 def _let_in(server: BrokerServer) -> None:
     """Make a topic, and users who may send to it; the one without a name, too."""
-    server.broker.admin.create_topic(SELF, TopicConfig(TOPIC, QUEUES, QUEUES))
+    server.broker.topics.create(SELF, TopicConfig(TOPIC, QUEUES, QUEUES))
     users = server.broker.users
     users.create_user(SELF, "root", Proofs(), ("admin",))
     users.create_user(SELF, USER, Proofs(secret=SECRET))
@@ -147,14 +146,15 @@ def _asked_us(server: BrokerServer) -> float:
     """What a message costs more at the broker's door because there are users."""
     broker, principal = server.broker, Principal(USER, "test", "127.0.0.1:5")
     message = NewMessage(TOPIC, 0, BODY)
-    publisher, broker.publisher = broker.publisher, cast(Publisher, _Nothing())
+    publish = cast(Any, broker.publish)
+    publisher, publish._publisher = publish._publisher, _Nothing()
     runs: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(101):
         for guarded in (False, True):
-            broker._guarded = guarded
-            publish = partial(broker.publish, principal, message, _ignored)
-            runs[guarded].append(timeit.timeit(publish, number=2_000) / 2_000 * 1e6)
-    broker.publisher = publisher
+            broker.users.is_open = not guarded
+            send = partial(broker.publish.send, principal, message, _ignored)
+            runs[guarded].append(timeit.timeit(send, number=2_000) / 2_000 * 1e6)
+    publish._publisher, broker.users.is_open = publisher, False
     return min(runs[True]) - min(runs[False])
 
 

@@ -75,24 +75,24 @@ async def _measured(options: Options) -> list[Row]:
 
 def _counting_us(server: BrokerServer) -> float:
     """What counting takes for each of the messages of a tick."""
-    writer, histogram = server.broker.writer, Histogram()
+    writer, histogram = server.core.writer, Histogram()
     messages = [NewMessage("watched", queue % QUEUES, BODY) for queue in range(ON_THE_WAY)]
     places = [Appended(LogOffset(0), QueueOffset(0), 200) for _ in messages]
-    counted = server.broker.writer._stats.totals.put_count
+    counted = server.core.writer._stats.totals.put_count
 
     def once() -> None:
         writer.account(messages, places, 200 * ON_THE_WAY)
         histogram.observe(0.001)
 
     best = min(timeit.repeat(once, number=50, repeat=200)) / 50 / ON_THE_WAY * 1e6
-    server.broker.writer._stats.totals.put_count = counted
+    server.core.writer._stats.totals.put_count = counted
     return best
 
 
 async def _share(server: BrokerServer, rounds: int) -> tuple[float, float, float]:
     """How much of a send's CPU time is counting, that time in ns, and what a send costs at best."""
     for name in ("watched", "sends"):
-        server.broker.admin.create_topic(SELF, TopicConfig(name, QUEUES, QUEUES))
+        server.broker.topics.create(SELF, TopicConfig(name, QUEUES, QUEUES))
     address = ("127.0.0.1", server.config.broker.port)
     _, client = await asyncio.get_running_loop().create_connection(Client, *address)
     whole = Kind(sends(), ON_THE_WAY, lambda window: client.ask(window, ON_THE_WAY))
@@ -142,7 +142,7 @@ async def _send(server: BrokerServer) -> float:
                 done.set_result(None)
 
         for message in messages:
-            broker.publish(SELF, message, stored)
+            broker.publish.send(SELF, message, stored)
         await done
     return (time.process_time() - began) / SLICE
 
@@ -151,12 +151,12 @@ async def _scraped(server: BrokerServer, queues: int) -> tuple[float, int]:
     broker = server.broker
     for number in range(queues // QUEUES_PER_TOPIC):
         topic = TopicConfig(f"topic-{number}", QUEUES_PER_TOPIC, QUEUES_PER_TOPIC)
-        broker.admin.create_topic(SELF, topic)
+        broker.topics.create(SELF, topic)
     for number in range(GROUPS):
-        broker.group(SELF, f"group-{number}")
+        broker.groups.require(SELF, f"group-{number}")
         name = f"topic-{number % (queues // QUEUES_PER_TOPIC)}"
         for queue in range(QUEUES_PER_TOPIC):
-            broker.commit_offset(SELF, f"group-{number}", name, queue, 0)
+            broker.cursors.commit(SELF, f"group-{number}", name, queue, 0)
     await asyncio.sleep(0.1)
     at = f"http://127.0.0.1:{server.config.http.port}"
     times, size = [], 0

@@ -28,7 +28,7 @@ from benchmarks.timing import Rate, Stopwatch, prepared_input
 from onelog.clock import ManualClock
 from onelog.config import BrokerConfig
 from onelog.core.access import SELF
-from onelog.core.broker import Broker
+from onelog.core.assembly import Assembly
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.schedule.timers import COLLECT_MS
 from onelog.message import NewMessage, decode_properties
@@ -143,7 +143,7 @@ def schedule_in_core(folder: Path, count: int) -> Rate:
     timer = ManualTimer(clock)
     soon: list[Callable[[], None]] = []
     with ThreadPoolExecutor(1) as pool, MessageStore.open(folder, clock=clock) as store:
-        broker = Broker(
+        core = Assembly(
             BrokerConfig(),
             store,
             clock=clock,
@@ -154,8 +154,8 @@ def schedule_in_core(folder: Path, count: int) -> Rate:
             offload=lambda work: void(pool.submit(work)),
             naming=NAMING,
         )
-        broker.open()
-        broker.admin.create_topic(SELF, TopicConfig("far", QUEUES, QUEUES))
+        core.open()
+        core.broker.topics.create(SELF, TopicConfig("far", QUEUES, QUEUES))
         begin_ms = clock.now_ms() + 60_000
         messages = [
             NewMessage("far", number % QUEUES, b"x" * BODY_BYTES, _properties(number, due_ms))
@@ -166,12 +166,12 @@ def schedule_in_core(folder: Path, count: int) -> Rate:
             for at in range(0, count, 500):
                 for message in messages[at : at + 500]:
                     intent = intent_of(message.properties, clock.now_ms())
-                    broker.publish(SELF, message, _ignore, None, intent)
+                    core.broker.publish.send(SELF, message, _ignore, None, intent)
                 while soon:
                     soon.pop()()
                 timer.advance(COLLECT_MS)
-        assert broker.timers.wheel.end == count
-        broker.close()
+        assert core.timers.wheel.end == count
+        core.close()
     return Rate(count, watch.wall_s, watch.cpu_s)
 
 

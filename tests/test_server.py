@@ -201,7 +201,7 @@ async def test_both_ports_give_the_same_answers(tmp_path: Path) -> None:
 async def test_only_settings_that_may_change_do(tmp_path: Path) -> None:
     async with broker(tmp_path) as server:
         server.reconfigure({"broker.auto_create_topics": "false", "broker.trace": "false"})
-        assert not server.broker.topics.auto_create
+        assert not server.core.topics.auto_create
         assert b"TRACE_ON\x01false" in remoting(server).added_properties
         with pytest.raises(ConfigError, match=r"broker\.port cannot change"):
             server.reconfigure({"broker.port": "1"})
@@ -383,7 +383,7 @@ async def fill_segments(server: BrokerServer, count: int) -> None:
     end = server.store.log_end + count * server.store.log.segment_bytes
     while server.store.log_end < end:
         server.store.append([NewMessage("orders", 0, bytes(90_000))])
-    clock = mock.Mock(now_ms=lambda: server.broker.stats.started_ms + 10**10)
+    clock = mock.Mock(now_ms=lambda: server.core.stats.started_ms + 10**10)
     server.store.retention._clock = clock
 
 

@@ -23,7 +23,7 @@ from onelog.clock import SystemClock
 from onelog.config import Config
 from onelog.config_sources import SETTINGS, Loaded, load, value_of
 from onelog.core.access import SELF
-from onelog.core.broker import Broker
+from onelog.core.assembly import Assembly
 from onelog.core.durable.tables import exhausted
 from onelog.core.users.keys import KEY_FILE, Keys
 from onelog.errors import ConfigError, ListenError, OnelogError
@@ -41,6 +41,7 @@ from onelog.net.websocket import WebSocket
 from onelog.replication.elected import ElectedRole
 from onelog.replication.fixed import FixedRole, followers_port
 from onelog.rocketmq import config_files
+from onelog.rocketmq.pop import Pop
 from onelog.rocketmq.profile import NAMING, ROCKETMQ
 from onelog.store.folder import require_store
 from onelog.store.message_store import MessageStore
@@ -236,7 +237,7 @@ class BrokerServer:
                 await gateway.close()
             for close in self.context.at_close:
                 await close()
-            self.broker.close(write=False)
+            self.core.close(write=False)
             closing, self._listeners = self._listeners, []
             await asyncio.gather(*(each.close(ROLE_CHANGE_SECONDS) for each in closing))
             self.left_out.clear()
@@ -255,7 +256,7 @@ class BrokerServer:
         random = Random()
         store_host = encode_host(_resolve(config.client_host), config.port)
 
-        self.broker = self.role.broker = Broker(
+        self.core = self.role.assembly = Assembly(
             config,
             self.store,
             clock=self._clock,
@@ -270,10 +271,12 @@ class BrokerServer:
             replicas=self.role.leader,
             keys=self._keys,
         )
-        self.broker.logins.configure(self.config.security)
+        self.broker = self.core.broker
+        self.broker.users.logins.configure(self.config.security)
         self.broker.users.on_change.append(self._users_changed)
         self.context = GatewayContext(
             self.broker,
+            Pop(self.core, random, store_host),
             self._clock,
             Loaded(self.config, self.loaded.sources),
             store_host,
@@ -298,7 +301,7 @@ class BrokerServer:
         }
         if self.config.telemetry.traces and not self.role.is_slave:
             self.gateways["telemetry"] = _imported(TRACING)(self.context)
-        yield from self.broker.opening(ROCKETMQ, follower=self.role.is_slave)
+        yield from self.core.opening(ROCKETMQ, follower=self.role.is_slave)
 
     @property
     def _sections(self) -> list[str]:
@@ -364,7 +367,7 @@ class BrokerServer:
 
     def _cut(self) -> None:
         self._is_cutting = False
-        is_gone, is_needed = self.broker.users.is_gone, self.broker.logins.is_needed
+        is_gone, is_needed = self.broker.users.is_gone, self.broker.users.logins.is_needed
         begins, self._were_needed = is_needed and not self._were_needed, is_needed
         everywhere = [*self._connections(), *(("mqtt", each) for each in self._on_websockets)]
         for section, connection in everywhere:
@@ -380,7 +383,7 @@ class BrokerServer:
 
         def admitted(connection: Connection) -> Session:
             is_local = is_here(connection.remote[0], connection.local[0])
-            if self.broker.logins.admits(is_local):
+            if self.broker.users.logins.admits(is_local):
                 return make_session(connection)
             return Stranger(connection, self._warned_of)
 
@@ -471,8 +474,8 @@ class BrokerServer:
         sources = {**self.context.loaded.sources, **dict.fromkeys(changes, "changed while running")}
         self.context.loaded = Loaded(self.config, sources)
         self.store.reconfigure(self.config.store)
-        self.broker.reconfigure(self.config.broker)
-        self.broker.logins.configure(self.config.security)
+        self.core.reconfigure(self.config.broker)
+        self.broker.users.logins.configure(self.config.security)
         for gateway in self.gateways.values():
             gateway.refresh(self.context.loaded)
 
@@ -494,13 +497,13 @@ class BrokerServer:
         """One round of retention, beside everything else; see `Retention.run`."""
         async with self._retaining:
             await self._opened.wait()
-            times = self.broker.topics.retention_ms()
-            sizes = self.broker.topics.retention_bytes()
+            times = self.core.topics.retention_ms()
+            sizes = self.core.topics.retention_bytes()
             reach = await asyncio.to_thread(self.store.retention.reach, times)
             await self._opened.wait()
-            self.broker.prepare_retention(reach)
+            self.core.prepare_retention(reach)
             done = await _in_steps(self.store.retention.steps(times, sizes, manual=manual))
-            for group, count in self.broker.admin.unread(SELF, done.messages_deleted).items():
+            for group, count in self.broker.cursors.missed(SELF, done.messages_deleted).items():
                 log.warning(
                     "retention (%s) deleted %d messages that group %s had not read",
                     done.reason or "a topic's own limit",
@@ -554,7 +557,7 @@ class BrokerServer:
             for listener in reversed(self._listeners):
                 last_first.push_async_callback(listener.close)
             last_first.push_async_callback(self.role.close)
-            last_first.callback(lambda: self.broker.close(write=self.role.may_write))
+            last_first.callback(lambda: self.core.close(write=self.role.may_write))
             last_first.callback(self.role.stop_following)
             for gateway in self.gateways.values():
                 last_first.push_async_callback(gateway.close)
@@ -669,7 +672,7 @@ def export_config(loaded: Loaded) -> None:
     require_store(folder)
     with MessageStore.open(folder, config.store) as store:
         # Its timers never fire and its ticks never end: it is asked, and does nothing by itself.
-        broker = Broker(
+        core = Assembly(
             config.broker,
             store,
             clock=SystemClock(),
@@ -679,9 +682,9 @@ def export_config(loaded: Loaded) -> None:
             random=Random(),
             naming=NAMING,
         )
-        broker.open(ROCKETMQ)
-        config_files.export(broker)
-        broker.close()
+        core.open(ROCKETMQ)
+        config_files.export(core)
+        core.close()
 
 
 def tune_process() -> None:

@@ -470,4 +470,4 @@ async def test_ctrl_c_ends_an_asyncio_program_after_what_is_in_hand(cluster: Liv
         async with asyncio.timeout(SECONDS_MAX):
             out, err = await process.communicate()
         assert (out, err, process.returncode) == (b"done\nthe end\n", b"", 0)
-    assert cluster.brokers[0].broker.offsets.get("billing", "orders", 0) == 1
+    assert cluster.brokers[0].core.offsets.get("billing", "orders", 0) == 1

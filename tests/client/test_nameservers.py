@@ -42,7 +42,7 @@ async def three_nameservers(folder: Path) -> list[NameServer]:
 
 
 async def create(broker: BrokerServer, topic: str, names: NameServer) -> None:
-    broker.broker.admin.create_topic(SELF, TopicConfig(topic, 1, 1))
+    broker.broker.topics.create(SELF, TopicConfig(topic, 1, 1))
     routes = names.registry.routes
     await eventually(
         lambda: routes.route(topic) is not None, "a new topic is known", PAUSE_SECONDS_MAX
@@ -71,7 +71,7 @@ async def test_clients_go_on_with_one_name_server_half_dead_and_one_killed(
         first, last = (f"127.0.0.1:{each.address[1]}" for each in (servers[0], servers[2]))
         where = ";".join([first, half_dead.address, last])
         broker = await stack.enter_async_context(running_broker(slowly_registered(tmp_path, where)))
-        broker.broker.admin.create_topic(SELF, TopicConfig("orders", 4, 4))
+        broker.broker.topics.create(SELF, TopicConfig("orders", 4, 4))
         routes = [each.registry.routes for each in servers]
         await eventually(lambda: all(each.route("orders") for each in routes), "registered")
         got: set[bytes] = set()

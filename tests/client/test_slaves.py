@@ -71,7 +71,7 @@ async def caught_up(slave: BrokerServer, master: BrokerServer) -> None:
 
 
 async def positions(server: BrokerServer, group: str, offset: int) -> None:
-    offsets = server.broker.offsets
+    offsets = server.core.offsets
     await eventually(
         lambda: offsets.of(group, "orders") == {0: offset, 1: offset}, f"{group} is at {offset}"
     )
@@ -153,7 +153,7 @@ async def test_a_consumer_goes_on_at_the_slave_and_returns_to_the_master(
         names = await stack.enter_async_context(nameserver(tmp_path))
         async with one_of_a_set(tmp_path, names, 0, port) as master:
             slave = await stack.enter_async_context(one_of_a_set(tmp_path, names, 1))
-            master.broker.admin.create_topic(SELF, TopicConfig("orders", 2, 2))
+            master.broker.topics.create(SELF, TopicConfig("orders", 2, 2))
             await send(master, range(10))
             reading = await stack.enter_async_context(consuming(kind, names))
             await reading.all_of(10, "it reads")
@@ -189,7 +189,7 @@ async def test_nobody_sends_to_a_slave(tmp_path: Path) -> None:
         )
         async with one_of_a_set(tmp_path, names, 0, port) as master:
             slave = await stack.enter_async_context(one_of_a_set(tmp_path, names, 1))
-            master.broker.admin.create_topic(SELF, TopicConfig("orders", 2, 2))
+            master.broker.topics.create(SELF, TopicConfig("orders", 2, 2))
             await producer.send(Message("orders", b"1"))
             await caught_up(slave, master)
             async with client(slave) as stray:

@@ -64,11 +64,11 @@ async def test_status_names_the_queues_that_old_log_is_kept_for(
 ) -> None:
     assert "is kept for" not in (await onelog("cluster", "status")).out
     broker = cluster.brokers[0].broker
-    broker.workqueues.declare(SELF, "/", "forgotten", durable=True)
-    broker.routing.publish(
+    broker.queues.declared.declare(SELF, "/", "forgotten", durable=True)
+    broker.publish.routing.publish(
         SELF, "/", "", "forgotten", NO_PROPERTIES, b"x", lambda token, where, error: None
     )
-    broker.writer.end_of_tick()
+    cluster.brokers[0].core.writer.end_of_tick()
     assert "forgotten in /: 1 messages" in (await onelog("cluster", "status")).out
     (status,) = (await onelog("cluster", "status", "--json")).document
     assert status["log_held_by"].startswith("forgotten")

@@ -18,7 +18,7 @@ async def ids(cluster: LiveCluster) -> list[str]:
 
 
 def stored(cluster: LiveCluster, topic: str) -> int:
-    return int(cluster.brokers[0].broker.store.max_offset(topic, 0))
+    return int(cluster.brokers[0].core.store.max_offset(topic, 0))
 
 
 async def letter_ids(onelog: Run) -> list[str]:

@@ -32,13 +32,13 @@ async def filled(cluster: LiveCluster, count: int = 5) -> None:
 
 
 def positions(cluster: LiveCluster, group: str) -> dict[int, int]:
-    return cluster.brokers[0].broker.offsets.of(group, "orders")
+    return cluster.brokers[0].core.offsets.of(group, "orders")
 
 
 async def test_create_update_describe_and_delete(onelog: Run, cluster: LiveCluster) -> None:
     ended = await onelog("group", "create", "readers", "--retries", "3", "--orderly")
     assert (ended.code, ended.out, ended.err) == (0, "readers: created on broker-a\n", "")
-    groups = cluster.brokers[0].broker.groups
+    groups = cluster.brokers[0].core.groups
     groups.put(replace(groups.require("readers"), attributes={"priority.factor": "50"}))
     ended = await onelog("group", "update", "readers", "--disable", "--json")
     assert ended.document == {"group": "readers", "changed_on": ["broker-a"]}
@@ -62,7 +62,7 @@ async def test_create_update_describe_and_delete(onelog: Run, cluster: LiveClust
     assert "this broker does not implement it" in ended.err
     ended = await onelog("group", "delete", "readers", "--yes")
     assert (ended.code, ended.out) == (0, "readers: deleted on broker-a\n")
-    assert cluster.brokers[0].broker.groups.get("readers") is None
+    assert cluster.brokers[0].core.groups.get("readers") is None
 
 
 async def test_a_retry_policy_is_set_and_shown(onelog: Run, cluster: LiveCluster) -> None:
@@ -74,7 +74,7 @@ async def test_a_retry_policy_is_set_and_shown(onelog: Run, cluster: LiveCluster
     }
     assert "exponential:1s,10m,3" in (await onelog("group", "describe", "readers")).out
     await onelog("group", "update", "readers", "--retry-policy", "10s,1m")
-    config = cluster.brokers[0].broker.groups.get("readers")
+    config = cluster.brokers[0].core.groups.get("readers")
     assert config is not None
     policy = parse_policy(config.retry_policy)
     assert policy is not None
@@ -245,7 +245,7 @@ async def test_deleting_warns_of_live_members(onelog: Run, cluster: LiveCluster)
     ended = await onelog("group", "delete", "readers", stdin="n\n")
     assert ended.code == 2
     assert "which has 1 live members?" in ended.err
-    assert cluster.brokers[0].broker.groups.get("readers") is not None
+    assert cluster.brokers[0].core.groups.get("readers") is not None
 
 
 async def test_following_outlives_a_broker_that_goes_away(cluster: LiveCluster) -> None:

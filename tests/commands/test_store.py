@@ -473,7 +473,7 @@ def test_exporting_loses_nothing_of_the_store(used: Path) -> None:
     world = World(used)
     assert world.store.recovery.clean
     assert world.bodies("orders", 1) == [b"x"]
-    assert world.broker.offsets.of("readers", "orders") == {1: 1}
+    assert world.core.offsets.of("readers", "orders") == {1: 1}
     world.close()
 
 

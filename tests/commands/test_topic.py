@@ -84,12 +84,12 @@ async def test_update_changes_what_is_named(onelog: Run, cluster: LiveCluster) -
         "topic", "update", "orders", "--write-queues", "5", "--attribute", "message.type=FIFO"
     )
     assert (ended.code, ended.out) == (0, "orders: changed on broker-a\n")
-    config = cluster.brokers[0].broker.topics.get("orders")
+    config = cluster.brokers[0].core.topics.get("orders")
     assert config is not None
     assert (config.read_queues, config.write_queues) == (2, 5)
     assert config.attributes == {"message.type": "FIFO"}
     await onelog("topic", "update", "orders", "--attribute", "message.type=", "--order")
-    config = cluster.brokers[0].broker.topics.get("orders")
+    config = cluster.brokers[0].core.topics.get("orders")
     assert config is not None
     assert (config.attributes, config.order) == ({}, True)
 
@@ -128,7 +128,7 @@ async def test_deleting_asks_first(
     ended = await onelog("topic", "delete", "orders", stdin=answer)
     assert ended.code == code
     assert "Delete topic orders with 1 messages?" in ended.err
-    assert (cluster.brokers[0].broker.topics.get("orders") is None) == (code == 0)
+    assert (cluster.brokers[0].core.topics.get("orders") is None) == (code == 0)
 
 
 async def test_a_broker_that_does_not_answer_is_said_and_the_rest_is_shown(

@@ -164,7 +164,7 @@ async def test_groups_are_shown_moved_and_deleted(tmp_path: Path) -> None:
         from onelog.core.access import SELF
 
         for queue in (0, 1):
-            server.broker.commit_offset(SELF, "billing", "orders", queue, 4)
+            server.broker.cursors.commit(SELF, "billing", "orders", queue, 4)
         listed = await done(web.get("/v1/groups", params={"sort": "lag", "limit": 1}))
         assert (listed["items"][0]["name"], listed["items"][0]["lag"]) == ("billing", 2)
         ask = {"topic": "orders", "to": "earliest", "dry_run": True}

@@ -55,7 +55,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.world = reading(self.folder, QUEUES).world
         for group in GROUPS:
-            self.world.broker.groups.put(GroupConfig(group, retry_times_max=RETRIES_MAX))
+            self.world.core.groups.put(GroupConfig(group, retry_times_max=RETRIES_MAX))
         self.readers = {group: Reader(self.world, group) for group in GROUPS}
         self.facts: dict[str, dict[bytes, Fact]] = {group: {} for group in GROUPS}
         self.stale: list[tuple[str, Holding]] = []
@@ -321,10 +321,10 @@ class LeaseMachine(RuleBasedStateMachine):
             self.advance(0)
             return
         if how == "snapshot":
-            self.world.broker.lease_tables.snapshot(wait=True)
+            self.world.core.lease_tables.snapshot(wait=True)
         elif how == "hand over":
             request = self.readers[group].request(policy=self._policy(group))
-            self.world.broker.lease(SELF, request, 0, lambda token, leased: None)
+            self.world.broker.queues.lease(SELF, request, 0, lambda token, leased: None)
         elif how == "acknowledge" and self._held():
             owner, fact = self._pick_out(pick)
             leased = fact.leased
@@ -337,7 +337,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule()
     def gather_for_a_snapshot(self) -> None:
         """Begin a snapshot, or go on with it: what happens meanwhile is in it or not."""
-        tables = self.world.broker.lease_tables
+        tables = self.world.core.lease_tables
         with (
             mock.patch("onelog.core.durable.tables.PART_ENTRIES", 1),
             mock.patch("onelog.core.queues.leases.STEP_LEASES", 1),
@@ -353,7 +353,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @invariant()
     def as_many_leases_are_open_as_the_model_says(self) -> None:
         if hasattr(self, "folder"):
-            assert len(self.world.broker.leases) == len(self._out())
+            assert len(self.world.core.leases) == len(self._out())
 
     @invariant()
     def cursors_are_at_the_first_message_that_is_not_finished(self) -> None:

@@ -53,7 +53,7 @@ class Reader:
 
     @property
     def leases(self) -> Any:
-        return self.world.broker.leases
+        return self.world.core.leases
 
     def request(self, count_max: int = 32, queue_id: int = ANY_QUEUE, **terms: Any) -> LeaseRequest:
         """What POP asks for; `policy` may be another one."""
@@ -85,7 +85,7 @@ class Reader:
             else:
                 answers.append(leased)
 
-        self.world.broker.lease(SELF, request, wait_ms, on_leased, owner)
+        self.world.broker.queues.lease(SELF, request, wait_ms, on_leased, owner)
         if failures:
             raise failures[0]
         return answers
@@ -149,14 +149,14 @@ class Reader:
         self.world.end_tick()
 
     def cursor(self, queue_id: int = 0, topic: str = "") -> int | None:
-        return self.world.broker.offsets.get(self.group, topic or self.topic, queue_id)
+        return self.world.core.offsets.get(self.group, topic or self.topic, queue_id)
 
 
 def reading(folder: Path, queues: int = 1, retry_times_max: int = 16, **how: Any) -> Reader:
     """A topic, a group, and a member of it."""
     world = World(folder / "store", **how)
     world.topic(TOPIC, queues)
-    world.broker.groups.put(GroupConfig(GROUP, retry_times_max=retry_times_max))
+    world.core.groups.put(GroupConfig(GROUP, retry_times_max=retry_times_max))
     return Reader(world)
 
 

@@ -19,7 +19,7 @@ class Payer:
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
-        self.id, self.epoch = world.broker.in_place.begin(SELF, name, 600_000)
+        self.id, self.epoch = world.broker.transactions.in_place.begin(SELF, name, 600_000)
         self.numbers: dict[tuple[str, int], int] = {}
         self.sent: list[tuple[tuple[str, int], bytes]] = []
         """What it has sent in its open transaction."""
@@ -27,7 +27,9 @@ class Payer:
     def send(self, topic: str, queue_id: int, *values: bytes) -> None:
         """A batch."""
         queue = topic, queue_id
-        self.world.broker.in_place.add_queues(SELF, self.name, self.id, self.epoch, [queue])
+        self.world.broker.transactions.in_place.add_queues(
+            SELF, self.name, self.id, self.epoch, [queue]
+        )
         number = self.numbers.get(queue, 0)
         batch = bytearray(kafka.from_neutral([Neutral(b"k", value, (), 1) for value in values]))
         batch[22] = kafka.Attribute.TRANSACTIONAL
@@ -40,7 +42,7 @@ class Payer:
             inner_count=len(values),
         )
         stamp = Stamp(self.id, self.epoch, number, len(values), True)
-        self.world.broker.publish_batch(SELF, message, stamp, _stored)
+        self.world.broker.publish.send_batch(SELF, message, stamp, _stored)
         self.world.end_tick()
         self.numbers[queue] = number + len(values)
         self.sent += [(queue, value) for value in values]
@@ -52,7 +54,7 @@ class Payer:
             assert error is None
             self.id, self.epoch = producer
 
-        in_place = self.world.broker.in_place
+        in_place = self.world.broker.transactions.in_place
         in_place.end(SELF, self.name, self.id, self.epoch, commit, ended, renews=True)
         self.numbers.clear()
         sent, self.sent = self.sent, []
@@ -96,7 +98,7 @@ class Bazaar:
             for _, each in payer.end(commit):
                 self.fates[each] = commit
         else:
-            self.world.broker.batch_producers.keep()
+            self.world.core.batch_producers.keep()
 
     def committed(self, queue_id: int) -> list[bytes]:
         """What a reader sees of a queue: all that is committed before the first that is open."""

@@ -100,7 +100,7 @@ class Master(World):
         """Enough replicas have the log up to here."""
         log_offset = int(self.store.log_end) if log_offset is None else log_offset
         touched = self.store.confirm(log_offset)
-        self.broker.confirmed(touched)
+        self.core.confirmed(touched)
         self.replicas.confirmed(log_offset)
 
 
@@ -129,11 +129,11 @@ class Follower(World):
             if not piece:  # The end of a segment has nothing in it.
                 break
             store.append_raw(at, piece)
-            self.broker.follow(store.confirm(store.log_end))
+            self.core.follow(store.confirm(store.log_end))
 
     def promote(self) -> None:
         """Become master."""
-        self.broker.close()
+        self.core.close()
         self.store.drop_partial()
         self.store.confirm(self.store.log_end)
         self.follower = False
@@ -147,7 +147,7 @@ class Follower(World):
     def confirm_all(self) -> None:
         """Enough replicas have all of the log."""
         assert isinstance(self.replicas, Replicas)
-        self.broker.confirmed(self.store.confirm(self.store.log_end))
+        self.core.confirmed(self.store.confirm(self.store.log_end))
         self.replicas.confirmed(int(self.store.log_end))
 
     def pass_time(self, ms: int) -> None:

@@ -34,7 +34,7 @@ def put_batch(world: World, count: int, queue_id: int = 0, stamp: Stamp | None =
         sys_flag=Form.KAFKA.sys_flag,
         inner_count=count,
     )
-    world.broker.publish_batch(SELF, message, stamp, world.on_stored)
+    world.broker.publish.send_batch(SELF, message, stamp, world.on_stored)
     world.end_tick()
 
 
@@ -66,7 +66,9 @@ class Sharer:
 
         places = [(self.topic, each) for each in queues]
         taking = Taking(GROUP, self.name, places, count, bytes_max, whole)
-        self.world.broker.sharing.take(SELF, taking, self.terms, wait_ms, on_leased, self.name)
+        self.world.broker.queues.sharing.take(
+            SELF, taking, self.terms, wait_ms, on_leased, self.name
+        )
         return answers
 
     def take(self, count: int = 100, **how: Any) -> dict[int, int]:
@@ -78,7 +80,7 @@ class Sharer:
     def settle(self, outcome: Outcome, *offsets: int) -> None:
         """What became of messages, and the end of the tick."""
         outcomes = [(range(each, each + 1), outcome) for each in offsets]
-        sharing = self.world.broker.sharing
+        sharing = self.world.broker.queues.sharing
         sharing.settle(SELF, GROUP, self.name, (self.topic, 0), outcomes, self.terms)
         self.world.end_tick()
 
@@ -92,12 +94,12 @@ class Sharer:
         self.settle(Outcome.KEPT, *offsets)
 
     def leave(self) -> None:
-        self.world.broker.sharing.release(SELF, GROUP, self.name)
+        self.world.broker.queues.sharing.release(SELF, GROUP, self.name)
         self.world.end_tick()
 
     @property
     def position(self) -> int | None:
-        found = self.world.broker.sharing.position(SELF, GROUP, (self.topic, 0))
+        found = self.world.broker.queues.sharing.position(SELF, GROUP, (self.topic, 0))
         return None if found is None else found[0]
 
 

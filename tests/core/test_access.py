@@ -17,7 +17,7 @@ class Strict(Access):
 
 
 def test_everybody_may_do_everything_for_now(world: World) -> None:
-    access = world.broker.access
+    access = world.broker.users
     for principal in (ALICE, SELF, Principal("", "kafka", "10.0.0.2:7")):
         assert access.may(principal, "delete", ("topic", "orders"))
         access.check(principal, "delete", ("topic", "orders"))

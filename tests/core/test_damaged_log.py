@@ -74,12 +74,12 @@ def test_a_damaged_table_record_costs_what_it_said(orders: World) -> None:
     end = int(orders.store.max_offset(TABLES_TOPIC, 0))
     orders.topic("kept", 1)
     damage(orders, TABLES_TOPIC, end - 1)
-    assert {"orders", "kept"} <= {config.name for config in orders.broker.topics.all()}
-    assert orders.broker.topics.get("lost") is None
+    assert {"orders", "kept"} <= {config.name for config in orders.core.topics.all()}
+    assert orders.core.topics.get("lost") is None
 
 
 def test_a_lease_of_a_message_that_damage_took_ends(orders: World) -> None:
-    orders.broker.groups.put(GroupConfig(GROUP))
+    orders.core.groups.put(GroupConfig(GROUP))
     reader = Reader(orders)
     for number in range(3):
         orders.send("orders", 0, b"%d" % number)

@@ -48,7 +48,9 @@ def batch(number: int, value: bytes, producer_id: int) -> tuple[NewMessage, Stam
 def publish_batch(world: World, number: int, value: bytes, producer_id: int) -> int:
     told: list[Any] = []
     message, stamp = batch(number, value, producer_id)
-    world.broker.publish_batch(SELF, message, stamp, lambda _, at, error: told.append((at, error)))
+    world.broker.publish.send_batch(
+        SELF, message, stamp, lambda _, at, error: told.append((at, error))
+    )
     world.end_tick()
     ((appended, error),) = told
     assert error is None
@@ -69,8 +71,8 @@ def tell(story: Story) -> None:
         master.send(body=body)
         story.so(partial(_is_once, body=body))
     master.commit("watchers", "orders", 0, 2)
-    master.broker.offsets.flush()
-    story.so(lambda world: _is(world.broker.query_offset(SELF, "watchers", "orders", 0), 2))
+    master.core.offsets.flush()
+    story.so(lambda world: _is(world.broker.cursors.query(SELF, "watchers", "orders", 0), 2))
     _tell_of_time(story)
     _tell_of_leases(story)
     _tell_of_transactions(story)
@@ -91,7 +93,7 @@ def _is_known(world: World, number: int, producer_id: int, at: int) -> None:
 
 
 def _has_topic(world: World, name: str) -> None:
-    assert world.broker.topics.get(name) is not None
+    assert world.core.topics.get(name) is not None
 
 
 def _tell_of_time(story: Story) -> None:
@@ -156,7 +158,7 @@ def _bodies() -> list[tuple[str, bytes]]:
 
 def _tell_of_kafka(story: Story) -> None:
     master = story.master
-    producer_id = master.broker.new_producer_id(SELF)
+    producer_id = master.broker.publish.new_producer_id(SELF)
     for number in range(2):
         at = publish_batch(master, number, b"%d" % number, producer_id)
         story.so(partial(_is_known, number=number, producer_id=producer_id, at=at))
@@ -164,9 +166,9 @@ def _tell_of_kafka(story: Story) -> None:
     payer.send("payments", 3, b"x")
     payer.end(commit=True)
     end = int(master.store.next_offset("payments", 3))
-    story.so(lambda world: _is(world.broker.settled(SELF, "payments", 3, 0, end)[0], end))
+    story.so(lambda world: _is(world.broker.cursors.settled(SELF, "payments", 3, 0, end)[0], end))
     payer.send("payments", 3, b"y")
-    story.so(lambda world: _is(world.broker.settled(SELF, "payments", 3, 0, end)[0], end))
+    story.so(lambda world: _is(world.broker.cursors.settled(SELF, "payments", 3, 0, end)[0], end))
     member = join(master)
     commit_position(master, member, 7)
     story.so(lambda world: _is(position(world).offset, 7))

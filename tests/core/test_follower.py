@@ -26,10 +26,10 @@ def pair(tmp_path: Path) -> tuple[Master, Follower]:
     master = Master.at(tmp_path / "master", quick=True)
     master.topic("orders")
     master.send(body=b"1")
-    master.broker.groups.require("readers")
+    master.core.groups.require("readers")
     follower = Follower.at(tmp_path / "follower")
     follower.receive(master.store)
-    follower.broker.master_is("")
+    follower.core.master_is("")
     return master, follower
 
 
@@ -38,19 +38,19 @@ def test_groups_are_served_there_only_while_there_is_no_master(
 ) -> None:
     _, follower = pair
     broker = follower.broker
-    broker.master_is("10.0.0.5:10911")
+    follower.core.master_is("10.0.0.5:10911")
     with pytest.raises(NotMasterError):
         Reader(follower).pop(queue_id=0)
     with pytest.raises(NotMasterError):
-        broker.lock(SELF, "readers", "c", [("orders", 0)])
+        broker.groups.lock(SELF, "readers", "c", [("orders", 0)])
     with pytest.raises(NotMasterError):
         follower.commit("readers", "orders", 0, 1)
     assert pulled(follower.pull(0)) == [b"1"]
-    broker.master_is("")
+    follower.core.master_is("")
     (leased,) = Reader(follower).pop(queue_id=0)
-    broker.master_is("10.0.0.5:10911")
+    follower.core.master_is("10.0.0.5:10911")
     with pytest.raises(NotMasterError):
-        broker.acknowledge(SELF, "readers", "orders", 0, leased.offset, leased.handle)
+        broker.queues.acknowledge(SELF, "readers", "orders", 0, leased.offset, leased.handle)
 
 
 def test_it_serves_what_is_confirmed_also_to_those_who_wait(
@@ -59,7 +59,7 @@ def test_it_serves_what_is_confirmed_also_to_those_who_wait(
     master, follower = pair
     assert pulled(follower.pull(0)) == [b"1"]
     held = follower.fetch(
-        [Cursor("readers", "orders", 0, 1)], allowed(follower.broker.config, 32, 0, 0)
+        [Cursor("readers", "orders", 0, 1)], allowed(follower.broker.admin.config, 32, 0, 0)
     )
     master.send(body=b"2")
     assert held == []
@@ -76,7 +76,7 @@ def test_it_writes_nothing_and_says_who_does(
     master.send(body=b"timed", TIMER_DELIVER_MS=str(master.clock.now_ms() + 2_000))
     follower.receive(master.store)
     end = follower.store.log_end
-    follower.broker.master_is("10.0.0.5:10911")
+    follower.core.master_is("10.0.0.5:10911")
     follower.publish(NewMessage("orders", 0, b"x"))
     follower.end_tick()
     due = str(follower.clock.now_ms() + 1_000)
@@ -86,12 +86,12 @@ def test_it_writes_nothing_and_says_who_does(
     error = follower.told[0].error
     assert isinstance(error, NotMasterError)
     assert "10.0.0.5:10911 is the master" in str(error)
-    follower.broker.master_is("10.0.0.6:10911")
+    follower.core.master_is("10.0.0.6:10911")
     with pytest.raises(NotMasterError, match=r"10\.0\.0\.6"):
         follower.topic("new")
-    follower.broker.master_is("")
+    follower.core.master_is("")
     with pytest.raises(NotMasterError, match="there is none now"):
-        follower.broker.delete_before(SELF, "orders", 0, 1)
+        follower.broker.topics.delete_before(SELF, "orders", 0, 1)
     follower.advance(600_000)
     follower.close()
     assert follower.store.log_end == end
@@ -102,21 +102,21 @@ def test_consumers_are_members_of_their_groups_there_too(pair: tuple[Master, Fol
     _, follower = pair
     broker = follower.broker
     data = ConsumerData("new", "CONSUME_PASSIVELY", "CLUSTERING", "x", (subscribe("orders", "*"),))
-    broker.heartbeat(SELF, Client("c", "c"), [data], ["producers"])
-    assert broker.subscription(SELF, "new", "orders", "c").topic == "orders"
+    broker.groups.heartbeat(SELF, Client("c", "c"), [data], ["producers"])
+    assert broker.cursors.subscription(SELF, "new", "orders", "c").topic == "orders"
     queue = ("orders", 0)
-    assert broker.lock(SELF, "readers", "c", [queue]) == [queue]
-    assert broker.lock(SELF, "readers", "d", [queue]) == []
+    assert broker.groups.lock(SELF, "readers", "c", [queue]) == [queue]
+    assert broker.groups.lock(SELF, "readers", "d", [queue]) == []
 
 
 def test_positions_are_kept_until_the_masters_come(pair: tuple[Master, Follower]) -> None:
     master, follower = pair
     follower.commit("readers", "orders", 0, 5)
-    assert follower.broker.query_offset(SELF, "readers", "orders", 0) == 5
+    assert follower.broker.cursors.query(SELF, "readers", "orders", 0) == 5
     master.commit("readers", "orders", 0, 7)
-    master.broker.offsets.flush()
+    master.core.offsets.flush()
     follower.receive(master.store)
-    assert follower.broker.query_offset(SELF, "readers", "orders", 0) == 7
+    assert follower.broker.cursors.query(SELF, "readers", "orders", 0) == 7
 
 
 def test_leases_go_on_there_in_memory(pair: tuple[Master, Follower]) -> None:
@@ -152,11 +152,11 @@ def test_its_tables_are_the_masters(pair: tuple[Master, Follower]) -> None:
     payer.end(commit=False)
     Reader(master).pop(queue_id=0)
     master.commit("readers", "orders", 0, 1)
-    master.broker.flush()
+    master.core.flush()
     follower.receive(master.store)
     for ours, theirs in (
-        (master.broker.tables, follower.broker.tables),
-        (master.broker.lease_tables, follower.broker.lease_tables),
+        (master.core.tables, follower.core.tables),
+        (master.core.lease_tables, follower.core.lease_tables),
     ):
         for name, table in ours._tables.items():
             assert entries_of(theirs._tables[name]) == entries_of(table), name
@@ -169,11 +169,11 @@ def test_transactions_in_place_end_for_its_readers_as_for_the_masters(
     payer = Payer(master, "payer")
     payer.send("orders", 1, b"x")
     follower.receive(master.store)
-    assert follower.broker.settled(SELF, "orders", 1, 0, 1)[0] == 0
+    assert follower.broker.cursors.settled(SELF, "orders", 1, 0, 1)[0] == 0
     payer.end(commit=False)
     master.confirm()
     follower.receive(master.store)
-    stable, aborted = follower.broker.settled(SELF, "orders", 1, 0, 2)
+    stable, aborted = follower.broker.cursors.settled(SELF, "orders", 1, 0, 2)
     assert (stable, [each.producer_id for each in aborted]) == (2, [payer.id])
 
 
@@ -223,39 +223,39 @@ def test_before_records_are_deleted_the_tables_are_recorded_anew(tmp_path: Path)
     master.commit("readers", "kept", 1, 0)
     fill(master, 100)
     master.clock.advance(4 * 86_400_000)
-    master.broker.admin.delete_topic(SELF, "gone")
+    master.broker.topics.delete(SELF, "gone")
     for _ in range(3):
         master.retain()
         master.advance(20_000)
         master.end_tick()
         master.confirm()
     assert master.store.log_min > 0
-    assert master.store.min_offset(master.broker.tables.topic, 0) > 0
+    assert master.store.min_offset(master.core.tables.topic, 0) > 0
     follower = Follower.at(tmp_path / "follower", SEGMENTS, master.clock)
     follower.receive(master.store)
     assert follower.store.log_min == master.store.log_min
-    topics = follower.broker.topics
-    assert topics.get("kept") == master.broker.topics.get("kept") is not None
+    topics = follower.core.topics
+    assert topics.get("kept") == master.core.topics.get("kept") is not None
     assert topics.get("gone") is None
-    assert entries_of(follower.broker.leases) == entries_of(master.broker.leases)
-    assert entries_of(follower.broker.leases)
+    assert entries_of(follower.core.leases) == entries_of(master.core.leases)
+    assert entries_of(follower.core.leases)
     follower.promote()
-    assert follower.broker.topics.get("kept") is not None
-    assert follower.broker.query_offset(SELF, "readers", "kept", 1) == 0
+    assert follower.core.topics.get("kept") is not None
+    assert follower.broker.cursors.query(SELF, "readers", "kept", 1) == 0
     follower.close()
 
 
 def test_a_log_that_lacks_its_first_records_says_everything_soon(tmp_path: Path) -> None:
     """A store from before it had replicas, whose snapshot alone knows some."""
     master = Master.at(tmp_path / "master", quick=True, store=SEGMENTS)
-    master.broker.tables.restates = master.broker.lease_tables.restates = False
+    master.core.tables.restates = master.core.lease_tables.restates = False
     master.topic("orders")
     fill(master, 100)
     master.clock.advance(4 * 86_400_000)
     for _ in range(3):
         master.retain()
         master.confirm()
-    assert master.store.min_offset(master.broker.tables.topic, 0) > 0
+    assert master.store.min_offset(master.core.tables.topic, 0) > 0
     master.close()
     master = Master.at(tmp_path / "master", quick=True, store=SEGMENTS)
     master.advance(30_000)
@@ -263,7 +263,7 @@ def test_a_log_that_lacks_its_first_records_says_everything_soon(tmp_path: Path)
     master.confirm()
     follower = Follower.at(tmp_path / "follower", SEGMENTS)
     follower.receive(master.store)
-    assert follower.broker.topics.get("orders") is not None
+    assert follower.core.topics.get("orders") is not None
 
 
 def test_a_snapshot_of_another_history_does_not_count(tmp_path: Path) -> None:
@@ -282,17 +282,17 @@ def test_a_snapshot_of_another_history_does_not_count(tmp_path: Path) -> None:
     assert b'"their"' in snapshot
     follower = Follower.at(tmp_path / "follower")
     follower.receive(master.store)
-    follower.broker.close()
+    follower.core.close()
     (follower.folder / "config").mkdir(exist_ok=True)
     (follower.folder / "config" / "onelog-tables.json").write_bytes(snapshot)
     follower.start_core()
-    topics = follower.broker.topics
+    topics = follower.core.topics
     assert [topics.get(each) is not None for each in ("common", "mine", "their")] == [
         True,
         True,
         False,
     ]
-    follower.broker.tables.snapshot(wait=True)
-    follower.broker.close()
+    follower.core.tables.snapshot(wait=True)
+    follower.core.close()
     follower.start_core()
-    assert follower.broker.topics.get("mine") is not None
+    assert follower.core.topics.get("mine") is not None

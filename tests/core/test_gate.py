@@ -42,23 +42,23 @@ def test_nobody_is_told_of_a_message_before_it_is_confirmed(master: Master) -> N
 
 def test_nobody_sees_a_message_before_it_is_confirmed(master: Master) -> None:
     cursor = Cursor("readers", "orders", 0, 0)
-    limits = allowed(master.broker.config, 32, 0, 0)
+    limits = allowed(master.broker.admin.config, 32, 0, 0)
     held = master.fetch([cursor], limits)
     master.publish(NewMessage("orders", 0, b"x", b"KEYS\x01k\x02"))
     place = int(master.store.log_end)
     master.end_tick()
     broker = master.broker
     assert held == []
-    assert broker.max_offset(SELF, "orders", 0) == 0
-    assert broker.find_by_key(SELF, "orders", "k", 0, 1 << 62, 10) == []
+    assert broker.topics.max_offset(SELF, "orders", 0) == 0
+    assert broker.topics.find_by_key(SELF, "orders", "k", 0, 1 << 62, 10) == []
     with pytest.raises(OffsetOutOfRangeError):
-        broker.message_at(SELF, place)
+        broker.topics.message_at(SELF, place)
     master.confirm()
     ((found,),) = held
     assert not isinstance(found, OnelogError)
     assert pulled(found) == [b"x"]
-    assert bytes(broker.message_at(SELF, place).body) == b"x"
-    assert len(broker.find_by_key(SELF, "orders", "k", 0, 1 << 62, 10)) == 1
+    assert bytes(broker.topics.message_at(SELF, place).body) == b"x"
+    assert len(broker.topics.find_by_key(SELF, "orders", "k", 0, 1 << 62, 10)) == 1
 
 
 def test_a_message_that_replicas_do_not_confirm_in_time_is_stored(master: Master) -> None:
@@ -81,11 +81,11 @@ def test_with_too_few_replicas_senders_are_told_so_at_once(master: Master) -> No
     assert isinstance(told.error, ReplicasMissingError)
     assert told.appended.queue_offset == 0
     with pytest.raises(ReplicasMissingError):
-        master.broker.require_replicas(SELF, 1)
+        master.broker.publish.require_replicas(SELF, 1)
     master.replicas.in_sync = 2
-    master.broker.require_replicas(SELF, 2)
+    master.broker.publish.require_replicas(SELF, 2)
     with pytest.raises(ReplicasMissingError):
-        master.broker.require_replicas(SELF, 3)
+        master.broker.publish.require_replicas(SELF, 3)
 
 
 def test_who_waits_for_this_broker_only_is_told_at_once(master: Master) -> None:
@@ -96,7 +96,7 @@ def test_who_waits_for_this_broker_only_is_told_at_once(master: Master) -> None:
         told.append((token, appended.queue_offset))
 
     for token, how in (("a", on_stored), ("b", StoredHere(on_stored)), ("c", on_stored)):
-        master.broker.publish(SELF, NewMessage("orders", 0, b"x"), how, token)
+        master.broker.publish.send(SELF, NewMessage("orders", 0, b"x"), how, token)
     master.end_tick()
     assert told == [("b", 1)]
     master.confirm()
@@ -129,23 +129,25 @@ def test_what_a_transaction_sent_is_committed_when_its_marker_is_confirmed(
     payer = Payer(master, "payer")
     payer.send("orders", 0, b"x")
     master.confirm()
-    assert master.broker.settled(SELF, "orders", 0, 0, 1)[0] == 0
+    assert master.broker.cursors.settled(SELF, "orders", 0, 0, 1)[0] == 0
     broker = master.broker
     master.replicas.is_quick = False
-    broker.in_place.end(SELF, "payer", payer.id, payer.epoch, True, lambda *_: None, renews=True)
-    assert broker.max_offset(SELF, "orders", 0) == 1
-    assert broker.settled(SELF, "orders", 0, 0, 1)[0] == 0
+    broker.transactions.in_place.end(
+        SELF, "payer", payer.id, payer.epoch, True, lambda *_: None, renews=True
+    )
+    assert broker.topics.max_offset(SELF, "orders", 0) == 1
+    assert broker.cursors.settled(SELF, "orders", 0, 0, 1)[0] == 0
     master.confirm()
-    assert broker.settled(SELF, "orders", 0, 0, 2)[0] == 2
+    assert broker.cursors.settled(SELF, "orders", 0, 0, 2)[0] == 2
 
 
 def test_a_topic_that_is_made_anew_begins_anew_whatever_is_confirmed(master: Master) -> None:
     master.replicas.is_quick = True
     master.send(body=b"old")
     master.replicas.is_quick = False
-    master.broker.admin.delete_topic(SELF, "orders")
+    master.broker.topics.delete(SELF, "orders")
     with pytest.raises(TopicNotFoundError):
-        master.broker.topic(SELF, "orders")
+        master.broker.topics.require(SELF, "orders")
     master.topic("orders")
     master.publish(NewMessage("orders", 0, b"new"))
     master.end_tick()
@@ -158,24 +160,24 @@ def test_a_snapshot_is_written_when_all_that_it_tells_of_is_confirmed(master: Ma
     path = master.folder / "config" / "onelog-tables.json"
     before = path.read_bytes() if path.exists() else b""
     master.topic("later")
-    master.broker.tables.snapshot()
+    master.core.tables.snapshot()
     assert (path.read_bytes() if path.exists() else b"") == before
     master.confirm()
     assert b'"later"' in path.read_bytes()
 
 
 def test_a_master_that_is_fenced_acknowledges_and_writes_nothing(master: Master) -> None:
-    master.broker.groups.require("readers")
+    master.core.groups.require("readers")
     master.publish(NewMessage("orders", 0, b"waits"))
     master.end_tick()
-    master.broker.fence()
+    master.core.fence()
     assert [(type(told.error), told.appended) for told in master.told] == [(NotMasterError, None)]
     end = master.store.log_end
     master.publish(NewMessage("orders", 0, b"too late"))
     master.end_tick()
     assert isinstance(master.told[1].error, NotMasterError)
     master.commit("readers", "orders", 0, 1)
-    master.broker.close(write=False)
+    master.core.close(write=False)
     master.advance(600_000)
     assert master.store.log_end == end
 
@@ -183,13 +185,13 @@ def test_a_master_that_is_fenced_acknowledges_and_writes_nothing(master: Master)
 def test_a_master_that_did_not_hand_over_after_all_writes_again(master: Master) -> None:
     master.publish(NewMessage("orders", 0, b"waits"))
     master.end_tick()
-    master.broker.refuse_writes("it is handed over")
+    master.core.refuse_writes("it is handed over")
     master.publish(NewMessage("orders", 0, b"refused"))
     master.end_tick()
     assert str(master.told[0].error) == "it is handed over"
     master.confirm()
     assert master.told[1].error is None
-    master.broker.refuse_writes(None)
+    master.core.refuse_writes(None)
     master.replicas.is_quick = True
     master.send(body=b"taken")
     assert master.bodies("orders") == [b"waits", b"taken"]
@@ -199,7 +201,7 @@ def test_what_is_only_in_memory_is_written_before_a_hand_over(master: Master) ->
     master.commit("readers", "orders", 0, 3)
     master.confirm()
     end = master.store.log_end
-    master.broker.flush()
+    master.core.flush()
     assert master.store.log_end > end
 
 

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from onelog.core.access import SELF
+from onelog.core.assembly import Assembly
 from onelog.core.broker import Broker
 from onelog.core.transactions.transactional_ids import TransactionState
 from onelog.rocketmq.profile import NAMING, ROCKETMQ
@@ -23,13 +24,13 @@ def shop(tmp_path: Path) -> Iterator[World]:
     """Transactions that are long over, and as many changes that have to be replayed after them."""
     world = World(tmp_path / "store")
     world.topic("orders", 1)
-    in_place = world.broker.in_place
+    in_place = world.broker.transactions.in_place
     for name in NAMES:
         for _ in range(3):
             id_, epoch = in_place.begin(SELF, name, TIMEOUT_MS)
             in_place.add_queues(SELF, name, id_, epoch, QUEUE)
             for number in range(250):  # More than what is read in one step.
-                world.broker.tables.write([("tests", f"{name}{number}", number)])
+                world.core.tables.write([("tests", f"{name}{number}", number)])
             in_place.end(SELF, name, id_, epoch, True, lambda producer, error: None)
     yield world
     world.close()
@@ -37,8 +38,8 @@ def shop(tmp_path: Path) -> Iterator[World]:
 
 def open_slowly(world: World, step_ms: int) -> Broker:
     """Open another core over the log as it is, and let time pass after each step."""
-    world.broker.close(write=False)
-    broker = world.broker = Broker(
+    world.core.close(write=False)
+    core = world.core = Assembly(
         world.broker_config,
         world.store,
         clock=world.clock,
@@ -51,25 +52,26 @@ def open_slowly(world: World, step_ms: int) -> Broker:
         seconds=lambda: 0.0,
     )
     steps = 0
-    for _ in broker.opening(ROCKETMQ):
+    for _ in core.opening(ROCKETMQ):
         steps += 1
         world.advance(step_ms)
         world.end_tick()
     assert steps > 2
-    return broker
+    world.broker = core.broker
+    return core.broker
 
 
 def test_what_was_over_long_ago_is_not_ended_again_while_the_log_is_read(shop: World) -> None:
-    before, end = entries_of(shop.broker.in_place), shop.store.log_end
+    before, end = entries_of(shop.broker.transactions.in_place), shop.store.log_end
     shop.clock.advance(TIMEOUT_MS * 10)
     broker = open_slowly(shop, 200)
     shop.advance(1_000)
-    assert entries_of(broker.in_place) == before
+    assert entries_of(broker.transactions.in_place) == before
     assert shop.store.log_end == end, "something was written that nobody asked for"
 
 
 def test_what_is_open_for_too_long_is_ended_once_everything_is_remembered(shop: World) -> None:
-    in_place = shop.broker.in_place
+    in_place = shop.broker.transactions.in_place
     id_, epoch = in_place.begin(SELF, "late", TIMEOUT_MS)
     in_place.add_queues(SELF, "late", id_, epoch, QUEUE)
     broker = open_slowly(shop, TIMEOUT_MS)
@@ -81,28 +83,32 @@ def test_what_is_open_for_too_long_is_ended_once_everything_is_remembered(shop: 
 def test_a_producer_and_epoch_are_given_to_one_only_through_slow_changes_of_masters(
     shop: World,
 ) -> None:
-    given = {(name, *shop.broker.in_place.begin(SELF, name, TIMEOUT_MS)) for name in NAMES}
+    given = {
+        (name, *shop.broker.transactions.in_place.begin(SELF, name, TIMEOUT_MS)) for name in NAMES
+    }
     for _, turn in itertools.product(range(2), (200, 700)):
         shop.clock.advance(TIMEOUT_MS * 10)
         broker = open_slowly(shop, turn)
         for name in NAMES:
-            taken = (name, *broker.in_place.begin(SELF, name, TIMEOUT_MS))
+            taken = (name, *broker.transactions.in_place.begin(SELF, name, TIMEOUT_MS))
             assert taken not in given
             given.add(taken)
 
 
 def test_a_producer_that_is_alive_is_not_fenced_by_what_its_own_past_was(shop: World) -> None:
-    held = {name: shop.broker.in_place.begin(SELF, name, 60_000) for name in NAMES}
+    held = {name: shop.broker.transactions.in_place.begin(SELF, name, 60_000) for name in NAMES}
     for name, (id_, epoch) in held.items():
-        shop.broker.in_place.add_queues(SELF, name, id_, epoch, QUEUE)
+        shop.broker.transactions.in_place.add_queues(SELF, name, id_, epoch, QUEUE)
     shop.advance(2_000)
     for _ in range(2):
         broker = open_slowly(shop, 200)
         for name, (id_, epoch) in held.items():
             assert _state(broker, name) is TransactionState.ONGOING
-            broker.in_place.add_queues(SELF, name, id_, epoch, QUEUE)
+            broker.transactions.in_place.add_queues(SELF, name, id_, epoch, QUEUE)
 
 
 def _state(broker: Broker, name: str) -> TransactionState:
-    (found,) = (each for each in broker.in_place.transactions(SELF) if each.name == name)
+    (found,) = (
+        each for each in broker.transactions.in_place.transactions(SELF) if each.name == name
+    )
     return found.state

@@ -23,17 +23,17 @@ from tests.core.world import World
 @pytest.fixture
 def orders(world: World) -> World:
     world.topic("orders")
-    world.broker.groups.require("readers")
-    world.broker.tables.snapshot(wait=True)
-    world.broker.lease_tables.snapshot(wait=True)
+    world.core.groups.require("readers")
+    world.core.tables.snapshot(wait=True)
+    world.core.lease_tables.snapshot(wait=True)
     world.store.flush()
     return world
 
 
 def snapshots(world: World) -> None:
-    world.broker.offsets.flush()
-    world.broker.tables.snapshot(wait=True)
-    world.broker.lease_tables.snapshot(wait=True)
+    world.core.offsets.flush()
+    world.core.tables.snapshot(wait=True)
+    world.core.lease_tables.snapshot(wait=True)
 
 
 def files_ahead_of_the_log() -> Any:
@@ -53,17 +53,17 @@ def test_a_snapshot_is_never_ahead_of_the_log(orders: World) -> None:
     end = orders.store.log_end
     orders.power_loss()
     assert orders.store.log_end >= end
-    assert orders.broker.offsets.get("readers", "orders", 0) == 2
+    assert orders.core.offsets.get("readers", "orders", 0) == 2
     assert orders.store.max_offset("orders", 0) == 2
 
 
 def test_a_snapshot_waits_for_the_log_in_its_worker_and_not_in_the_loop(tmp_path: Path) -> None:
     world = World(tmp_path / "store")
     offloaded: list[Callable[[], None]] = []
-    world.broker.tables._offload = offloaded.append
+    world.core.tables._offload = offloaded.append
     world.topic("orders")
     with mock.patch.object(world.store, "wait_flushed", return_value=True) as waiting:
-        world.broker.tables.snapshot()
+        world.core.tables.snapshot()
         assert waiting.call_count == 0
         offloaded.pop()()
         assert waiting.call_count == 1
@@ -77,9 +77,9 @@ def test_a_disk_that_does_not_take_the_log_keeps_the_old_snapshot(
     before = path.read_bytes()
     orders.topic("more")
     with mock.patch.object(orders.store, "wait_flushed", return_value=False):
-        orders.broker.tables.snapshot()
+        orders.core.tables.snapshot()
         with pytest.raises(StoreError, match="did not take the log in 60 s"):
-            orders.broker.tables.snapshot(wait=True)
+            orders.core.tables.snapshot(wait=True)
     assert path.read_bytes() == before
     assert "did not take the log" in caplog.text
 
@@ -139,11 +139,11 @@ def test_a_group_goes_on_at_the_end_of_a_queue_that_was_cut_off(
         snapshots(orders)
     orders.power_loss()
     assert "group readers was ahead of queues of topic orders" in caplog.text
-    assert orders.broker.offsets.of("readers", "orders") == {0: 0, 1: 0}
+    assert orders.core.offsets.of("readers", "orders") == {0: 0, 1: 0}
     for _ in range(5):
         orders.send()
     orders.crash()
-    assert orders.broker.offsets.get("readers", "orders", 0) == 0
+    assert orders.core.offsets.get("readers", "orders", 0) == 0
 
 
 def test_leases_go_on_at_the_end_of_a_queue_that_was_cut_off(
@@ -177,7 +177,7 @@ def test_transactions_go_on_at_the_end_of_queues_that_were_cut_off(
     producers = Producers(orders)
     producers.end(producers.begin(), commit=False)
     producers.begin()
-    orders.broker.checkback.check()
+    orders.core.checkback.check()
     with files_ahead_of_the_log():
         snapshots(orders)
     orders.power_loss()
@@ -189,7 +189,7 @@ def test_transactions_go_on_at_the_end_of_queues_that_were_cut_off(
     still_open = producers.begin()
     orders.crash()
     producers.connect()
-    assert list(orders.broker.transactions.log_offsets) == [still_open.queue_offset]
+    assert list(orders.core.transactions.log_offsets) == [still_open.queue_offset]
 
 
 def test_nothing_is_said_about_positions_after_a_crash_without_loss(

@@ -44,7 +44,7 @@ def run(
 
 def submit(world: World, *messages: NewMessage) -> None:
     for number, each in enumerate(messages):
-        world.broker.publish(SELF, each, world.on_stored, number)
+        world.broker.publish.send(SELF, each, world.on_stored, number)
 
 
 def test_all_messages_of_a_tick_are_written_at_once_and_each_is_acknowledged(
@@ -70,7 +70,7 @@ def test_all_messages_of_a_tick_are_written_at_once_and_each_is_acknowledged(
 
 
 def test_a_negative_queue_id_gets_some_write_queue(world: World) -> None:
-    world.broker.admin.create_topic(SELF, TopicConfig("orders", 8, 4))
+    world.broker.topics.create(SELF, TopicConfig("orders", 8, 4))
     for _ in range(100):
         submit(world, message(queue_id=-1))
     world.end_tick()
@@ -81,7 +81,7 @@ def test_a_negative_queue_id_gets_some_write_queue(world: World) -> None:
 
 
 def test_a_queue_that_is_only_read_takes_messages_but_one_beyond_does_not(world: World) -> None:
-    world.broker.admin.create_topic(SELF, TopicConfig("orders", 8, 4))
+    world.broker.topics.create(SELF, TopicConfig("orders", 8, 4))
     submit(world, message(queue_id=7))
     with pytest.raises(InvalidQueueError):
         submit(world, message(queue_id=8))
@@ -113,11 +113,11 @@ def test_what_is_wrong_with_a_message_is_raised_where_it_is_submitted(orders: Wo
 
 def test_a_topic_without_write_permission_refuses_until_it_is_given(orders: World) -> None:
     submit(orders, message())
-    config = orders.broker.topics.require("orders")
-    orders.broker.admin.create_topic(SELF, replace(config, perm=4))
+    config = orders.core.topics.require("orders")
+    orders.broker.topics.create(SELF, replace(config, perm=4))
     with pytest.raises(TopicPermissionError):
         submit(orders, message())
-    orders.broker.admin.create_topic(SELF, replace(config, perm=2))
+    orders.broker.topics.create(SELF, replace(config, perm=2))
     submit(orders, message())
     orders.end_tick()
     assert len(orders.bodies("orders")) == 2
@@ -141,7 +141,7 @@ def test_a_message_that_only_the_store_can_refuse_spoils_no_other(orders: World)
     # Within the limit for properties, but not once the store has added its own.
     unlucky = message()._replace(properties=b"p" * 32_760, inner_count=3)
     submit(orders, message(body=b"first"), unlucky)
-    orders.broker.publish_many(SELF, run(b"b1", b"b2"), orders.on_stored, "batch")
+    orders.broker.publish.send_run(SELF, run(b"b1", b"b2"), orders.on_stored, "batch")
     submit(orders, message(body=b"last"))
     orders.end_tick()
     assert orders.bodies("orders") == [b"first", b"b1", b"b2", b"last"]
@@ -153,7 +153,7 @@ def test_a_message_that_only_the_store_can_refuse_spoils_no_other(orders: World)
     ]
     assert orders.told[1].appended is None
     assert len(orders.told[2].appended.log_offsets) == 2
-    assert orders.broker.stats.totals.put_failed == 1
+    assert orders.core.stats.totals.put_failed == 1
 
 
 @pytest.mark.parametrize(
@@ -179,16 +179,16 @@ def test_a_number_that_does_not_fit_its_field_spoils_no_other(
 def test_a_store_that_refuses_is_told_to_every_sender(orders: World) -> None:
     orders.store.refuse_writes(StoreFullError("disk is full"))
     submit(orders, message(), message())
-    orders.broker.publish_many(SELF, run(b"x", b"x"), orders.on_stored)
+    orders.broker.publish.send_run(SELF, run(b"x", b"x"), orders.on_stored)
     orders.end_tick()
     assert [type(told.error) for told in orders.told] == [StoreFullError] * 3
-    assert orders.broker.stats.totals.put_failed == 4
+    assert orders.core.stats.totals.put_failed == 4
 
 
 def test_a_batch_stays_together_and_is_acknowledged_as_one(orders: World) -> None:
     submit(orders, message())
     batch = run(b"0", b"1", b"2", b"3", b"4", queue_id=2)
-    orders.broker.publish_many(SELF, batch, orders.on_stored, "batch")
+    orders.broker.publish.send_run(SELF, batch, orders.on_stored, "batch")
     submit(orders, message())
     orders.end_tick()
     told = orders.told[1]
@@ -200,36 +200,36 @@ def test_a_batch_stays_together_and_is_acknowledged_as_one(orders: World) -> Non
 
 def test_messages_and_batches_of_one_tick_keep_their_order(orders: World) -> None:
     submit(orders, message(body=b"1"))
-    orders.broker.publish_many(SELF, run(b"2", b"3"), orders.on_stored)
-    orders.broker.publish_many(SELF, run(b"4"), orders.on_stored)
-    orders.broker.writer.put_together([message(body=b"5"), message(body=b"6")], orders.on_stored)
-    orders.broker.publish_many(SELF, run(b"7", b"8"), orders.on_stored)
+    orders.broker.publish.send_run(SELF, run(b"2", b"3"), orders.on_stored)
+    orders.broker.publish.send_run(SELF, run(b"4"), orders.on_stored)
+    orders.core.writer.put_together([message(body=b"5"), message(body=b"6")], orders.on_stored)
+    orders.broker.publish.send_run(SELF, run(b"7", b"8"), orders.on_stored)
     orders.end_tick()
     assert orders.bodies("orders") == [b"%d" % number for number in range(1, 9)]
     assert [told.error for told in orders.told] == [None] * 5
-    assert orders.broker.stats.totals.put_count == 8
+    assert orders.core.stats.totals.put_count == 8
 
 
 def test_a_batch_that_only_the_store_can_refuse_spoils_no_other(orders: World) -> None:
     unlucky = run(b"bad")._replace(born_ms=1 << 70)
     for batch in (run(b"1", b"2"), unlucky, run(b"3")):
-        orders.broker.publish_many(SELF, batch, orders.on_stored)
+        orders.broker.publish.send_run(SELF, batch, orders.on_stored)
     orders.end_tick()
     assert [type(told.error) for told in orders.told] == [type(None), MessageError, type(None)]
     assert orders.bodies("orders") == [b"1", b"2", b"3"]
-    totals = orders.broker.stats.totals
+    totals = orders.core.stats.totals
     assert (totals.put_count, totals.put_failed) == (3, 1)
 
 
 def test_a_batch_to_a_topic_with_several_tags_is_marked(world: World) -> None:
     world.topic("orders", 1, filter_type="MULTI_TAG")
-    world.broker.publish_many(SELF, run(b"1", b"2"), world.on_stored)
+    world.broker.publish.send_run(SELF, run(b"1", b"2"), world.on_stored)
     world.end_tick()
     assert all(each.sys_flag & SysFlag.MULTI_TAGS for each in world.messages("orders"))
 
 
 def test_a_batch_to_any_queue_goes_to_one(orders: World) -> None:
-    orders.broker.publish_many(SELF, run(*[b"x"] * 20, queue_id=-1), orders.on_stored)
+    orders.broker.publish.send_run(SELF, run(*[b"x"] * 20, queue_id=-1), orders.on_stored)
     orders.end_tick()
     counts = [orders.store.max_offset("orders", queue_id) for queue_id in range(4)]
     assert sorted(counts) == [0, 0, 0, 20]
@@ -239,20 +239,22 @@ def test_a_bad_message_in_a_batch_refuses_the_batch(orders: World) -> None:
     orders.send("orders")
     for known in (True, False):
         with pytest.raises(MessageError):
-            orders.broker.publish_many(SELF, run(b"x", properties=b"p" * 32_768), orders.on_stored)
+            orders.broker.publish.send_run(
+                SELF, run(b"x", properties=b"p" * 32_768), orders.on_stored
+            )
         with pytest.raises(EmptyMessageError):
-            orders.broker.publish_many(SELF, run(), orders.on_stored)
+            orders.broker.publish.send_run(SELF, run(), orders.on_stored)
         if known:
-            orders.broker.publisher._topic_changed("orders", None)
-    orders.broker.create_topic_for_send(SELF, "%RETRY%g", "TBW102", 1)
+            orders.core.publisher._topic_changed("orders", None)
+    orders.broker.topics.create_for_send(SELF, "%RETRY%g", "TBW102", 1)
     with pytest.raises(MessageError, match="retry group"):
-        orders.broker.publish_many(SELF, run(b"x", topic="%RETRY%g"), orders.on_stored)
+        orders.broker.publish.send_run(SELF, run(b"x", topic="%RETRY%g"), orders.on_stored)
     assert orders.soon == []
 
 
 def test_a_message_without_a_body_is_a_message(orders: World) -> None:
     submit(orders, message(body=b""), message(body=b"x"))
-    orders.broker.publish_many(SELF, run(b"", b"y", b""), orders.on_stored)
+    orders.broker.publish.send_run(SELF, run(b"", b"y", b""), orders.on_stored)
     orders.end_tick()
     assert [told.error for told in orders.told] == [None, None, None]
     assert orders.bodies("orders") == [b"", b"x", b"", b"y", b""]
@@ -263,7 +265,7 @@ def test_a_message_without_a_body_is_a_message(orders: World) -> None:
 
 def test_who_waits_for_a_queue_is_woken_once_per_tick(orders: World) -> None:
     woken: list[bool] = []
-    orders.broker.waiting.wait((("orders", 0),), 10_000, lambda wait, late: woken.append(late))
+    orders.core.waiting.wait((("orders", 0),), 10_000, lambda wait, late: woken.append(late))
     submit(orders, message(queue_id=1))
     orders.end_tick()
     assert woken == []
@@ -276,7 +278,7 @@ def test_a_record_in_extra_queues_wakes_who_waits_for_those(orders: World) -> No
     orders.topic("copies", 4)
     woken: list[str] = []
     for topic, queue_id in (("%LMQ%light", 0), ("copies", 2), ("copies", 1)):
-        orders.broker.waiting.wait(
+        orders.core.waiting.wait(
             [(topic, queue_id)],
             10_000,
             lambda wait, late: woken.append(f"{wait.keys[0][0]} {wait.keys[0][1]}"),
@@ -290,7 +292,7 @@ def test_stored_messages_are_counted(orders: World) -> None:
     stored = orders.send("orders", body=b"x" * 100)
     submit(orders, message()._replace(inner_count=3))
     orders.end_tick()
-    totals = orders.broker.stats.totals
+    totals = orders.core.stats.totals
     assert totals.put_count == 4
     assert totals.put_bytes > stored.size
     counted = orders.broker.admin.statistic(SELF, "TOPIC_PUT_NUMS", "orders")
@@ -303,7 +305,7 @@ def test_a_sender_that_fails_to_take_its_answer_does_not_harm_the_others(
     def broken(token: Any, appended: Any, error: OnelogError | None) -> None:
         raise ConnectionError("gone")
 
-    orders.broker.publish(SELF, message(), broken)
+    orders.broker.publish.send(SELF, message(), broken)
     submit(orders, message())
     orders.end_tick()
     assert len(orders.told) == 1
@@ -320,7 +322,7 @@ def synced(tmp_path: Path) -> Any:
 
 def test_with_synchronous_flush_the_answer_waits_for_the_disk(synced: World) -> None:
     submit(synced, message(), message())
-    synced.broker.publish_many(SELF, run(b"x", b"x"), synced.on_stored)
+    synced.broker.publish.send_run(SELF, run(b"x", b"x"), synced.on_stored)
     synced.end_tick()
     assert synced.told == []
     assert synced.pull(0).messages == 4, "consumers need not wait for the disk"

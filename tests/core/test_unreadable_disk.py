@@ -75,10 +75,10 @@ def popped(world: World) -> str:
     """A request as the gateway makes it; there is no worker, so that it is answered at once."""
     request = world.pop.request("readers", "orders", 0, 32, 60_000)
     told: list[Leased | OnelogError] = []
-    world.broker.groups.require("readers")
+    world.core.groups.require("readers")
 
     def ask() -> bytes:
-        world.broker.lease(SELF, request, 0, lambda _, leased: told.append(leased))
+        world.broker.queues.lease(SELF, request, 0, lambda _, leased: told.append(leased))
         world.end_tick()
         (found,) = told
         if isinstance(found, OnelogError):
@@ -253,17 +253,17 @@ def test_messages_before_a_bad_sector_come_out_and_the_one_on_it_is_an_error(
     got: list[int] = []
     offset = 0
     while True:
-        cold = world.broker.reader.read("orders", 0, offset, 32, 1 << 20)
-        world.broker.reader.warm(cold.ranges)
+        cold = world.core.reader.read("orders", 0, offset, 32, 1 << 20)
+        world.core.reader.warm(cold.ranges)
         try:
-            found = world.broker.reader.read("orders", 0, offset, 32, 1 << 20, cold_ok=True)
+            found = world.core.reader.read("orders", 0, offset, 32, 1 << 20, cold_ok=True)
         except StoreFailedError:
             break
         got += range(offset, found.next_offset)
         offset = found.next_offset
     assert got == [0, 1, 2, 3, 4, 5, 6]
     with pytest.raises(StoreFailedError, match="Input/output error"):
-        world.broker.reader.read("orders", 0, 7, 32, 1 << 20, cold_ok=True)
+        world.core.reader.read("orders", 0, 7, 32, 1 << 20, cold_ok=True)
     assert pulled(world, 9) == "00009"
 
 

@@ -35,7 +35,7 @@ class Producers:
 
     def connect(self) -> None:
         """What a gateway does when the broker has started."""
-        self.world.broker.hooks.ask_producer.append(self._ask)
+        self.world.broker.transactions.ask_producer.append(self._ask)
 
     def _ask(self, client: Client, check: Check) -> bool:
         if client.client_id in self.deaf:
@@ -49,7 +49,7 @@ class Producers:
 
     def _heartbeat(self) -> None:
         for client_id, group in self.live.items():
-            self.world.broker.heartbeat(SELF, Client(client_id, client_id), (), (group,))
+            self.world.broker.groups.heartbeat(SELF, Client(client_id, client_id), (), (group,))
 
     def advance(self, ms: int) -> None:
         """Let time pass for producers that send their heartbeats."""
@@ -60,7 +60,7 @@ class Producers:
 
     def leave(self, client_id: str = "p1") -> None:
         self.live.pop(client_id, None)
-        self.world.broker.channel_closed(client_id)
+        self.world.broker.groups.channel_closed(client_id)
 
     def take_asked(self) -> list[tuple[str, Check]]:
         taken, self.asked[:] = list(self.asked), []
@@ -103,7 +103,7 @@ class Producers:
         tick: bool = True,
     ) -> OnelogError | None:
         """Commit or roll back; the error with which that was refused after the tick, if any."""
-        transactions = self.world.broker.transactions
+        transactions = self.world.core.transactions
         half_offset = where.half_offset if isinstance(where, Check) else where.queue_offset
         call = transactions.roll_back
         if commit:
@@ -116,7 +116,7 @@ class Producers:
 
     def _becomes(self, message: NewMessage) -> NewMessage:
         intent = intent_of(message.properties, self.world.clock.now_ms())
-        return message if intent is None else self.world.broker.publisher.postponed(message, intent)
+        return message if intent is None else self.world.core.publisher.postponed(message, intent)
 
     def commit(self, where: Appended | Check, *, checked: bool = False) -> None:
         assert self.end(where, True, checked=checked) is None
@@ -141,4 +141,4 @@ class Producers:
         return self.world.bodies(OP_HALF_TOPIC)
 
     def open_count(self) -> int:
-        return len(self.world.broker.transactions)
+        return len(self.world.core.transactions)

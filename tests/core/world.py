@@ -17,7 +17,7 @@ import msgspec
 from onelog.clock import ManualClock
 from onelog.config import BrokerConfig, ReplicationConfig, StoreConfig
 from onelog.core.access import SELF
-from onelog.core.broker import Broker
+from onelog.core.assembly import Assembly
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits, Result, allowed
 from onelog.core.durable.durability import Durability, Replicas
@@ -157,7 +157,7 @@ class World:
 
     def start_core(self) -> None:
         """Open a broker over the store as it is."""
-        self.broker = Broker(
+        self.core = Assembly(
             self.broker_config,
             self.store,
             clock=self.clock,
@@ -172,14 +172,15 @@ class World:
             replication=self.replication,
             replicas=self.replicas,
         )
-        self.pop = Pop(self.broker, Random(7), LOOPBACK)
+        self.broker = self.core.broker
+        self.pop = Pop(self.core, Random(7), LOOPBACK)
         if self.follower:
-            self.broker.open(follower=True, master="10.0.0.5:10911")
+            self.core.open(follower=True, master="10.0.0.5:10911")
         else:
-            self.broker.open(ROCKETMQ)
+            self.core.open(ROCKETMQ)
 
     def close(self) -> None:
-        self.broker.close()
+        self.core.close()
         self.store.close()
 
     def restart(self) -> None:
@@ -214,9 +215,9 @@ class World:
     def retain(self, *, manual: bool = True) -> RetentionRound:
         """A round of retention, as the server does it, and all that has to come before it."""
         for _ in range(2):  # What the first one moves is on disk for the second one.
-            self.broker.prepare_retention()
+            self.core.prepare_retention()
             assert self.store.wait_flushed(self.store.log_end)
-        topics = self.broker.topics
+        topics = self.core.topics
         return self.store.retention.run(
             topics.retention_ms(), topics.retention_bytes(), manual=manual
         )
@@ -240,7 +241,7 @@ class World:
 
     def topic(self, name: str = "orders", queues: int = 4, **settings: Any) -> TopicConfig:
         config = TopicConfig(name, queues, queues, **settings)
-        self.broker.admin.create_topic(SELF, config)
+        self.broker.topics.create(SELF, config)
         return config
 
     def on_stored(self, token: Any, appended: Any, error: OnelogError | None) -> None:
@@ -249,7 +250,7 @@ class World:
     def publish(self, message: NewMessage, token: Any = None) -> None:
         """What RocketMQ's gateway does with a message, which says in properties what it is for."""
         intent = intent_of(message.properties, self.clock.now_ms())
-        self.broker.publish(SELF, message, self.on_stored, token, intent)
+        self.broker.publish.send(SELF, message, self.on_stored, token, intent)
 
     def send(
         self, topic: str = "orders", queue_id: int = 0, body: bytes = b"x", **properties: str
@@ -271,14 +272,14 @@ class World:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A commit of a group, which is made if it is the first."""
-        self.broker.groups.require(group)
-        self.broker.commit_offset(SELF, group, topic, queue_id, offset)
+        self.core.groups.require(group)
+        self.broker.cursors.commit(SELF, group, topic, queue_id, offset)
 
     def pull(self, offset: int, topic: str = "orders", queue_id: int = 0, **how: Any) -> Fetched:
         """A fetch of one cursor that does not wait for messages, as a RocketMQ pull makes it."""
         sizes = (how.pop("count_max", 32), how.pop("bytes_max", 0), how.pop("bulk_bytes", 0))
         cursor = Cursor(how.pop("group", "readers"), topic, queue_id, offset, **how)
-        ((result,),) = self.fetch([cursor], allowed(self.broker.config, *sizes), 0)
+        ((result,),) = self.fetch([cursor], allowed(self.broker.admin.config, *sizes), 0)
         if isinstance(result, OnelogError):
             raise result
         return result
@@ -288,7 +289,7 @@ class World:
     ) -> list[Sequence[Result]]:
         """What `on_fetched` was called with; for a fetch that is held, what it will be."""
         answers: list[Sequence[Result]] = []
-        self.broker.fetch(
+        self.broker.cursors.fetch(
             SELF, cursors, limits, wait_ms, lambda to, found: to.append(found), owner, answers
         )
         return answers

@@ -21,9 +21,8 @@ async def read_by_java(folder: Path, client: str, batch: NewMessage) -> list[Fac
     """What the Java client finds in a topic that has just this record."""
     async with live_cluster(folder) as cluster:
         await cluster.create_topic("orders", queues=1)
-        broker = cluster.brokers[0].broker
-        broker.marked.mark("orders")
-        broker.store.append([batch])
+        cluster.brokers[0].core.marked.mark("orders")
+        cluster.brokers[0].core.store.append([batch])
         facts = await asyncio.to_thread(
             run_scenario,
             folder,

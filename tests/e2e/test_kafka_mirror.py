@@ -74,7 +74,7 @@ async def test_topics_records_settings_and_positions_are_mirrored(tmp_path: Path
         child = spawn(["env", "-C", str(tmp_path), *program.command(mirror)], log)
         try:
             async with asyncio.timeout(240):
-                while (place := target.broker.offsets.get("readers", "A.orders", 0)) is None:
+                while (place := target.core.offsets.get("readers", "A.orders", 0)) is None:
                     assert child.poll() is None, log_tail(log)
                     await asyncio.sleep(0.5)
         except TimeoutError:
@@ -82,7 +82,7 @@ async def test_topics_records_settings_and_positions_are_mirrored(tmp_path: Path
         finally:
             await asyncio.to_thread(stop, child)
         assert await asyncio.to_thread(read, address(target)) == values
-        attributes = target.broker.topic(SELF, "A.orders").attributes
+        attributes = target.broker.topics.require(SELF, "A.orders").attributes
         assert {name: attributes.get(name) for name in KEPT} == KEPT
         assert 0 < place <= 150
-        assert "__consumer_offsets" not in {each.name for each in target.broker.topics.all()}
+        assert "__consumer_offsets" not in {each.name for each in target.core.topics.all()}

@@ -169,7 +169,7 @@ async def test_transactions_are_copied_exactly_once_and_listed(tmp_path: Path) -
         assert await tools.consume("copies", "readers", 200, *committed) == numbers
         listed = await tools(f"{TOOLS}.TransactionsCommand", "list")
         assert "CompleteCommit" in listed
-        (transaction,) = server.broker.in_place.transactions(SELF)
+        (transaction,) = server.broker.transactions.in_place.transactions(SELF)
         assert transaction.epoch >= 10, "version 2: each transaction had an epoch of its own"
 
 
@@ -243,7 +243,7 @@ async def test_the_performance_tool_sends_what_it_says(tmp_path: Path) -> None:
             "acks=all",
         )
         assert "20000 records sent" in found
-        assert server.broker.store.max_offset("orders", 0) == 20_000
+        assert server.core.store.max_offset("orders", 0) == 20_000
 
 
 async def test_verifiable_clients_and_the_performance_of_consumers(tmp_path: Path) -> None:

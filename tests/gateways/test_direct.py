@@ -108,7 +108,7 @@ async def broker(folder: Path, **changed: Value) -> AsyncIterator[Live]:
             order="false",
         )
         await live.send_by_frame(b"first", queue=1)
-        server.broker.groups.require("group")
+        server.core.groups.require("group")
         yield live
     finally:
         await peer.close()
@@ -175,7 +175,7 @@ async def test_what_is_not_plain_is_declined_and_leaves_no_trace(
 
 async def test_nothing_overtakes_what_the_tick_has_taken_already(live: Live) -> None:
     asking = asyncio.create_task(live.send_by_frame(b"first"))
-    writer = live.server.broker.writer
+    writer = live.server.core.writer
     # It is so for one round of the loop only.
     while not writer.messages:  # noqa: ASYNC110
         await asyncio.sleep(0)
@@ -198,7 +198,7 @@ async def test_a_store_that_refuses_is_for_the_request_to_report(live: Live) -> 
 
 async def test_a_topic_that_loses_its_permission_is_declined(live: Live) -> None:
     live.send()
-    topics = live.server.broker.topics
+    topics = live.server.core.topics
     config = topics.get("topic")
     assert config is not None
     topics.put(TopicConfig("topic", 2, 2, perm=config.perm & ~PERM_WRITE))
@@ -209,7 +209,7 @@ async def test_a_pull_that_waits_is_woken_by_a_line(live: Live) -> None:
     pulling = asyncio.create_task(
         live.client.pull("topic", 0, sysFlag=6, suspendTimeoutMillis=15_000)
     )
-    await eventually(lambda: live.server.broker.waiting.keys)
+    await eventually(lambda: live.server.core.waiting.keys)
     live.send(b"wake up")
     assert bodies(await pulling) == [b"wake up"]
 
@@ -256,14 +256,14 @@ async def test_one_that_wants_no_more_gets_no_more(live: Live) -> None:
 async def test_one_that_stops_is_forgotten(live: Live) -> None:
     seen, other = live.follow(), live.follow(group="other-group")
     assert other.following is None
-    live.server.broker.groups.require("other-group")
+    live.server.core.groups.require("other-group")
     other = live.follow(group="other-group")
     assert seen.following is not None
     seen.following.stop()  # type: ignore[attr-defined]
     seen.following.stop()  # type: ignore[attr-defined]
     live.send(b"x")
     assert (seen.bodies, other.bodies) == ([], [b"x"])
-    assert len(live.server.broker.waiting) == 1
+    assert len(live.server.core.waiting) == 1
 
 
 async def test_what_comes_by_another_way_has_to_be_pulled(live: Live) -> None:
@@ -285,16 +285,16 @@ async def test_messages_to_other_queues_do_not_end_following(live: Live) -> None
 
 async def test_a_topic_that_changes_ends_following(live: Live) -> None:
     seen = live.follow()
-    live.server.broker.topics.put(TopicConfig("topic", 4, 4))
+    live.server.core.topics.put(TopicConfig("topic", 4, 4))
     assert seen.ended == 1
     assert live.follow().following is not None
-    live.server.broker.topics.put(TopicConfig("topic", 4, 4, perm=PERM_WRITE))
+    live.server.core.topics.put(TopicConfig("topic", 4, 4, perm=PERM_WRITE))
     assert live.follow().following is None
 
 
 async def test_a_group_that_may_not_consume_any_more_gets_nothing(live: Live) -> None:
     seen = live.follow()
-    groups = live.server.broker.groups
+    groups = live.server.core.groups
     config = groups.get("group")
     assert config is not None
     groups.put(type(config)("group", consume_enable=False))
@@ -305,14 +305,14 @@ async def test_a_group_that_may_not_consume_any_more_gets_nothing(live: Live) ->
 
 async def test_a_group_that_is_sent_elsewhere_has_to_pull(live: Live) -> None:
     live.send(b"old")
-    live.server.broker.groups.require("other-group")
+    live.server.core.groups.require("other-group")
     seen, other = live.follow(), live.follow(group="other-group")
-    live.server.broker.offsets.reset("group", "topic", {0: 0})
+    live.server.core.offsets.reset("group", "topic", {0: 0})
     assert (seen.ended, other.ended) == (1, 0)
     live.send(b"new")
     assert (seen.bodies, other.bodies) == ([], [b"new"])
     assert live.follow(2).following is None
-    live.server.broker.offsets.take_reset("group", "topic", 0)
+    live.server.core.offsets.take_reset("group", "topic", 0)
     assert live.follow(2).following is not None
 
 
@@ -321,16 +321,16 @@ async def test_a_follower_looks_around_also_when_nothing_arrives(
 ) -> None:
     monkeypatch.setattr(direct, "LOOK_MS", 1)
     seen = live.follow()
-    waiting = live.server.broker.waiting
+    waiting = live.server.core.waiting
     (first,) = next(iter(waiting.keys.values()))
     await eventually(lambda: waiting.keys and first not in next(iter(waiting.keys.values())))
     assert seen.ended == 0
-    live.server.broker.groups.delete("group", [])
+    live.server.core.groups.delete("group", [])
     await eventually(lambda: seen.ended)
 
 
 async def test_when_too_many_wait_nobody_follows(live: Live) -> None:
-    waiting = live.server.broker.waiting
+    waiting = live.server.core.waiting
     waiting._waits_max = 0
     assert live.follow().following is None
     waiting._waits_max = 1
@@ -353,13 +353,13 @@ async def test_the_end_of_the_connection_ends_following(live: Live) -> None:
     await live.client.peer.close()
     assert seen.ended == 1
     assert not live.direct.followers
-    assert len(live.server.broker.waiting) == 0
+    assert len(live.server.core.waiting) == 0
 
 
 async def test_a_follower_that_fails_is_ended_and_hurts_nobody(
     live: Live, caplog: pytest.LogCaptureFixture
 ) -> None:
-    live.server.broker.groups.require("other-group")
+    live.server.core.groups.require("other-group")
     bad, good = live.follow(), live.follow(group="other-group")
     bad.fails = True
     live.send(b"x")
@@ -371,15 +371,14 @@ async def test_a_follower_that_fails_is_ended_and_hurts_nobody(
 
 
 async def test_everything_is_counted(live: Live) -> None:
-    broker = live.server.broker
-    put, got = broker.stats.totals.put_count, broker.stats.totals.get_count
+    put, got = live.server.core.stats.totals.put_count, live.server.core.stats.totals.get_count
     live.follow()
     live.send()
     live.send()
     await asyncio.sleep(0)
-    assert broker.stats.totals.put_count == put + 2
-    assert broker.stats.totals.get_count == got + 2
-    assert broker.offsets.pulled_up_to("group", "topic", 0) == 2
+    assert live.server.core.stats.totals.put_count == put + 2
+    assert live.server.core.stats.totals.get_count == got + 2
+    assert live.server.core.offsets.pulled_up_to("group", "topic", 0) == 2
 
 
 STEPS = st.lists(

@@ -2,7 +2,8 @@
 
 import ast
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,19 +15,27 @@ from onelog.clock import ManualClock
 from onelog.config import BrokerConfig
 from onelog.core.access import SELF, Access, Action, Principal, Resource
 from onelog.core.admin import Admin
+from onelog.core.assembly import Assembly
 from onelog.core.broker import Broker
 from onelog.core.catalog.groups import GroupConfig
+from onelog.core.catalog.topic_catalog import TopicCatalog
 from onelog.core.catalog.topics import TopicConfig
+from onelog.core.cursors.cursors import Cursors
 from onelog.core.cursors.fetch import Cursor, Limits
 from onelog.core.membership.assignment import RequestMode
 from onelog.core.membership.classic import Joining
 from onelog.core.membership.consumers import Beat
 from onelog.core.membership.coordinator import CommittingMember, Coordinator
+from onelog.core.membership.group_membership import GroupMembership
 from onelog.core.membership.members import Client, ConsumerData
 from onelog.core.queues.lease_supply import LeaseRequest
+from onelog.core.queues.receiving import Receiving
 from onelog.core.queues.sharing import ShareLimits, Sharing, Taking
+from onelog.core.sending import Sending
 from onelog.core.transactions.branches import Branches
 from onelog.core.transactions.transactional_ids import TransactionalIds
+from onelog.core.transactions.transactions import Transactions
+from onelog.core.users.users import Users
 from onelog.errors import NotPermittedError
 from onelog.message import LOOPBACK, NewMessage, NewRun, message_id
 from onelog.rocketmq.pop import Pop
@@ -39,81 +48,66 @@ from tests.gateways.remoting import live
 
 STRANGER = Principal("mallory", "test", "198.51.100.7:1")
 OPEN_TO_GATEWAYS = {
-    "admin",
-    "config",
-    "access",
-    "hooks",
-    "coordinator",
-    "in_place",
-    "sharing",
-    "branches",
-    "placements",
-    "schemas",
+    "topics",
+    "groups",
+    "queues",
+    "cursors",
+    "publish",
+    "transactions",
     "users",
-    "logins",
-    "routing",
-    "workqueues",
-    "sessions",
-    "packet_ids",
-    "retained",
-    "mqtt_forwarding",
-    "schedules",
-    "audit",
-    "kafka_settings",
+    "admin",
 }
-"""What gateways may use of a broker beside its methods and properties."""
-FOR_ITS_OWNER = {
-    "open",
-    "close",
-    "reconfigure",
-    "prepare_retention",
-    "when_durable",
-    "apply",
-    "parts",
-    "committing",
-    "expire",
-    "join_cluster",
-    "forget_groups_after",
-    "recount",
-    "use",
-    "write_end",
-    "flush",
-    "follow",
-    "confirmed",
-    "fence",
-    "refuse_writes",
-    "master_is",
-    "stop",
-    "opening",
-}
+"""The facets of a broker, and nothing else."""
 DOORS: dict[str, type] = {
     "broker": Broker,
+    "topics": TopicCatalog,
+    "groups": GroupMembership,
+    "queues": Receiving,
+    "cursors": Cursors,
+    "publish": Sending,
+    "transactions": Transactions,
     "admin": Admin,
     "coordinator": Coordinator,
     "in_place": TransactionalIds,
     "sharing": Sharing,
     "branches": Branches,
 }
-"""The broker, and the parts of it that gateways call by themselves."""
+"""The broker, its facets, and the parts of these that gateways call by themselves."""
+FOR_ITS_OWNER = {
+    "apply",
+    "parts",
+    "committing",
+    "expire",
+    "open",
+    "recount",
+    "stop",
+    "use",
+    "when_durable",
+    "write_end",
+    "store_time",
+    "seen_message",
+}
 TELLING_NOTHING = {
     "account",
     "channel_closed",
     "check_sizes",
     "followed",
+    "forget_after",
+    "in_line",
+    "is_system",
     "is_warm",
+    "join_cluster",
+    "messages_in",
+    "notify_arrival",
+    "prepare",
+    "refusal",
+    "require_current",
+    "require_replicas",
+    "serve_view",
+    "set_batch_bytes_max",
     "unwatch",
     "when_leases_safe",
     "when_safe",
-    "is_system_topic",
-    "require_replicas",
-    "writes_refused",
-    "in_line",
-    "messages_in",
-    "prepare",
-    "require_current",
-    "serve_view",
-    "take_batches_of",
-    "tell_arrival",
 }
 """Verbs that follow from others which were asked for, or tell nothing about anything stored."""
 GATEWAYS = Path(onelog.gateways.__file__).parent
@@ -122,20 +116,26 @@ GATEWAYS = Path(onelog.gateways.__file__).parent
 # -- nothing behind it ---------------------------------------------------------------------------
 
 
+def _is_broker(node: ast.expr) -> bool:
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return name.removeprefix("_") == "broker"
+
+
 def uses_behind(source: str) -> list[str]:
-    """What a module uses of a broker, or of its `admin`, that is no part of the door."""
+    """What a module uses of a broker, or of its facets, that is no part of the door."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Attribute):
             continue
         owner = node.value
         name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
-        door = DOORS.get(name.removeprefix("_"))
-        if door is None:
+        if name.removeprefix("_") == "broker":
+            is_open = node.attr in OPEN_TO_GATEWAYS
+        elif isinstance(owner, ast.Attribute) and _is_broker(owner.value):
+            is_open = not node.attr.startswith("_")
+        else:
             continue
-        kind = inspect.getattr_static(door, node.attr, None)
-        is_verb = inspect.isfunction(kind) or isinstance(kind, property)
-        if not is_verb and not (door is Broker and node.attr in OPEN_TO_GATEWAYS):
+        if not is_open:
             found.append(f"line {node.lineno}: {name}.{node.attr}")
     return found
 
@@ -148,21 +148,41 @@ def test_gateways_use_nothing_behind_the_door(path: Path) -> None:
 
 
 def test_what_is_behind_the_door_is_seen() -> None:
-    source = "session.broker.topics.get(x)\nstore = broker.store\nself._broker.admin.tables.write()"
+    source = "session.broker.store.get()\nstore = broker.core\nself._broker.admin._tables.write()"
     assert len(uses_behind(source)) == 3
-    assert uses_behind("broker.publish(who, x)\nbroker.config.name\nbroker.admin.state(who)") == []
+    assert (
+        uses_behind(
+            "broker.publish.send(who, x)\nbroker.admin.config.name\nbroker.admin.state(who)"
+        )
+        == []
+    )
 
 
 # -- who may -------------------------------------------------------------------------------------
 
 
-class Closed(Access):
+class Closed(Users):
     """Lets nobody do anything."""
 
-    is_open = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open = False
 
     def may(self, principal: Principal, action: Action, resource: Resource) -> bool:
         return False
+
+
+class Noting(Users):
+    """Notes what is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open = False
+        self.asked: set[tuple[Action, Resource]] = set()
+
+    def may(self, principal: Principal, action: Action, resource: Resource) -> bool:
+        self.asked.add((action, resource))
+        return True
 
 
 def verbs(door: type) -> list[str]:
@@ -232,13 +252,13 @@ def call(verb: Callable[..., Any]) -> Any:
     return verb(STRANGER, **given)
 
 
-@pytest.fixture
-def closed_broker(tmp_path: Path) -> Any:
+def opened(folder: Path, users: Users) -> Iterator[Assembly]:
+    """A core with a topic, a message in it, and a group."""
     clock = ManualClock()
     timer = ManualTimer(clock)
-    store = MessageStore.open(tmp_path, SMALL_STORE, clock)
+    store = MessageStore.open(folder, SMALL_STORE, clock)
     store.append([NewMessage("orders", 0, b"x")])
-    broker = Broker(
+    core = Assembly(
         BrokerConfig(),
         store,
         clock=clock,
@@ -247,55 +267,57 @@ def closed_broker(tmp_path: Path) -> Any:
         post=lambda _: None,
         random=Random(7),
         naming=NAMING,
-        access=Closed(),
+        users=users,
     )
-    broker.open(ROCKETMQ)
-    broker.topics.put(TopicConfig("orders", 1, 1))
-    broker.groups.put(GroupConfig("readers"))
-    yield broker
-    broker.close()
+    core.open(ROCKETMQ)
+    core.topics.put(TopicConfig("orders", 1, 1))
+    core.groups.put(GroupConfig("readers"))
+    yield core
+    core.close()
     store.close()
 
 
-@pytest.mark.parametrize("name", verbs(Broker))
-def test_a_stranger_may_use_no_verb(closed_broker: Broker, name: str) -> None:
-    end = closed_broker.store.log_end
+@pytest.fixture
+def closed(tmp_path: Path) -> Iterator[Assembly]:
+    """One in which nobody may do anything."""
+    yield from opened(tmp_path, Closed())
+
+
+@pytest.fixture
+def noting(tmp_path: Path) -> Iterator[tuple[Assembly, Noting]]:
+    """One that notes what is asked."""
+    for core in opened(tmp_path, users := Noting()):
+        users.asked.clear()
+        yield core, users
+
+
+VERBS = [
+    (path, name)
+    for path, door in [
+        *((facet, DOORS[facet]) for facet in OPEN_TO_GATEWAYS if facet in DOORS),
+        ("groups.coordinator", Coordinator),
+        ("transactions.in_place", TransactionalIds),
+        ("transactions.branches", Branches),
+        ("queues.sharing", Sharing),
+    ]
+    for name in verbs(door)
+]
+
+
+@pytest.mark.parametrize(("facet", "name"), sorted(VERBS))
+def test_a_stranger_may_use_no_verb(closed: Assembly, facet: str, name: str) -> None:
+    end = closed.store.log_end
+    verb = attrgetter(f"{facet}.{name}")(closed.broker)
+
+    def use() -> None:
+        found = call(verb)
+        if inspect.isgenerator(found):
+            next(found)
+
     with pytest.raises(NotPermittedError, match="mallory may not"):
-        call(getattr(closed_broker, name))
-    assert closed_broker.store.log_end == end
-    assert not closed_broker.writer.messages
-
-
-@pytest.mark.parametrize("name", verbs(Admin))
-def test_a_stranger_may_administer_nothing(closed_broker: Broker, name: str) -> None:
-    end = closed_broker.store.log_end
-    with pytest.raises(NotPermittedError, match="mallory may not"):
-        call(getattr(closed_broker.admin, name))
-    assert closed_broker.store.log_end == end
-
-
-@pytest.mark.parametrize("name", verbs(Coordinator))
-def test_a_stranger_may_use_no_verb_of_groups(closed_broker: Broker, name: str) -> None:
-    with pytest.raises(NotPermittedError, match="mallory may not"):
-        call(getattr(closed_broker.coordinator, name))
-
-
-@pytest.mark.parametrize("name", verbs(TransactionalIds))
-def test_a_stranger_may_use_no_verb_of_transactions(closed_broker: Broker, name: str) -> None:
-    with pytest.raises(NotPermittedError, match="mallory may not"):
-        call(getattr(closed_broker.in_place, name))
-
-
-@pytest.mark.parametrize("name", verbs(Sharing))
-def test_a_stranger_may_use_no_verb_of_share_groups(closed_broker: Broker, name: str) -> None:
-    with pytest.raises(NotPermittedError, match="mallory may not"):
-        call(getattr(closed_broker.sharing, name))
-
-
-@pytest.mark.parametrize("name", verbs(Branches))
-def test_a_stranger_may_have_no_part_in_transactions(closed_broker: Broker, name: str) -> None:
-    with pytest.raises(NotPermittedError, match="mallory may not"):
-        call(getattr(closed_broker.branches, name))
+        use()
+    assert closed.store.log_end == end
+    assert not closed.writer.messages
 
 
 @pytest.mark.parametrize("door", DOORS.values())
@@ -303,20 +325,6 @@ def test_every_verb_is_told_who_asks(door: type) -> None:
     for name in verbs(door):
         first = list(inspect.signature(getattr(door, name)).parameters)[1]
         assert first == "principal", f"{door.__name__}.{name}"
-
-
-class Noting(Access):
-    """Notes what is asked."""
-
-    is_open = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: set[tuple[Action, Resource]] = set()
-
-    def may(self, principal: Principal, action: Action, resource: Resource) -> bool:
-        self.asked.add((action, resource))
-        return True
 
 
 GROUP, TOPIC = ("consume", ("group", "readers")), ("consume", ("topic", "orders"))
@@ -332,41 +340,44 @@ OWN_RETRY, FOREIGN_RETRY = "%RETRY%readers", "%RETRY%others"
     ],
 )
 def test_only_a_groups_own_retry_topic_comes_with_it(
-    closed_broker: Broker, topic: str, asked: set[Any]
+    noting: tuple[Assembly, Noting], topic: str, asked: set[Any]
 ) -> None:
-    access = closed_broker.access = Noting()
+    core, access = noting
     limits = Limits(1, 1 << 20, 1 << 20)
     cursors = [Cursor("readers", topic, 0, 0)]
-    closed_broker.fetch(STRANGER, cursors, limits, 0, lambda _, found: None)
+    core.broker.cursors.fetch(STRANGER, cursors, limits, 0, lambda _, found: None)
     assert access.asked == asked
 
 
-def test_a_lease_is_asked_for_by_its_group_and_topics(closed_broker: Broker) -> None:
-    access = closed_broker.access = Noting()
-    pop = Pop(closed_broker, Random(7), LOOPBACK)
+def test_a_lease_is_asked_for_by_its_group_and_topics(
+    noting: tuple[Assembly, Noting],
+) -> None:
+    core, access = noting
+    pop = Pop(core, Random(7), LOOPBACK)
     request = pop.request("readers", "orders", 0, 1, 60_000)
-    closed_broker.lease(STRANGER, request, 0, lambda _, found: None)
+    core.broker.queues.lease(STRANGER, request, 0, lambda _, found: None)
     assert access.asked == {GROUP, TOPIC}
 
 
-def test_nobody_joins_one_group_when_another_is_refused(closed_broker: Broker) -> None:
+def test_nobody_joins_one_group_when_another_is_refused(
+    noting: tuple[Assembly, Noting],
+) -> None:
+    core, access = noting
     consumers = [ConsumerData("readers"), ConsumerData("others")]
-    access = closed_broker.access = Noting()
     access.may = lambda principal, action, resource: resource[1] == "readers"  # type: ignore[method-assign]
     with pytest.raises(NotPermittedError):
-        closed_broker.heartbeat(STRANGER, Client("c", "channel"), consumers, [])
-    assert closed_broker.members.group("readers") is None
+        core.broker.groups.heartbeat(STRANGER, Client("c", "channel"), consumers, [])
+    assert core.members.group("readers") is None
 
 
 async def test_a_client_that_may_not_is_told_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    access = Closed()
-    monkeypatch.setattr(access, "may", lambda principal, action, resource: principal is SELF)
     async with live.broker(tmp_path) as server, live.client(server) as client:
         assert (await client.send("orders", b"x")).code == ResponseCode.SUCCESS
-        server.broker.access = server.broker.admin.access = access
-        monkeypatch.setattr(server.broker, "_guarded", True)
+        users = server.broker.users
+        monkeypatch.setattr(users, "may", lambda principal, action, resource: principal is SELF)
+        monkeypatch.setattr(users, "is_open", False)
         answers = [
             await client.send("orders", b"y"),
             await client.send("new", b"y"),
@@ -377,7 +388,7 @@ async def test_a_client_that_may_not_is_told_so(
         ]
         assert {answer.code for answer in answers} == {ResponseCode.NO_PERMISSION}
         assert "may not publish topic orders" in (answers[0].remark or "")
-        assert server.broker.store.max_offset("orders", 0) == 1
+        assert server.core.store.max_offset("orders", 0) == 1
 
 
 def test_an_open_broker_lets_everybody_in() -> None:

@@ -58,7 +58,7 @@ async def test_the_toy_waits_for_a_message_in_the_core(tmp_path: Path) -> None:
         toy = await ToyClient.connect(server)
         await toy.say("GET readers orders 0")
         waiting = asyncio.ensure_future(toy.say("GET readers orders 20000"))
-        await eventually(lambda: len(server.broker.waiting) == 1, "held")
+        await eventually(lambda: len(server.core.waiting) == 1, "held")
         await rocketmq.send("orders", b"late")
         assert (await waiting).endswith("late")
         assert await toy.say("GET readers orders 10") == "NONE"

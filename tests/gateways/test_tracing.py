@@ -215,5 +215,5 @@ async def send_until_it_stops(server: BrokerServer, stored: asyncio.Event) -> in
 
 async def test_while_it_is_off_nobody_is_told_of_what_is_stored(tmp_path: Path) -> None:
     async with http(tmp_path) as (server, _):
-        assert server.broker.hooks.stored == []
+        assert server.broker.publish.on_stored == []
         assert "telemetry" not in server.gateways

@@ -108,7 +108,7 @@ class ToySession:
         stored, properties = rocketmq.from_neutral(neutral)
         now_ms = self.context.clock.now_ms()
         message = NewMessage(topic, 0, stored, properties, born_ms=now_ms)
-        self.broker.publish(self.principal, message, self.put)
+        self.broker.publish.send(self.principal, message, self.put)
 
     def put(self, _: object, appended: Appended | None, error: OnelogError | None) -> None:
         """The message is as safe as configured, or refused."""
@@ -119,10 +119,10 @@ class ToySession:
 
     def do_get(self, group: str, topic: str, wait_ms: str) -> None:
         """GET."""
-        settings = self.broker.topic(self.principal, topic)
+        settings = self.broker.topics.require(self.principal, topic)
         queues = [(topic, each) for each in range(settings.read_queues)]
         request = LeaseRequest(group, lambda: queues, ((topic, ANY_QUEUE),), 1, LEASE_MS)
-        self.broker.lease(self.principal, request, int(wait_ms), self.got, self)
+        self.broker.queues.lease(self.principal, request, int(wait_ms), self.got, self)
 
     def got(self, _: object, leased: Leased | OnelogError) -> None:
         """Something was leased, or nothing was there in time."""
@@ -143,12 +143,14 @@ class ToySession:
     def do_ack(self, group: str, topic: str, queue_id: str, offset: str, handle: str) -> None:
         """ACK."""
         place = (int(queue_id), int(offset), int(handle))
-        self.broker.acknowledge(self.principal, group, topic, *place)
-        self.broker.when_leases_safe(lambda error: self.say(f"ERR {error}" if error else "OK"))
+        self.broker.queues.acknowledge(self.principal, group, topic, *place)
+        self.broker.queues.when_leases_safe(
+            lambda error: self.say(f"ERR {error}" if error else "OK")
+        )
 
     def writable(self) -> None:
         """The peer reads again."""
 
     def connection_lost(self) -> None:
         """Whoever waits for a message is gone."""
-        self.broker.channel_closed(self)
+        self.broker.groups.channel_closed(self)

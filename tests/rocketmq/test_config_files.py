@@ -106,20 +106,20 @@ def test_a_store_of_rocketmq_is_taken_over_once(tmp_path: Path) -> None:
     counts = {"orders@0": 12, "orders@1": 9, "%RETRY%readers@0": 1, f"{SCHEDULE_TOPIC}@2": 2}
     fill(tmp_path / "store", **counts)
     world = World(tmp_path / "store")
-    topics = world.broker.topics
+    topics = world.core.topics
     assert topics.require("orders") == TopicConfig(
         "orders", 4, 3, 6, "MULTI_TAG", True, 1, {"+message.type": "NORMAL"}
     )
     assert (topics.version.counter, topics.version.timestamp_ms) == (3, 1_690_000_000_000)
-    assert world.broker.groups.require("readers").retry_times_max == 5
-    assert world.broker.offsets.of("readers", "orders") == {0: 12, 1: 7, 2: 0}
-    assert world.broker.offsets.of("readers", "%RETRY%readers") == {0: 1}
-    assert len(world.broker.offsets.all()) == 2
-    assert world.broker.delay.progress()[3] == (2, 2)
+    assert world.core.groups.require("readers").retry_times_max == 5
+    assert world.core.offsets.of("readers", "orders") == {0: 12, 1: 7, 2: 0}
+    assert world.core.offsets.of("readers", "%RETRY%readers") == {0: 1}
+    assert len(world.core.offsets.all()) == 2
+    assert world.core.delay.progress()[3] == (2, 2)
     assert (world.folder / "config" / TABLES_FILE).exists()
-    world.broker.admin.delete_topic(SELF, "orders")
+    world.broker.topics.delete(SELF, "orders")
     world.crash()
-    assert world.broker.topics.get("orders") is None, "the old files do not count any more"
+    assert world.core.topics.get("orders") is None, "the old files do not count any more"
     world.close()
 
 
@@ -129,9 +129,9 @@ def test_the_backup_counts_where_the_file_is_missing_empty_or_broken(tmp_path: P
     (config / "topics.json").write_text("")
     (config / "subscriptionGroup.json").write_text('{"dataVersion":')
     world = World(tmp_path / "store")
-    assert world.broker.topics.get("orders") is not None
-    assert world.broker.groups.get("readers") is not None
-    assert world.broker.offsets.of("readers", "orders")
+    assert world.core.topics.get("orders") is not None
+    assert world.core.groups.get("readers") is not None
+    assert world.core.offsets.of("readers", "orders")
     world.close()
 
 
@@ -155,17 +155,15 @@ def test_no_files_are_no_changes(tmp_path: Path) -> None:
 def test_what_is_exported_can_be_taken_over_again(tmp_path: Path) -> None:
     world = World(tmp_path / "store")
     world.topic("orders", 4, order=True, attributes={"k": "v"})
-    world.broker.admin.update_group(
-        SELF, GroupConfig("readers", retry_queues=3, consume_enable=False)
-    )
+    world.broker.groups.put(SELF, GroupConfig("readers", retry_queues=3, consume_enable=False))
     for _ in range(9):
         world.send("orders", 1)
     world.commit("readers", "orders", 1, 9)
-    world.broker.request_modes.set("readers", "orders", RequestMode("POP", 2))
+    world.core.request_modes.set("readers", "orders", RequestMode("POP", 2))
     world.send("orders", DELAY="1")
     world.advance(1_000)
-    config_files.export(world.broker)
-    config_files.export(world.broker)
+    config_files.export(world.core)
+    config_files.export(world.core)
     config = world.folder / "config"
     assert (config / "topics.json.bak").exists()
     assert '"orders@readers": {\n   1: 9' in (config / "consumerOffset.json").read_text()
@@ -176,13 +174,13 @@ def test_what_is_exported_can_be_taken_over_again(tmp_path: Path) -> None:
         (other / f"{name}.json").write_bytes((config / f"{name}.json").read_bytes())
     fill(tmp_path / "other", **{"orders@1": 9, f"{SCHEDULE_TOPIC}@0": 1})
     again = World(tmp_path / "other")
-    assert again.broker.topics.all() == world.broker.topics.all()
-    assert again.broker.topics.version.counter == world.broker.topics.version.counter
-    assert again.broker.groups.require("readers") == GroupConfig(
+    assert again.core.topics.all() == world.core.topics.all()
+    assert again.core.topics.version.counter == world.core.topics.version.counter
+    assert again.core.groups.require("readers") == GroupConfig(
         "readers", retry_queues=3, consume_enable=False
     )
-    assert again.broker.offsets.all() == world.broker.offsets.all()
-    assert again.broker.delay.progress()[1][0] == 1
-    assert again.broker.request_modes.all() == {("orders", "readers"): RequestMode("POP", 2)}
+    assert again.core.offsets.all() == world.core.offsets.all()
+    assert again.core.delay.progress()[1][0] == 1
+    assert again.core.request_modes.all() == {("orders", "readers"): RequestMode("POP", 2)}
     again.close()
     world.close()

@@ -67,10 +67,10 @@ def test_who_may_not_pop_is_told_why(tmp_path: Path) -> None:
     for queue_id in (1, -2):
         with pytest.raises(InvalidQueueError, match="is illegal"):
             reader.pop(queue_id=queue_id)
-    broker.groups.put(GroupConfig(GROUP, consume_enable=False))
+    reader.world.core.groups.put(GroupConfig(GROUP, consume_enable=False))
     with pytest.raises(GroupPermissionError):
         reader.pop()
-    broker.admin.create_topic(SELF, TopicConfig("mute", 1, 1, perm=2))
+    broker.topics.create(SELF, TopicConfig("mute", 1, 1, perm=2))
     with pytest.raises(TopicPermissionError):
         Reader(reader.world, "others", "mute").pop()
 
@@ -80,7 +80,7 @@ def test_who_may_not_pop_is_told_why(tmp_path: Path) -> None:
 
 def peek(reader: Reader, count_max: int = 32) -> tuple[list[bytes], int]:
     """What would come next, and how much of it there is."""
-    cursors, left = reader.world.broker.unread(SELF, reader.request(count_max))
+    cursors, left = reader.world.broker.queues.unread(SELF, reader.request(count_max))
     (results,) = reader.world.fetch(cursors, Limits(count_max, 1 << 20, 1 << 20), 0)
     kept = [each for each in results if isinstance(each, Fetched)]
     return [body for each in kept for body in pulled(each)], left

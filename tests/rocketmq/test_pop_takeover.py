@@ -177,5 +177,5 @@ def test_what_is_gone_is_not_leased(tmp_path: Path) -> None:
     strange = {**CHECKPOINT, "t": "no-such-topic"}
     reader = taken_over(tmp_path / "store", message("ck", beyond), message("ck", strange))
     assert len(reader.leases) == 2
-    assert reader.world.broker.topics.get(TOPIC) == TopicConfig(TOPIC, 1, 1)
+    assert reader.world.core.topics.get(TOPIC) == TopicConfig(TOPIC, 1, 1)
     reader.world.close()

@@ -47,19 +47,19 @@ def secrets(server: BrokerServer, stored: asyncio.Event) -> None:
     """Make one of everything, and messages, which are there a moment later."""
     broker = server.broker
     for name in (SECRET, "own"):
-        broker.admin.create_topic(SELF, TopicConfig(name, 1, 1))
-        broker.admin.update_group(SELF, GroupConfig(name))
-        broker.routing.declare_exchange(SELF, "/", name, "topic")
-        broker.workqueues.declare(SELF, "/", f"{name}.queue", durable=True)
-        broker.routing.bind(SELF, "/", name, "queue", f"{name}.queue", "#")
-        broker.routing.declare_vhost(SELF, name)
-    broker.in_place.begin(SELF, SECRET, 60_000)
+        broker.topics.create(SELF, TopicConfig(name, 1, 1))
+        broker.groups.put(SELF, GroupConfig(name))
+        broker.publish.routing.declare_exchange(SELF, "/", name, "topic")
+        broker.queues.declared.declare(SELF, "/", f"{name}.queue", durable=True)
+        broker.publish.routing.bind(SELF, "/", name, "queue", f"{name}.queue", "#")
+        broker.publish.routing.declare_vhost(SELF, name)
+    broker.transactions.in_place.begin(SELF, SECRET, 60_000)
     broker.users.create_user(SELF, SECRET, prove("x"))
     broker.users.put_role(SELF, Role(SECRET))
     properties = f"KEYS\x01{SECRET}\x02UNIQ_KEY\x01{SECRET}\x02".encode()
     message = NewMessage(SECRET, 0, SECRET.encode(), properties)
     for _ in range(3):
-        broker.publish(SELF, message, lambda *_: stored.set())
+        broker.publish.send(SELF, message, lambda *_: stored.set())
 
 
 @contextlib.asynccontextmanager
@@ -71,7 +71,7 @@ async def context(folder: Path, **settings: Value) -> AsyncIterator[BrokerServer
         stored = asyncio.Event()
         secrets(server, stored)
         for offset in (1, 2):
-            server.broker.commit_offset(SELF, SECRET, SECRET, 0, offset)
+            server.broker.cursors.commit(SELF, SECRET, SECRET, 0, offset)
         await stored.wait()
         yield server
 
@@ -79,28 +79,28 @@ async def context(folder: Path, **settings: Value) -> AsyncIterator[BrokerServer
 def state(server: BrokerServer) -> dict[str, object]:
     """Everything that nobody but an administrator can have changed."""
     broker = server.broker
-    vhosts = broker.routing.vhosts(SELF)
+    vhosts = broker.publish.routing.vhosts(SELF)
     return {
-        "topics": [each for each in broker.admin.topics(SELF)[1] if SECRET in each.name],
-        "groups": [each for each in broker.admin.groups(SELF)[1] if "own" not in each.name],
+        "topics": [each for each in broker.topics.all(SELF)[1] if SECRET in each.name],
+        "groups": [each for each in broker.groups.all(SELF)[1] if "own" not in each.name],
         "users": broker.users.all_users(SELF),
         "roles": broker.users.all_roles(SELF),
         "vhosts": [each.name for each in vhosts],
         "exchanges": [
             (each.name, sorted(map(repr, each.bindings)))
             for vhost in vhosts
-            for each in broker.routing.exchanges(SELF, vhost.name)
+            for each in broker.publish.routing.exchanges(SELF, vhost.name)
             if each.name != "own" and "own" not in each.name
         ],
         "queues": [
             (each.name, each.ready)
-            for each in broker.workqueues.queues(SELF)
+            for each in broker.queues.declared.queues(SELF)
             if SECRET in each.name
         ],
-        "messages": broker.max_offset(SELF, SECRET, 0),
-        "begin": broker.min_offset(SELF, SECRET, 0),
-        "position": broker.query_offset(SELF, SECRET, SECRET, 0),
-        "absent": broker.find_topic(SELF, ABSENT) or broker.find_group(SELF, ABSENT),
+        "messages": broker.topics.max_offset(SELF, SECRET, 0),
+        "begin": broker.topics.min_offset(SELF, SECRET, 0),
+        "position": broker.cursors.query(SELF, SECRET, SECRET, 0),
+        "absent": broker.topics.find(SELF, ABSENT) or broker.groups.find(SELF, ABSENT),
     }
 
 

@@ -126,7 +126,7 @@ async def test_no_path_leads_out(tmp_path: Path) -> None:
             assert answer.split()[1] in (b"400", b"404", b"403"), (target, answer[:100])
         for name in ("../../evil", "..", "/tmp/evil", "a/../../evil", "evil\0"):
             try:
-                server.broker.admin.create_topic(SELF, TopicConfig(name, 1, 1))
+                server.broker.topics.create(SELF, TopicConfig(name, 1, 1))
             except OnelogError:
                 continue
         assert await asyncio.to_thread(_outside, tmp_path) == []
@@ -269,7 +269,7 @@ async def test_a_thousand_wrong_passwords_at_once_stall_nobody(
             served += 1
         assert not any(await attack)
         assert served > 1
-        assert server.broker.logins.failed >= GUESSES
+        assert server.broker.users.logins.failed >= GUESSES
         assert checked_by
         assert loop_thread not in checked_by
         # And who has the password gets in.

@@ -81,7 +81,7 @@ async def attacker(page: str) -> AsyncIterator[str]:
 def people(server: BrokerServer) -> None:
     users = server.broker.users
     users.create_user(SELF, "ann", prove("secret"), ("admin",))
-    server.broker.admin.create_topic(SELF, TopicConfig("shop", 1, 1))
+    server.broker.topics.create(SELF, TopicConfig("shop", 1, 1))
 
 
 async def log_in(page: Any, base: str) -> None:
@@ -123,8 +123,8 @@ async def test_a_person_logs_in_and_other_pages_cannot_use_that(tmp_path: Path) 
             answers = await other.title()
         assert "shop" not in answers
         assert '"open"' not in answers
-        assert server.broker.find_topic(SELF, "csrf") is None
-        assert server.broker.find_topic(SELF, "shop") is not None
+        assert server.broker.topics.find(SELF, "csrf") is None
+        assert server.broker.topics.find(SELF, "shop") is not None
         assert server.config.http.origins == ""
         await page.evaluate("fetch('/logout', {method: 'POST', redirect: 'manual'})")
         again = await page.goto(base)
@@ -136,11 +136,11 @@ def hostile_things(server: BrokerServer) -> None:
     """Hostile texts wherever one can be written."""
     broker = server.broker
     makers: list[Callable[[str], object]] = [
-        lambda name: broker.admin.create_topic(SELF, TopicConfig(name, 1, 1)),
-        lambda name: broker.admin.update_group(SELF, GroupConfig(name)),
-        lambda name: broker.routing.declare_exchange(SELF, "/", name, "topic"),
-        lambda name: broker.workqueues.declare(SELF, "/", name, durable=False),
-        lambda name: broker.routing.declare_vhost(SELF, name, HOSTILE, [HOSTILE]),
+        lambda name: broker.topics.create(SELF, TopicConfig(name, 1, 1)),
+        lambda name: broker.groups.put(SELF, GroupConfig(name)),
+        lambda name: broker.publish.routing.declare_exchange(SELF, "/", name, "topic"),
+        lambda name: broker.queues.declared.declare(SELF, "/", name, durable=False),
+        lambda name: broker.publish.routing.declare_vhost(SELF, name, HOSTILE, [HOSTILE]),
         lambda name: broker.users.create_user(SELF, name, prove("x")),
         lambda name: broker.users.put_role(SELF, Role(name)),
     ]
@@ -153,7 +153,7 @@ def hostile_things(server: BrokerServer) -> None:
     )
     for topic in ("shop", SAFE):
         message = NewMessage(topic, 0, HOSTILE.encode(), text)
-        broker.publish(SELF, message, lambda *_: None)
+        broker.publish.send(SELF, message, lambda *_: None)
 
 
 @needs_chromium

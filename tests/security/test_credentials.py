@@ -324,7 +324,7 @@ def guarded(server: BrokerServer) -> None:
     users = server.broker.users
     users.create_user(SELF, "root", prove("r"), ("admin",))
     users.create_user(SELF, ADMIN[0], prove(ADMIN[1], signing=True), ("admin",))
-    server.broker.admin.create_topic(SELF, TopicConfig("orders", 1, 1))
+    server.broker.topics.create(SELF, TopicConfig("orders", 1, 1))
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])

@@ -99,15 +99,15 @@ async def test_failed_logins_are_counted_and_slowed(tmp_path: Path, section: str
     async with broker(tmp_path, **SETTINGS) as server:
         people(server)
         waits: list[int] = []
-        schedule = server.broker.logins._schedule
+        schedule = server.broker.users.logins._schedule
 
         def noted(wait_ms: int, call: object) -> None:
             waits.append(wait_ms)
             schedule(0, call)  # type: ignore[arg-type]
 
-        server.broker.logins._schedule = noted
+        server.broker.users.logins._schedule = noted
         for number in range(1, 8):
             assert await heard(server, section, GUESSES[section])
-            assert server.broker.logins.failed == number
+            assert server.broker.users.logins.failed == number
         assert waits == [min(logins.SLOW_MS << each, logins.SLOWEST_MS) for each in range(7)]
         assert ADMIN[0] == "ann"

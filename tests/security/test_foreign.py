@@ -27,7 +27,7 @@ async def half(server: BrokerServer, topic: str) -> dict[str, str]:
     found: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
     properties = f"TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02UNIQ_KEY\x01U\x02".encode()
     message = NewMessage(topic, 0, SECRET.encode(), properties)
-    server.broker.publish(
+    server.broker.publish.send(
         SELF, message, lambda _, where, error: found.set_result(where), None, Intent(half=True)
     )
     where = await found
@@ -48,7 +48,7 @@ async def test_nobody_ends_a_transaction_of_a_topic_that_is_not_his(tmp_path: Pa
                 ext = {**given, "commitOrRollback": outcome}
                 answer = await ask(client, OWNER, RequestCode.END_TRANSACTION, ext, b"")
                 assert "no transaction is open" in (answer.remark or "")
-        assert len(server.broker.transactions) == 1
+        assert len(server.core.transactions) == 1
         own = {**await half(server, "own"), "commitOrRollback": "8"}
         answer = await ask(client, OWNER, RequestCode.END_TRANSACTION, own, b"")
         assert answer.code == ResponseCode.SUCCESS
@@ -69,7 +69,7 @@ async def test_only_who_may_send_there_is_asked_what_became_of_a_transaction(
 
 
 def test_whoever_takes_batches_of_a_query_must_be_allowed_its_name() -> None:
-    from onelog.core.broker import _UNGUESSABLE
+    from onelog.core.transactions.transactions import _UNGUESSABLE
 
     for name in ("0f8fad5b-d9cd-469f-a165-70867728950e", f"spark-batch-{'0f' * 16}"):
         assert _UNGUESSABLE.fullmatch(name)

@@ -65,7 +65,7 @@ def million() -> bytes:
 def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path / "store", LARGE_STORE)
     made.topic("orders", 4)
-    made.broker.marked.mark("orders")
+    made.core.marked.mark("orders")
     yield made
     made.close()
 
@@ -110,13 +110,13 @@ def test_who_pulls_gets_over_a_batch_of_which_nothing_can_be_read(world: World, 
     found, _ = read_on(world)
     assert found[-1] == b"behind"
     assert len(found) <= 2  # As it is, once, whatever number it claims.
-    assert world.broker.messages_passed_over >= 3
+    assert world.broker.cursors.messages_passed_over >= 3
 
 
 @pytest.mark.parametrize("name", [*BAD, *LOST])
 def test_who_leases_gets_over_a_batch_that_is_wrong(tmp_path: Path, name: str) -> None:
     reader: Reader = reading(tmp_path)
-    reader.world.broker.marked.mark(TOPIC)
+    reader.world.core.marked.mark(TOPIC)
     data = BAD[name][0] if name in BAD else LOST[name]
     reader.world.store.append([stored(TOPIC, data), NewMessage(TOPIC, 0, b"behind")])
     found: list[bytes] = []
@@ -136,7 +136,7 @@ def test_a_queue_gives_out_what_can_be_read_of_a_batch(
     yard: Yard, name: str, protocol: str
 ) -> None:
     queue = yard.queue("q")
-    yard.broker.marked.mark(queue.topic)
+    yard.core.marked.mark(queue.topic)
     data, good = BAD[name] if name in BAD else (LOST[name], [])
     yard.store.append([stored(queue.topic, data), NewMessage(queue.topic, 0, b"behind")])
     taker = yard.consume("q")
@@ -190,7 +190,7 @@ async def test_an_old_consumer_gets_over_a_batch_that_is_wrong(
         await client.make_topic("orders")
         await client.produce("orders", batch_of(b"before"))
         data = LOST["no-gzip"]
-        server.broker.store.append([stored("orders", data)])
+        server.core.store.append([stored("orders", data)])
         await client.produce("orders", batch_of(b"behind"))
         at, found = 0, []
         for _ in range(10):
@@ -255,7 +255,7 @@ def test_many_bombs_take_the_memory_of_one(world: World, codec: Codec) -> None:
         store.append([stored("orders", data)])
     for at in range(0, 20, 4):
         assert world.pull(at).messages == 1
-        kept = world.broker.reader.unpacking._kept_bytes
+        kept = world.core.reader.unpacking._kept_bytes
         assert kept <= KEPT_BYTES_MAX
 
 
@@ -263,7 +263,7 @@ def test_a_message_that_unpacks_to_more_than_any_client_takes_is_passed_over(wor
     data = kafka.from_neutral([Neutral(None, bytes(20 << 20), (), 1)], codec=Codec.ZSTD)
     put(world, data)
     assert read_on(world)[0] == [b"behind"]
-    assert world.broker.messages_passed_over == 1
+    assert world.broker.cursors.messages_passed_over == 1
 
 
 def test_an_old_consumer_gets_as_many_bytes_as_it_asked_for() -> None:
@@ -275,7 +275,7 @@ async def test_an_old_fetch_of_a_bomb_is_as_large_as_was_asked_for(tmp_path: Pat
     data = kafka.from_neutral([Neutral(None, bytes(1 << 20), (), 1)] * 60, codec=Codec.ZSTD)
     async with kafka_broker(tmp_path) as server, raw(server) as client:
         await client.make_topic("orders")
-        server.broker.store.append([stored("orders", data)])
+        server.core.store.append([stored("orders", data)])
         for offset in (0, 7, 59):
             answer = await client.fetch("orders", offset, version=3)
             assert len(answer["records"]) < 3 << 20
@@ -315,7 +315,7 @@ async def test_a_packed_batch_that_counts_more_than_it_has_grows_nothing(
         answer = await client.produce("orders", packed)
         assert answer["error_code"] == ErrorCode.INVALID_RECORD
         assert "cannot hold" in answer["error_message"] or "cut off" in answer["error_message"]
-        assert server.broker.store.max_offset("orders", 0) == 0
+        assert server.core.store.max_offset("orders", 0) == 0
 
 
 async def test_a_real_million_is_counted_by_a_worker_and_taken(
@@ -324,7 +324,7 @@ async def test_a_real_million_is_counted_by_a_worker_and_taken(
     async with kafka_broker(tmp_path) as server, raw(server) as client:
         await client.make_topic("orders", max_message_bytes="2000000")
         assert (await client.produce("orders", million))["error_code"] == 0
-        assert server.broker.store.max_offset("orders", 0) == MILLION
+        assert server.core.store.max_offset("orders", 0) == MILLION
 
 
 async def test_requests_behind_a_batch_that_is_counted_keep_their_order(tmp_path: Path) -> None:
@@ -398,10 +398,10 @@ def test_a_packed_message_of_rocketmq_is_unpacked_for_kafka_in_a_worker(world: W
     result = _packed_message(world, bytes(8 << 20))
     broker, found = world.broker, result.slices
     with pytest.raises(ColdError) as cold:
-        batches.pieces_of("orders", 0, 0, found, broker.messages_in, Budget())
+        batches.pieces_of("orders", 0, 0, found, broker.cursors.messages_in, Budget())
     done: list[bool] = []
-    broker.prepare(cold.value, lambda: done.append(True))
-    pieces, _ = batches.pieces_of("orders", 0, 0, found, broker.messages_in, Budget())
+    broker.cursors.prepare(cold.value, lambda: done.append(True))
+    pieces, _ = batches.pieces_of("orders", 0, 0, found, broker.cursors.messages_in, Budget())
     assert done
     (message,) = kafka.to_neutral(b"".join(pieces))
     assert message.body == bytes(8 << 20)
@@ -411,9 +411,9 @@ def test_a_bomb_of_rocketmq_reaches_kafka_s_readers_as_it_is(world: World) -> No
     result = _packed_message(world, bytes(60 << 20))
     broker, found = world.broker, result.slices
     with pytest.raises(ColdError) as cold:
-        batches.pieces_of("orders", 0, 0, found, broker.messages_in, Budget())
-    broker.prepare(cold.value, lambda: None)
-    pieces, _ = batches.pieces_of("orders", 0, 0, found, broker.messages_in, Budget())
+        batches.pieces_of("orders", 0, 0, found, broker.cursors.messages_in, Budget())
+    broker.cursors.prepare(cold.value, lambda: None)
+    pieces, _ = batches.pieces_of("orders", 0, 0, found, broker.cursors.messages_in, Budget())
     assert len(b"".join(pieces)) < 1 << 20
 
 
@@ -433,13 +433,13 @@ def test_an_inner_batch_of_a_million_is_read_some_at_a_time(world: World) -> Non
     assert isinstance(result, Fetched)
     broker = world.broker
     with pytest.raises(ColdError) as cold:
-        batches.pieces_of("orders", 0, 0, result.slices, broker.messages_in, Budget())
-    broker.prepare(cold.value, lambda: None)
+        batches.pieces_of("orders", 0, 0, result.slices, broker.cursors.messages_in, Budget())
+    broker.cursors.prepare(cold.value, lambda: None)
     for offset in (0, 500_000, MILLION - 10):
 
         def convert(begin: int = offset) -> None:
             found = batches.pieces_of(
-                "orders", 0, begin, result.slices, broker.messages_in, Budget()
+                "orders", 0, begin, result.slices, broker.cursors.messages_in, Budget()
             )[0]
             assert kafka.read_head(b"".join(found)).base_offset == begin
 
@@ -461,7 +461,7 @@ def test_a_batch_of_a_million_in_a_queue_is_given_out_some_at_a_time(
     yard: Yard, million: bytes
 ) -> None:
     queue = yard.queue("q")
-    yard.broker.marked.mark(queue.topic)
+    yard.core.marked.mark(queue.topic)
     yard.store.append([stored(queue.topic, million)])
     taker = yard.consume("q")
 
@@ -477,14 +477,14 @@ def test_a_batch_of_a_million_in_a_queue_is_given_out_some_at_a_time(
 
 def test_one_message_of_a_million_is_sent_back_alone(world: World, million: bytes) -> None:
     put(world, million)
-    world.broker.groups.require("readers")
+    world.core.groups.require("readers")
     (first, *_), *_ = [decode_records(part) for part in world.pull(999_990).slices]
 
     assert first.unique_key
     unique_key = first.unique_key
 
     def send_back() -> None:
-        world.broker.send_back(
+        world.broker.publish.send_back(
             SELF, "readers", first.log_offset, -1, world.on_stored, unique_key=unique_key
         )
         world.end_tick()
@@ -505,11 +505,11 @@ def test_a_million_that_flow_out_to_subscribers_go_some_at_a_time(
     yard: Yard, million: bytes
 ) -> None:
     yard.topic("orders", 1)
-    yard.broker.mqtt_forwarding.add(SELF, "orders", "a.b")
+    yard.broker.topics.mqtt_forwarding.add(SELF, "orders", "a.b")
     queue = yard.queue("q")
-    yard.broker.routing.bind(SELF, "/", "amq.topic", "queue", "q", "a.#")
-    yard.broker.publish(SELF, stored("orders", million), yard.on_stored)
-    yard.broker.publish(SELF, NewMessage("orders", 0, b"behind"), yard.on_stored)
+    yard.broker.publish.routing.bind(SELF, "/", "amq.topic", "queue", "q", "a.#")
+    yard.broker.publish.send(SELF, stored("orders", million), yard.on_stored)
+    yard.broker.publish.send(SELF, NewMessage("orders", 0, b"behind"), yard.on_stored)
     assert cpu_seconds(yard.end_tick) < 2 * A_WHILE
     for _ in range(3):
         yard.advance(1)
@@ -519,12 +519,12 @@ def test_a_million_that_flow_out_to_subscribers_go_some_at_a_time(
 
 def test_a_small_batch_flows_out_before_what_follows(yard: Yard) -> None:
     yard.topic("orders", 1)
-    yard.broker.mqtt_forwarding.add(SELF, "orders", "a.b")
+    yard.broker.topics.mqtt_forwarding.add(SELF, "orders", "a.b")
     yard.queue("q")
-    yard.broker.routing.bind(SELF, "/", "amq.topic", "queue", "q", "a.#")
+    yard.broker.publish.routing.bind(SELF, "/", "amq.topic", "queue", "q", "a.#")
     for data in (tiny(150), tiny(3, Codec.NONE)):
-        yard.broker.publish(SELF, stored("orders", data), yard.on_stored)
-    yard.broker.publish(SELF, NewMessage("orders", 0, b"behind"), yard.on_stored)
+        yard.broker.publish.send(SELF, stored("orders", data), yard.on_stored)
+    yard.broker.publish.send(SELF, NewMessage("orders", 0, b"behind"), yard.on_stored)
     for _ in range(5):
         yard.settle()
         yard.advance(1)

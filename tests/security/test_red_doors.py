@@ -73,8 +73,8 @@ async def context(folder: Path, *more: Rule) -> AsyncIterator[BrokerServer]:
         people(server)
         eve(server, *more)
         core, stored = server.broker, asyncio.Event()
-        core.admin.create_topic(SELF, TopicConfig("payroll", 1, 1))
-        core.publish(SELF, NewMessage("payroll", 0, PAYROLL), lambda *_: stored.set())
+        core.topics.create(SELF, TopicConfig("payroll", 1, 1))
+        core.publish.send(SELF, NewMessage("payroll", 0, PAYROLL), lambda *_: stored.set())
         await stored.wait()
         yield server
 
@@ -104,7 +104,7 @@ def is_refused(answer: Any) -> bool:
 
 def sent(server: BrokerServer) -> int:
     """How many messages have come to the topic since it was made."""
-    return server.broker.max_offset(SELF, "payroll", 0) - 1
+    return server.broker.topics.max_offset(SELF, "payroll", 0) - 1
 
 
 # -- a queue over a topic --------------------------------------------------------------------------
@@ -137,7 +137,7 @@ async def test_a_queue_that_others_declared_over_a_topic_gives_nothing_of_it(
     tmp_path: Path,
 ) -> None:
     async with context(tmp_path) as server:
-        server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
+        server.broker.queues.declared.declare(SELF, "/", "payroll", durable=True)
         ways: tuple[Callable[[BlockingChannel], Any], ...] = (
             lambda c: c.basic_get("payroll"),
             lambda c: c.basic_consume("payroll", print),
@@ -148,12 +148,12 @@ async def test_a_queue_that_others_declared_over_a_topic_gives_nothing_of_it(
         )
         for way in ways:
             assert is_refused(await said(server, way))
-        assert server.broker.find_topic(SELF, "payroll") is not None
+        assert server.broker.topics.find(SELF, "payroll") is not None
 
 
 async def test_after_a_restart_such_a_queue_is_still_the_topics(tmp_path: Path) -> None:
     async with context(tmp_path) as server:
-        server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
+        server.broker.queues.declared.declare(SELF, "/", "payroll", durable=True)
     async with broker(tmp_path, **PORTS) as server:
         assert is_refused(await said(server, lambda c: c.basic_get("payroll")))
         eve(server, Rule(("consume",), "topic", "payroll", "literal"))
@@ -203,7 +203,7 @@ async def test_http_reads_no_topic_as_a_queue(
     ):
         for has_queue in (False, True):
             if has_queue:
-                server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
+                server.broker.queues.declared.declare(SELF, "/", "payroll", durable=True)
             answer = await web.request(method, path, json=body)
             assert answer.status_code in (401, 403, 404), (has_queue, answer.text)
             assert PAYROLL not in answer.content
@@ -216,7 +216,7 @@ async def test_what_is_denied_as_a_topic_is_denied_as_the_queue_of_that_name(
         people(server)
         eve(server, DENIED)
         # A queue of its own, under which there was no topic before.
-        server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
+        server.broker.queues.declared.declare(SELF, "/", "payroll", durable=True)
         assert is_refused(await said(server, lambda c: c.basic_get("payroll")))
         assert is_refused(await said(server, lambda c: c.basic_consume("payroll", print)))
 
@@ -236,7 +236,7 @@ def publishes(exchange: str, key: str, headers: dict[str, Any] | None = None) ->
 
 async def test_the_default_exchange_leads_into_no_topics_queue(tmp_path: Path) -> None:
     async with context(tmp_path) as server:
-        server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
+        server.broker.queues.declared.declare(SELF, "/", "payroll", durable=True)
         assert is_refused(await said(server, publishes("", "payroll")))
         for name in ("CC", "BCC"):
             assert is_refused(await said(server, publishes("", "other", {name: ["payroll"]})))
@@ -247,7 +247,7 @@ async def test_what_may_not_be_sent_to_as_a_topic_may_not_as_a_queue(tmp_path: P
     async with broker(tmp_path, **PORTS) as server:
         people(server)
         eve(server, DENIED)
-        queue = server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
+        queue = server.broker.queues.declared.declare(SELF, "/", "payroll", durable=True)
         assert is_refused(await said(server, publishes("", "payroll")))
         assert is_refused(await said(server, publishes("", "x", {"CC": ["payroll"]})))
         assert not isinstance(await said(server, publishes("", "another")), Exception)
@@ -256,15 +256,15 @@ async def test_what_may_not_be_sent_to_as_a_topic_may_not_as_a_queue(tmp_path: P
 
 async def test_no_binding_leads_into_a_topics_queue(tmp_path: Path) -> None:
     async with context(tmp_path) as server:
-        server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
+        server.broker.queues.declared.declare(SELF, "/", "payroll", durable=True)
         assert is_refused(await said(server, lambda c: c.queue_bind("payroll", "amq.fanout", "")))
         with pytest.raises(NotPermittedError):
-            server.broker.routing.bind(WHO, "/", "amq.fanout", "topic", "payroll", "")
+            server.broker.publish.routing.bind(WHO, "/", "amq.fanout", "topic", "payroll", "")
 
 
 async def test_no_dead_letter_goes_into_a_topics_queue(tmp_path: Path) -> None:
     async with context(tmp_path) as server:
-        server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
+        server.broker.queues.declared.declare(SELF, "/", "payroll", durable=True)
         led = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "payroll"}
         answer = await said(server, lambda c: c.queue_declare("mine", arguments=led))
         assert is_refused(answer)
@@ -272,7 +272,7 @@ async def test_no_dead_letter_goes_into_a_topics_queue(tmp_path: Path) -> None:
 
 async def test_a_dead_letters_own_key_leads_into_no_topics_queue(tmp_path: Path) -> None:
     async with context(tmp_path) as server:
-        server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
+        server.broker.queues.declared.declare(SELF, "/", "payroll", durable=True)
 
         def talk(channel: BlockingChannel) -> None:
             short = {"x-dead-letter-exchange": "", "x-message-ttl": 0}
@@ -288,7 +288,7 @@ async def test_a_dead_letters_own_key_leads_into_no_topics_queue(tmp_path: Path)
 
 async def test_an_alternate_exchange_leads_into_no_topics_queue(tmp_path: Path) -> None:
     async with context(tmp_path) as server:
-        server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
+        server.broker.queues.declared.declare(SELF, "/", "payroll", durable=True)
 
         def talk(channel: BlockingChannel) -> None:
             channel.exchange_declare("mine", arguments={"alternate-exchange": ""})
@@ -307,26 +307,26 @@ async def test_dead_letters_need_a_permission_for_the_default_exchange_too(
         server.broker.users.set_rules(SELF, EVE[0], (queues,))
         led = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"}
         with pytest.raises(NotPermittedError):
-            server.broker.workqueues.declare(WHO, "/", "mine", durable=True, arguments=led)
+            server.broker.queues.declared.declare(WHO, "/", "mine", durable=True, arguments=led)
 
 
 async def test_no_policy_takes_messages_of_a_topic_elsewhere(tmp_path: Path) -> None:
     async with context(tmp_path) as server:
-        server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
+        server.broker.queues.declared.declare(SELF, "/", "payroll", durable=True)
         definition = {"dead-letter-exchange": "amq.fanout", "message-ttl": 0}
         with pytest.raises(NotPermittedError):
-            server.broker.workqueues.policies.put(
+            server.broker.queues.declared.policies.put(
                 WHO, "policy", Policy("/", "p", "^pay", definition)
             )
 
 
 async def test_no_policy_leads_dead_letters_into_a_topics_queue(tmp_path: Path) -> None:
     async with context(tmp_path) as server:
-        server.broker.workqueues.declare(SELF, "/", "payroll", durable=True)
-        server.broker.workqueues.declare(WHO, "/", "mine", durable=True)
+        server.broker.queues.declared.declare(SELF, "/", "payroll", durable=True)
+        server.broker.queues.declared.declare(WHO, "/", "mine", durable=True)
         definition = {"dead-letter-exchange": "", "dead-letter-routing-key": "payroll"}
         with pytest.raises(NotPermittedError):
-            server.broker.workqueues.policies.put(
+            server.broker.queues.declared.policies.put(
                 WHO, "policy", Policy("/", "p", "^mine", definition)
             )
 
@@ -344,7 +344,7 @@ async def master(folder: Path, key: Path | None = None) -> AsyncIterator[BrokerS
     if key is not None:
         settings["security__key_path"] = str(key)
     async with broker(folder, **settings) as server:
-        server.broker.admin.create_topic(SELF, TopicConfig("payroll", 1, 1))
+        server.broker.topics.create(SELF, TopicConfig("payroll", 1, 1))
         yield server
 
 
@@ -435,7 +435,7 @@ async def test_a_slave_with_the_key_follows_a_master_with_users(tmp_path: Path) 
                 lambda: slave.store.confirmed == server.store.log_end, "the slave has it all"
             )
             # And it knows what its users sign with, as it may become the master.
-            assert slave.broker.logins.signing_secret(Principal(*ADMIN)) == ADMIN[1]
+            assert slave.broker.users.logins.signing_secret(Principal(*ADMIN)) == ADMIN[1]
 
 
 # -- pages of other servers ------------------------------------------------------------------------
@@ -489,7 +489,7 @@ async def test_a_message_that_is_a_page_is_not_shown_by_a_browser(
 
 async def test_a_message_that_is_consumed_raw_is_not_shown_by_a_browser(tmp_path: Path) -> None:
     async with web(tmp_path) as (server, client):
-        server.broker.admin.create_topic(SELF, TopicConfig("t", 1, 1))
+        server.broker.topics.create(SELF, TopicConfig("t", 1, 1))
         sent = {"onelog-header-content-type": "text/html", "content-type": "text/html"}
         await client.post("/v1/topics/t/produce", content=SCRIPT, headers=sent)
         answer = await client.post("/v1/topics/t/groups/g/consume?raw=true&wait_ms=2000")
@@ -510,9 +510,9 @@ async def test_no_message_writes_a_header_of_an_answer(tmp_path: Path) -> None:
     async with broker(tmp_path, **PORTS) as server:
         core = server.broker
         for queue in ("q", name):
-            core.workqueues.declare(SELF, "/", queue, durable=True)
+            core.queues.declared.declare(SELF, "/", queue, durable=True)
             properties = amqp_fields.encode_properties({"content_type": evil})
-            core.routing.publish(SELF, "/", "", queue, properties, b"x", lambda *_: None)
+            core.publish.routing.publish(SELF, "/", "", queue, properties, b"x", lambda *_: None)
         for path in ("q", "q%0d%0aset-cookie:%20evil=1"):
             reader, writer = await asyncio.open_connection("127.0.0.1", server.config.http.port)
             writer.write(
@@ -536,7 +536,7 @@ async def test_a_page_of_another_server_takes_no_message(
         assert (await client.request(method, path, headers=headers)).status_code == 403
         path = "/api/message/made-by-a-page?readTimeout=100"
         assert (await client.request(method, path, headers=headers)).status_code == 403
-        queues = {each.name: each.ready for each in server.broker.workqueues.queues(SELF)}
+        queues = {each.name: each.ready for each in server.broker.queues.declared.queues(SELF)}
         assert queues == {"jobs": 1}
 
 
@@ -573,16 +573,16 @@ async def test_a_page_of_another_server_opens_no_websocket(tmp_path: Path, path:
 async def test_no_get_changes_anything_for_a_page_of_another_server(tmp_path: Path) -> None:
     async with web(tmp_path) as (server, client):
         core = server.broker
-        core.admin.create_topic(SELF, TopicConfig("thing", 1, 1))
-        core.workqueues.declare(SELF, "/", "thing", durable=True)
-        before = core.log_end
+        core.topics.create(SELF, TopicConfig("thing", 1, 1))
+        core.queues.declared.declare(SELF, "/", "thing", durable=True)
+        before = core.admin.log_end
         # What GETs of a page can ask: with nothing but their own headers.
         for method, path in requests(server):
             if method == "GET" and "follow" not in path:
                 for name in ("thing", "not-there"):
                     headers = {**BROWSER, "sec-fetch-site": "cross-site"}
                     await client.get(filled(path, name, "%2F"), headers=headers)
-        assert core.log_end == before
+        assert core.admin.log_end == before
 
 
 # -- the lock of a store ---------------------------------------------------------------------------
@@ -685,7 +685,7 @@ async def test_wrong_signatures_are_answered_later_and_later(tmp_path: Path) -> 
 
 async def test_what_is_guessed_over_one_protocol_slows_all(tmp_path: Path) -> None:
     async with context(tmp_path) as server:
-        core, counts = server.broker.logins, []
+        core, counts = server.broker.users.logins, []
 
         def count() -> None:
             counts.append(core._failures[f"name {EVE[0]}"][0])

@@ -52,7 +52,7 @@ async def test_a_forged_position_cannot_be_produced(tmp_path: Path) -> None:
                 )
                 assert told["error_code"] == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert records_in(await client.fetch(TOPIC, 0, READERS))[0][1:] == (key, value)
-        assert server.broker.offsets.get("readers", "orders", 0) == 5
+        assert server.core.offsets.get("readers", "orders", 0) == 5
 
 
 async def test_a_forged_position_cannot_be_produced_in_a_transaction(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ async def test_rocketmqs_clients_cannot_make_or_write_it(tmp_path: Path) -> None
         }
         answer = await peer.peer.ask(RequestCode.SEND_MESSAGE, sending, b"x")
         assert answer.code != ResponseCode.SUCCESS
-        assert server.broker.topics.get(TOPIC) is None
+        assert server.core.topics.get(TOPIC) is None
 
 
 async def test_what_the_core_takes_from_other_gateways_does_not_get_there(tmp_path: Path) -> None:
@@ -112,14 +112,14 @@ async def test_what_the_core_takes_from_other_gateways_does_not_get_there(tmp_pa
         broker = server.broker
         for name in INTERNAL_TOPICS:
             with pytest.raises(OnelogError):
-                broker.admin.create_topic(SELF, TopicConfig(name, 1, 1))
+                broker.topics.create(SELF, TopicConfig(name, 1, 1))
             with pytest.raises(OnelogError):
-                broker.create_topic_for_send(SELF, name, "TBW102", 4)
+                broker.topics.create_for_send(SELF, name, "TBW102", 4)
             with pytest.raises(OnelogError):
-                broker.publish(SELF, NewMessage(name, 0, b"x"), lambda *_: None)
+                broker.publish.send(SELF, NewMessage(name, 0, b"x"), lambda *_: None)
             with pytest.raises(OnelogError):
-                broker.topics.ensure(TopicConfig(name, 1, 1))
-            assert broker.topics.get(name) is None
+                server.core.topics.ensure(TopicConfig(name, 1, 1))
+            assert server.core.topics.get(name) is None
 
 
 async def test_asking_for_it_makes_no_topic_with_auto_creation(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ async def test_asking_for_it_makes_no_topic_with_auto_creation(tmp_path: Path) -
         wanted = {"topics": [{"name": each} for each in INTERNAL_TOPICS]}
         told = await client.ask(ApiKey.METADATA, 12, {**wanted, "allow_auto_topic_creation": True})
         assert {each["is_internal"] for each in told["topics"]} == {True}
-        assert not {each.name for each in server.broker.topics.all()} & set(INTERNAL_TOPICS)
+        assert not {each.name for each in server.core.topics.all()} & set(INTERNAL_TOPICS)
 
 
 async def test_it_is_not_deleted_by_its_id(tmp_path: Path) -> None:
@@ -217,8 +217,8 @@ async def test_fetches_of_all_partitions_do_not_hold_the_others(tmp_path: Path) 
     async with kafka(tmp_path) as server, raw(server) as other:
         await other.make_topic("orders")
         for number in range(20_000):
-            server.broker.offsets.commit(f"g{number}", "orders", 0, 1)
-        server.broker.offsets.flush()
+            server.core.offsets.commit(f"g{number}", "orders", 0, 1)
+        server.core.offsets.flush()
         places = [(each, 0) for each in range(50)]
 
         async def read() -> None:
@@ -327,7 +327,7 @@ async def test_a_user_without_permission_changes_no_settings(tmp_path: Path, kin
         setting = ("num.partitions", "9") if kind == BROKER else ("metrics", "x")
         told = await change(client, kind, "0", setting)
         assert told == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        assert server.broker.kafka_settings.all() == {}
+        assert server.broker.admin.kafka_settings.all() == {}
 
 
 @pytest.mark.usefixtures("afar")
@@ -358,7 +358,7 @@ async def test_settings_are_not_changed_from_afar(tmp_path: Path) -> None:
 async def test_no_other_setting_is_reached_by_kafkas_names(tmp_path: Path, name: str) -> None:
     async with kafka(tmp_path) as server, raw(server) as client:
         assert await change(client, BROKER, "0", (name, "true")) == ErrorCode.INVALID_REQUEST
-        assert server.broker.kafka_settings.all() == {}
+        assert server.broker.admin.kafka_settings.all() == {}
 
 
 @given(st.text(max_size=200))
@@ -381,7 +381,7 @@ async def test_a_topic_that_takes_everything_still_takes_no_larger_request(tmp_p
         fields = {"acks": 1, "topic_data": [{"name": "orders", "partition_data": [wanted]}]}
         client.tell(ApiKey.PRODUCE, 9, fields)
         assert await client.is_closed()
-        assert server.broker.store.max_offset("orders", 0) == 0
+        assert server.core.store.max_offset("orders", 0) == 0
 
 
 async def test_a_name_ten_thousand_times_in_one_request_costs_little(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ async def test_a_name_ten_thousand_times_in_one_request_costs_little(tmp_path: P
             begun = time.thread_time()
             await client.ask(key, version, fields)
             assert time.thread_time() - begun < 1.5
-        assert server.broker.topics.get("same") is None
+        assert server.core.topics.get("same") is None
 
 
 # -- groups ----------------------------------------------------------------------------------------
@@ -460,7 +460,7 @@ async def test_who_was_replaced_does_not_move_the_group(tmp_path: Path) -> None:
             }
             told = await zombie.ask(ApiKey.OFFSET_COMMIT, 8, fields)
             assert told["topics"][0]["partitions"][0]["error_code"] == code
-        assert server.broker.offsets.get("readers", "orders", 0) is None
+        assert server.core.offsets.get("readers", "orders", 0) is None
 
 
 async def test_a_consumer_group_is_not_rewound_as_a_share_group(tmp_path: Path) -> None:
@@ -475,4 +475,4 @@ async def test_a_consumer_group_is_not_rewound_as_a_share_group(tmp_path: Path) 
         }
         told = await client.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, fields)
         assert told["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
-        assert server.broker.offsets.get("readers", "orders", 0) == 2
+        assert server.core.offsets.get("readers", "orders", 0) == 2

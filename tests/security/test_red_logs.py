@@ -101,7 +101,7 @@ async def test_a_setting_of_an_administrator_writes_no_line(
         await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, {}, f"{name}=1\n".encode(), 20_000)
         await peer.close()
         with pytest.raises(OnelogError):
-            server.broker.admin.create_topic(SELF, TopicConfig(EVIL, 1, 1))
+            server.broker.topics.create(SELF, TopicConfig(EVIL, 1, 1))
     check(lines, is_said="onelog.forged" in lines.getvalue())
 
 

@@ -64,7 +64,7 @@ async def context(folder: Path, **settings: str | int) -> AsyncIterator[BrokerSe
 
 def table_records(server: BrokerServer) -> list[int]:
     """Where the records of the table of users are in the log."""
-    store = server.broker.store
+    store = server.core.store
     found = [
         store.entry_at(TABLES_TOPIC, 0, offset)
         for offset in range(store.min_offset(TABLES_TOPIC, 0), store.max_offset(TABLES_TOPIC, 0))
@@ -98,7 +98,7 @@ async def test_not_even_an_administrator_views_a_record_of_a_table(tmp_path: Pat
 
 async def test_without_users_a_record_of_a_table_is_not_viewed_either(tmp_path: Path) -> None:
     async with broker(tmp_path) as server, client(server) as peer:
-        server.broker.admin.create_topic(SELF, TopicConfig("t", 1, 1))
+        server.broker.topics.create(SELF, TopicConfig("t", 1, 1))
         at = table_records(server)[-1]
         answer = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=at, topic=TABLES_TOPIC)
         assert answer.code == ResponseCode.NO_PERMISSION
@@ -106,12 +106,12 @@ async def test_without_users_a_record_of_a_table_is_not_viewed_either(tmp_path: 
 
 async def test_sending_back_makes_no_message_of_a_record_of_a_table(tmp_path: Path) -> None:
     async with context(tmp_path) as server, client(server) as peer:
-        server.broker.admin.update_group(SELF, GroupConfig("thieves"))
+        server.broker.groups.put(SELF, GroupConfig("thieves"))
         for at in table_records(server):
             ext = {"group": "thieves", "offset": str(at), "delayLevel": "1", "originTopic": "t"}
             answer = await ask(peer, READER, RequestCode.CONSUMER_SEND_MSG_BACK, ext, b"")
             assert answer.code == ResponseCode.NO_PERMISSION
-        assert server.broker.max_offset(SELF, "%RETRY%thieves", 0) == 0
+        assert server.broker.topics.max_offset(SELF, "%RETRY%thieves", 0) == 0
 
 
 async def test_no_client_is_told_to_consume_a_record_of_a_table(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ async def test_no_way_into_the_core_reads_an_internal_topic(tmp_path: Path, topi
     async with context(tmp_path) as server:
         core, found = server.broker, asyncio.get_running_loop().create_future()
         with pytest.raises(OnelogError):
-            core.fetch(
+            core.cursors.fetch(
                 WHO,
                 [Cursor(None, topic, 0, 0)],
                 Limits(1, 1_000, 1_000),
@@ -183,10 +183,10 @@ async def test_no_way_into_the_core_reads_an_internal_topic(tmp_path: Path, topi
                 lambda *answer: found.set_result(answer[1]),
             )
         for ask_for in (
-            lambda: core.find_by_key(WHO, topic, "k", 0, 1 << 50, 10),
-            lambda: core.subscription(WHO, "thieves", topic),
-            lambda: core.mqtt_forwarding.add(WHO, topic, "k"),
-            lambda: core.settled(WHO, topic, 0, 0, 1),
+            lambda: core.topics.find_by_key(WHO, topic, "k", 0, 1 << 50, 10),
+            lambda: core.cursors.subscription(WHO, "thieves", topic),
+            lambda: core.topics.mqtt_forwarding.add(WHO, topic, "k"),
+            lambda: core.cursors.settled(WHO, topic, 0, 0, 1),
         ):
             with pytest.raises(OnelogError):
                 ask_for()
@@ -197,7 +197,7 @@ async def test_a_queue_named_like_an_internal_topic_is_a_queue_of_its_own(
     tmp_path: Path, topic: str
 ) -> None:
     async with context(tmp_path) as server:
-        queue = server.broker.workqueues.declare(WHO, "/", topic, durable=True)
+        queue = server.broker.queues.declared.declare(WHO, "/", topic, durable=True)
         assert queue.topic != topic
         assert queue.ready == 0
 
@@ -206,38 +206,40 @@ async def test_nobody_makes_a_topic_among_the_brokers_own(tmp_path: Path) -> Non
     async with broker(tmp_path) as server:
         for name in ("onelog_sys_new", "onelog_sys_routed", TABLES_TOPIC):
             with pytest.raises(SystemTopicError):
-                server.broker.admin.create_topic(WHO, TopicConfig(name, 1, 1))
+                server.broker.topics.create(WHO, TopicConfig(name, 1, 1))
 
 
 async def test_a_message_names_no_table_as_a_further_queue(tmp_path: Path) -> None:
     async with broker(tmp_path) as server, client(server) as peer:
         core = server.broker
-        core.admin.create_topic(SELF, TopicConfig("t", 1, 1))
-        core.admin.create_topic(SELF, TopicConfig("payroll", 1, 1))
-        before = core.store.max_offset(TABLES_TOPIC, 0)
+        core.topics.create(SELF, TopicConfig("t", 1, 1))
+        core.topics.create(SELF, TopicConfig("payroll", 1, 1))
+        before = server.core.store.max_offset(TABLES_TOPIC, 0)
         names = f"{LIGHT_QUEUE_PREFIX}t,{TABLES_TOPIC},payroll,{HALF_TOPIC}"
         await peer.send("t", b"x", {"INNER_MULTI_DISPATCH": names})
-        assert core.store.max_offset(TABLES_TOPIC, 0) == before
-        assert core.store.max_offset("payroll", 0) == 0
-        assert core.store.max_offset(HALF_TOPIC, 0) == 0
+        assert server.core.store.max_offset(TABLES_TOPIC, 0) == before
+        assert server.core.store.max_offset("payroll", 0) == 0
+        assert server.core.store.max_offset(HALF_TOPIC, 0) == 0
 
 
 async def test_who_may_see_everything_still_sees_what_waits(tmp_path: Path) -> None:
     async with context(tmp_path) as server:
         core, login = server.broker, Principal(ADMIN[0], "remoting", "127.0.0.1:1")
-        assert core.access.may(login, "consume", ("topic", TIMER_TOPIC))
-        assert not core.access.may(login, "consume", ("topic", TABLES_TOPIC))
+        assert core.users.may(login, "consume", ("topic", TIMER_TOPIC))
+        assert not core.users.may(login, "consume", ("topic", TABLES_TOPIC))
         with pytest.raises(NotPermittedError):
-            core.access.check(WHO, "consume", ("topic", TIMER_TOPIC))
+            core.users.check(WHO, "consume", ("topic", TIMER_TOPIC))
 
 
 async def test_a_half_message_is_not_viewed_by_its_id(tmp_path: Path) -> None:
     async with context(tmp_path) as server, client(server) as peer:
         core, stored = server.broker, asyncio.Event()
-        core.admin.create_topic(SELF, TopicConfig("payroll", 1, 1))
-        core.writer.put(NewMessage(HALF_TOPIC, 0, b"secret salary"), lambda *_: stored.set(), None)
+        core.topics.create(SELF, TopicConfig("payroll", 1, 1))
+        server.core.writer.put(
+            NewMessage(HALF_TOPIC, 0, b"secret salary"), lambda *_: stored.set(), None
+        )
         await stored.wait()
-        at = core.store.entry_at(HALF_TOPIC, 0, 0)
+        at = server.core.store.entry_at(HALF_TOPIC, 0, 0)
         assert at is not None
         ext = {"offset": str(at[0]), "topic": HALF_TOPIC}
         answer = await ask(peer, READER, RequestCode.VIEW_MESSAGE_BY_ID, ext, b"")
@@ -262,7 +264,7 @@ async def test_no_file_of_a_store_has_a_password_in_it(tmp_path: Path) -> None:
         users.put_role(SELF, Role("temporary"))
         users.change_user(SELF, READER[0], roles=("temporary",))
         users.delete_role(SELF, "temporary")
-        server.broker.tables.snapshot(wait=True)
+        server.core.tables.snapshot(wait=True)
     found = await asyncio.to_thread(bytes_of, tmp_path)
     assert READER[0].encode() in found
     assert READER[1].encode() not in found
@@ -281,7 +283,7 @@ async def test_a_signature_is_right_after_a_restart(tmp_path: Path) -> None:
 def clear(server: BrokerServer, name: str, password: str) -> None:
     """Make a user as versions did that stored secrets in clear."""
     user = User(name, prove(password, signing=True), ("admin",))
-    server.broker.tables.write([("users", name, msgspec.to_builtins(user))])
+    server.core.tables.write([("users", name, msgspec.to_builtins(user))])
 
 
 async def test_clear_secrets_of_an_earlier_version_are_encrypted_at_the_next_start(
@@ -290,12 +292,12 @@ async def test_clear_secrets_of_an_earlier_version_are_encrypted_at_the_next_sta
     async with broker(tmp_path, **PORTS) as server:
         clear(server, "old", "clear-password")
         core = server.broker
-        core.tables.snapshot(wait=True)
-        end = core.log_end
+        server.core.tables.snapshot(wait=True)
+        end = core.admin.log_end
     async with broker(tmp_path, **PORTS) as server, client(server) as peer:
         answer = await ask(peer, ("old", "clear-password"), RequestCode.AUTH_LIST_USER, {}, b"")
         assert answer.code == 0
-        later = bytes(server.broker.store.read_raw(end, server.broker.log_end - end))
+        later = bytes(server.core.store.read_raw(end, server.broker.admin.log_end - end))
     assert "secrets of 1 users are encrypted" in caplog.text
     assert b'"old"' in later
     assert b"clear-password" not in later
@@ -358,7 +360,7 @@ async def test_the_salt_of_a_user_that_is_none_survives_a_restart(tmp_path: Path
         async with broker(tmp_path, **PORTS) as server:
             if not salts:
                 people(server)
-            first = server.broker.logins.scram("SCRAM-SHA-256", "kafka", "127.0.0.1:1")
+            first = server.broker.users.logins.scram("SCRAM-SHA-256", "kafka", "127.0.0.1:1")
             fields = first.first(b"n,,n=nobody-at-all,r=abc").split(b",")
             salts.append(fields[1])
             assert len(fields[1]) == len(b"s=") + 24
@@ -391,13 +393,13 @@ async def test_nothing_in_a_store_is_for_other_users(tmp_path: Path) -> None:
     async with context(tmp_path) as server, client(server) as peer:
         core = server.broker
         for number in range(3):
-            core.admin.create_topic(SELF, TopicConfig(f"t{number}", 2, 2))
+            core.topics.create(SELF, TopicConfig(f"t{number}", 2, 2))
         for number in range(20):
             ext = {"KEYS": f"k{number}", "TIMER_DELAY_MS": "60000"}
             await peer.send("t0", bytes(90_000), ext)
-        core.timers.export_checkpoint()
-        core.workqueues.declare(SELF, "/", "q", durable=True)
-        core.tables.snapshot(wait=True)
+        server.core.timers.export_checkpoint()
+        core.queues.declared.declare(SELF, "/", "q", durable=True)
+        server.core.tables.snapshot(wait=True)
         await asyncio.sleep(0.1)
         assert await asyncio.to_thread(open_to_others, tmp_path / "store") == {}
     assert await asyncio.to_thread(open_to_others, tmp_path / "store") == {}
@@ -416,7 +418,7 @@ def crashed(store: Path) -> None:
 @pytest.mark.usefixtures("open_umask")
 async def test_what_is_cut_from_the_log_is_kept_for_nobody_else(tmp_path: Path) -> None:
     async with broker(tmp_path) as server:
-        server.broker.admin.create_topic(SELF, TopicConfig("t", 1, 1))
+        server.broker.topics.create(SELF, TopicConfig("t", 1, 1))
     await asyncio.to_thread(crashed, tmp_path / "store")
     async with broker(tmp_path):
         pass

@@ -93,7 +93,7 @@ def fill(world: World) -> None:
         world.topic(name, 1)
     for body in BODIES:
         world.store.append([NewMessage("orders", 0, body), NewMessage("others", 0, body.upper())])
-    world.broker.groups.require("readers")
+    world.core.groups.require("readers")
 
 
 def lie(world: World, lies: Lie, topic: str = "orders", other: str = "others") -> None:
@@ -198,7 +198,7 @@ def test_entries_that_lie_cost_who_wants_one_tag_no_message(world: World, kind: 
     for body in BODIES:
         world.send("orders", body=body, TAGS="a")
         world.send("others", body=body.upper(), TAGS="a")
-    world.broker.groups.require("readers")
+    world.core.groups.require("readers")
     entries = list(world.store.entries("orders", 0, 0, COUNT))
 
     def but_for_the_tag(mine: list[Entry], others: list[Entry]) -> dict[int, Entry]:
@@ -292,7 +292,7 @@ def test_a_store_whose_entries_were_repaired_has_no_fault(world: World) -> None:
     fill(world)
     lie(world, LIES["noise for all of them"])
     assert read_all(world) == BODIES
-    world.broker.close()
+    world.core.close()
     world.store.close()
     assert verify(world.folder, index_slots=world.store_config.index_slots).clean
     world.start()
@@ -327,4 +327,4 @@ def test_an_entry_of_the_tables_that_lies_changes_nothing_that_is_remembered(wor
             file.seek(offset * ENTRY_BYTES)
             file.write(ENTRY.pack(entries[offset][0] + 1, 2 * entries[offset][1], 0))
     world.start()
-    assert all(world.broker.topics.get(f"topic{number}") for number in range(9))
+    assert all(world.core.topics.get(f"topic{number}") for number in range(9))

@@ -145,7 +145,7 @@ async def asked(
 
 async def complaint(server: BrokerServer, login: tuple[str, str], key: ApiKey, version: int) -> str:
     """What is wrong with the answers to a request."""
-    secret_id = topic_id(server.broker.topic(SELF, SECRET))
+    secret_id = topic_id(server.broker.topics.require(SELF, SECRET))
     request = schema.apis()[key].request
     everything = fill(request, version, ABSENT, ABSENT, bytes(16), True)
     answer = await asked(server, key, version, login, everything)

@@ -127,8 +127,8 @@ async def compare(
 ) -> str:
     """What is wrong with the answers to a request, asked about what is there and what is not."""
     answers = []
-    first = server.broker.store.min_offset(SECRET, 0)
-    place = int(server.broker.store.find_by_key(SECRET, SECRET, 0, 1 << 50, 1)[0])
+    first = server.core.store.min_offset(SECRET, 0)
+    place = int(server.core.store.find_by_key(SECRET, SECRET, 0, 1 << 50, 1)[0])
     assert first == 0
     for name, offset in ((SECRET, place), (ABSENT, place)):
         group = own or name

@@ -181,7 +181,7 @@ def test_every_request_to_a_name_server_is_known_for_what_it_does() -> None:
 
 def _call(path: str, server: BrokerServer) -> Any:
     request = calls.about(messages.methods()[path][0], SECRET, SECRET)
-    receipt = f"0 1 60000 0 0 {server.broker.config.name} 0 0 0"
+    receipt = f"0 1 60000 0 0 {server.broker.admin.config.name} 0 0 0"
     for each in (request, *getattr(request, "entries", ())):
         if hasattr(each, "receipt_handle"):
             each.receipt_handle = receipt
@@ -218,7 +218,7 @@ KAFKA: dict[int, dict[str, Any]] = {
 async def ask_kafka(server: BrokerServer, principal: Login, asked: list[str]) -> dict[str, str]:
     """What each request asks."""
     found = {}
-    id_ = topic_id(server.broker.topic(SELF, SECRET))
+    id_ = topic_id(server.broker.topics.require(SELF, SECRET))
     async with raw(server) as client:
         await kafka.log_in(client, principal)
         for key in sorted(KAFKA_HANDLERS.keys() - kafka.BEFORE_LOGIN):
@@ -393,7 +393,7 @@ async def test_who_follows_a_topic_is_told_no_more_when_he_may_not(tmp_path: Pat
                 await asyncio.sleep(0)  # It waits for messages by now.
             users.set_rules(SELF, NOBODY[0], ())
             message = NewMessage(SECRET, 0, b"not for him")
-            server.broker.publish(SELF, message, lambda *_: None)
+            server.broker.publish.send(SELF, message, lambda *_: None)
             told = [line async for line in lines]
         assert "event: error" in told
         assert "not for him" not in str(told)

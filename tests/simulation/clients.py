@@ -119,10 +119,10 @@ class Clients:
     def _make_topics(self, node: Node, broker: Broker) -> None:
         def make() -> None:
             for name, queues in ((TOPIC, QUEUES), (TIMED_TOPIC, 1), (PAY_TOPIC, QUEUES)):
-                if broker.topics.get(name) is None:
-                    broker.admin.create_topic(SELF, TopicConfig(name, queues, queues))
+                if node.core.topics.get(name) is None:
+                    broker.topics.create(SELF, TopicConfig(name, queues, queues))
             for group in (GROUP, LEASERS):
-                broker.groups.require(group)
+                node.core.groups.require(group)
 
         try:
             node.run(make)
@@ -168,7 +168,7 @@ class Clients:
         what = bytes(message.body).partition(b";")[0].decode()
         self.kernel.note(node.name, "send", what)
         intent = intent_of(message.properties, node.wall.now_ms())
-        broker.publish(SELF, message, self._told(node, what, promise), None, intent)
+        broker.publish.send(SELF, message, self._told(node, what, promise), None, intent)
 
     def _send(self, node: Node, broker: Broker) -> None:
         for _ in range(self.kernel.random.choice((1, 1, 2, 5))):
@@ -191,7 +191,7 @@ class Clients:
 
         what = f"{bodies[0][:9]!r} and {len(bodies) - 1} more"
         self.kernel.note(node.name, "send", what)
-        broker.publish_many(SELF, run, self._told(node, what, promise))
+        broker.publish.send_run(SELF, run, self._told(node, what, promise))
 
     def _send_timed(self, node: Node, broker: Broker) -> None:
         body, delay_ms = self._body("t"), self.kernel.random.randrange(1, TIMED_MS_MAX)
@@ -223,7 +223,7 @@ class Clients:
         ended = self.promises.committed if commits else self.promises.rolled_back
         what = f"{'commit' if commits else 'roll back'} {body.partition(b';')[0].decode()}"
         self.kernel.note(node.name, "end", what)
-        end = broker.commit_half if commits else broker.roll_back_half
+        end = broker.transactions.commit_half if commits else broker.transactions.roll_back_half
         end(
             SELF,
             PRODUCERS,
@@ -234,7 +234,7 @@ class Clients:
 
     def _pay(self, node: Node, broker: Broker) -> None:
         """Somebody takes a transactional id over, begins a transaction, or ends one."""
-        random, in_place = self.kernel.random, broker.in_place
+        random, in_place = self.kernel.random, broker.transactions.in_place
         if not node.mastership:
             return  # A follower tells of what has ended, and promises nothing.
         name = random.choice(PAYERS)
@@ -276,7 +276,7 @@ class Clients:
     def _fetch(self, node: Node, broker: Broker) -> None:
         random = self.kernel.random
         topic, queue_id = random.choice(((TOPIC, 0), (TOPIC, 1), (TIMED_TOPIC, 0)))
-        end = broker.store.max_offset(topic, queue_id)
+        end = node.core.store.max_offset(topic, queue_id)
         offset = max(0, end - random.choice((0, 1, 5, 20, 10_000)))
 
         def fetched(token: Any, results: Sequence[Result]) -> None:
@@ -291,8 +291,8 @@ class Clients:
                         self.promises.was_read(topic, queue_id, place, body)
 
         cursor = Cursor(GROUP, topic, queue_id, offset)
-        limits = allowed(broker.config, 16, 0, 0)
-        broker.fetch(SELF, [cursor], limits, random.choice((0, 500)), fetched, self)
+        limits = allowed(broker.admin.config, 16, 0, 0)
+        broker.cursors.fetch(SELF, [cursor], limits, random.choice((0, 500)), fetched, self)
 
     def _lease(self, node: Node, broker: Broker) -> None:
         count = self.kernel.random.randrange(1, 10)
@@ -314,7 +314,7 @@ class Clients:
                     self._held.append(held)
 
         request = node.pop.request(LEASERS, TOPIC, ANY_QUEUE, count, LEASE_MS)
-        broker.lease(SELF, request, self.kernel.random.choice((0, 300)), leased, self)
+        broker.queues.lease(SELF, request, self.kernel.random.choice((0, 300)), leased, self)
 
     def _acknowledge(self, node: Node, broker: Broker) -> None:
         held, self._held = self._held[-20:], []
@@ -323,7 +323,7 @@ class Clients:
             if self.kernel.random.random() < 0.15:
                 continue  # Its time will be up.
             try:
-                broker.acknowledge(
+                broker.queues.acknowledge(
                     SELF, LEASERS, each.topic, each.queue_id, each.offset, each.handle
                 )
             except OnelogError as error:
@@ -346,19 +346,19 @@ class Clients:
                     place = (each.topic, each.queue_id, each.offset)
                     self.promises.was_done(each.body, place, node.log_end())
 
-        broker.when_leases_safe(safe)
+        broker.queues.when_leases_safe(safe)
 
     def _commit(self, node: Node, broker: Broker) -> None:
         queue_id = self.kernel.random.randrange(QUEUES)
         place = (GROUP, TOPIC, queue_id)
-        known = broker.query_offset(SELF, *place) or 0
-        end = broker.store.max_offset(TOPIC, queue_id)
+        known = broker.cursors.query(SELF, *place) or 0
+        end = node.core.store.max_offset(TOPIC, queue_id)
         offset = self.kernel.random.randint(known, max(known, end))
-        broker.commit_offset(SELF, *place, offset)
+        broker.cursors.commit(SELF, *place, offset)
         mastership = node.mastership
         if not mastership:
             return  # A follower keeps it in memory, and promises nothing.
-        broker.offsets.flush()
+        node.core.offsets.flush()
 
         def safe(error: OnelogError | None) -> None:
             if error is not None:
@@ -370,13 +370,13 @@ class Clients:
             positions = self.promises.positions
             positions[place] = max(positions.get(place, 0), offset)
 
-        broker.when_durable(safe)
+        node.core.when_durable(safe)
 
     def _ask_position(self, node: Node, broker: Broker) -> None:
-        if not node.mastership or broker.follows or not self.promises.strict:
+        if not node.mastership or node.core.follows or not self.promises.strict:
             return
         for place, offset in self.promises.positions.items():
-            found = broker.query_offset(SELF, *place)
+            found = broker.cursors.query(SELF, *place)
             if found is None or found < offset:
                 raise BrokenError(
                     f"{node.name}: {place} was committed at {offset}, and is at {found}"
@@ -384,13 +384,13 @@ class Clients:
 
     def _make_topic(self, node: Node, broker: Broker) -> None:
         name = f"extra{self.kernel.random.randrange(12)}"
-        known = broker.topics.get(name)
+        known = node.core.topics.get(name)
         try:
-            broker.admin.create_topic(SELF, TopicConfig(name, 1, 1))
+            broker.topics.create(SELF, TopicConfig(name, 1, 1))
         except TopicExistsError:
             return
         except OnelogError:
-            if known is None and broker.topics.get(name) is not None:
+            if known is None and node.core.topics.get(name) is not None:
                 raise BrokenError(
                     f"{node.name}: topic {name} is there, though it was refused"
                 ) from None
@@ -402,7 +402,7 @@ class Clients:
                 self.acknowledged(node, mastership)
                 self.promises.topics.add(name)
 
-        broker.when_durable(safe)
+        node.core.when_durable(safe)
 
 
 assert all(len(each) == 1 for each in OWN)

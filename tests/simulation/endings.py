@@ -48,7 +48,7 @@ def queues_are_equal(settled: Settled, node: Node) -> None:
 def tables_are_equal(settled: Settled, node: Node) -> None:
     """What a node knows of topics, groups and transactional ids is what is recorded."""
     assert node.broker is not None
-    for table in (node.broker.topics, node.broker.groups, node.broker.in_place):
+    for table in (node.core.topics, node.core.groups, node.broker.transactions.in_place):
         known = msgspec.json.decode(msgspec.json.encode(entries_of(table)))
         recorded = settled.tables.get(table.name, {})
         if known != recorded:
@@ -60,7 +60,7 @@ def positions_are_kept(promises: Promises, node: Node) -> None:
     """No group goes back behind what it was told to have committed."""
     assert node.broker is not None
     for place, offset in promises.positions.items():
-        found = node.broker.offsets.get(*place)
+        found = node.core.offsets.get(*place)
         if found is None or found < offset:
             raise BrokenError(f"{node.name}: {place} was committed at {offset}, is at {found}")
 
@@ -85,7 +85,7 @@ def nothing_done_comes_again(promises: Promises, node: Node) -> None:
     while len(got) > before:
         before = len(got)
         request = node.pop.request(LEASERS, TOPIC, ANY_QUEUE, 32, LEASE_MS)
-        node.run(lambda request=request: broker.lease(SELF, request, 0, leased))  # type: ignore[misc]
+        node.run(lambda request=request: broker.queues.lease(SELF, request, 0, leased))  # type: ignore[misc]
         node.run(node.end_tick)
 
 

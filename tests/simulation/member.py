@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from onelog.config import ReplicationConfig, StoreConfig
-from onelog.core.broker import Broker
+from onelog.core.assembly import Assembly
 from onelog.errors import NotMasterError, OnelogError
 from onelog.message import LOOPBACK
 from onelog.replication.election import Election
@@ -60,7 +60,7 @@ class Member(Node):
         self._dials = 0
         self._pause_us = PAUSE_US_MIN
         self._line: End | None = None
-        self._opening: Broker | None = None
+        self._opening: Assembly | None = None
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -124,9 +124,9 @@ class Member(Node):
             self._election().stop()
             self.replica.close()
             self.finish_jobs()
-            for broker in (self.broker, self._opening):
-                if broker is not None:
-                    broker.close(write=False)
+            for core in (self.running, self._opening):
+                if core is not None:
+                    core.close(write=False)
             self.store.close()
 
         try:
@@ -211,9 +211,9 @@ class Member(Node):
         self.offload(done)
 
     @property
-    def core(self) -> Broker:
+    def core(self) -> Assembly:
         """The core that is open, or about to be."""
-        core = self.broker or self._opening
+        core = self.running or self._opening
         assert core is not None
         return core
 
@@ -227,9 +227,9 @@ class Member(Node):
         """Close the core, and a little later open it in its new role."""
         self.kernel.note(self.name, "closes", "master" if role.is_master else "follower", role)
         self.finish_jobs()
-        if self.broker is not None:
-            self.broker.close(write=False)
-        self.broker = None
+        if self.running is not None:
+            self.running.close(write=False)
+        self.running = None
         self._soon = []
         delay_us = self.kernel.random.uniform(*REBUILD_US)
         self.after(delay_us, partial(self._rebuild, role, leader, between, then))
@@ -247,7 +247,7 @@ class Member(Node):
         except OnelogError as error:
             problem = error
         assert self.store is not None
-        broker = Broker(
+        core = Assembly(
             BROKER,
             self.store,
             clock=self.wall,
@@ -262,12 +262,12 @@ class Member(Node):
             replication=self.world.replication,
             replicas=leader,
         )
-        self._opening = broker
-        self.pop = Pop(broker, Random(7), LOOPBACK)
-        steps = broker.opening(ROCKETMQ, follower=not role.is_master, master=role.address)
+        self._opening = core
+        self.pop = Pop(core, Random(7), LOOPBACK)
+        steps = core.opening(ROCKETMQ, follower=not role.is_master, master=role.address)
 
         def opened(problem: OnelogError | None) -> None:
-            self.broker, self._opening = broker, None
+            self.running, self._opening = core, None
             what = "master" if role.is_master else "follower"
             self.kernel.note(self.name, "opened", what, problem)
             then(problem)

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 from onelog.config import BrokerConfig, StoreConfig
+from onelog.core.assembly import Assembly
 from onelog.core.broker import Broker
 from onelog.errors import OnelogError, StoreError
 from onelog.message import LOOPBACK
@@ -57,9 +58,18 @@ class Node:
         self.life = Life(self.name, is_over=True)
         self.starts = self.checked = self._held_end = 0
         self.store: SteppedStore | None = None
-        self.broker: Broker | None = None
+        self.running: Assembly | None = None
         self._soon: list[Call] = []
         self._jobs: dict[Call, list[SteppedFuture]] = {}
+
+    @property
+    def broker(self) -> Broker | None:
+        return None if self.running is None else self.running.broker
+
+    @property
+    def core(self) -> Assembly:
+        assert self.running is not None
+        return self.running
 
     @property
     def is_up(self) -> bool:
@@ -158,7 +168,7 @@ class Node:
     def _open(self) -> None:
         machine = Machine(self.kernel, self.disk, self.oscillator, self.after)
         self.store = store = open_store(machine, self.config, self.wall)
-        self.broker = broker = Broker(
+        self.running = core = Assembly(
             BROKER,
             store,
             clock=self.wall,
@@ -171,17 +181,17 @@ class Node:
             memory_bytes=1 << 30,
             seconds=lambda: self.kernel.now_us / 1e6,
         )
-        self.pop = Pop(broker, Random(7), LOOPBACK)
-        broker.open(ROCKETMQ)
+        self.pop = Pop(core, Random(7), LOOPBACK)
+        core.open(ROCKETMQ)
 
     def stop(self) -> None:
         """Stop cleanly."""
 
         def close() -> None:
-            assert self.broker is not None
+            assert self.running is not None
             assert self.store is not None
             self.finish_jobs()
-            self.broker.close()
+            self.running.close()
             self.store.close()
 
         try:
@@ -204,7 +214,7 @@ class Node:
     def _end(self) -> None:
         self.held_end()
         self.life.is_over = True
-        self.store = self.broker = None
+        self.store = self.running = None
         self.disk.heal()
 
     # -- what is checked -------------------------------------------------------------------------

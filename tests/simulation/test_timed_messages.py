@@ -32,7 +32,7 @@ def orders(world: World) -> World:
 
 
 def recall(world: World, key: str, topic: str = "orders") -> None:
-    world.broker.timers.recall(topic, key, world.on_stored)
+    world.core.timers.recall(topic, key, world.on_stored)
     world.end_tick()
     assert world.told.pop().error is None
 
@@ -86,7 +86,7 @@ def test_a_store_of_rocketmq_is_taken_over(tmp_path: Path) -> None:
 
 def test_rocketmq_can_go_on_where_we_were(orders: World) -> None:
     config = orders.folder / "config"
-    config_files.export(orders.broker)
+    config_files.export(orders.core)
     assert not (config / "timercheck").exists()
     (orders.folder / "timerlog").mkdir()
     (orders.folder / "timerlog" / "00000000000000000000").touch()
@@ -94,14 +94,14 @@ def test_rocketmq_can_go_on_where_we_were(orders: World) -> None:
     for delay_ms in (100, 200, 5_000):
         orders.send("orders", TIMER_DELAY_MS=str(delay_ms))
     orders.advance(1_000)
-    config_files.export(orders.broker)
+    config_files.export(orders.core)
     data = (config / "timercheck").read_bytes()
     read_ms, _, offset, master_offset, *_ = struct.unpack(">512q", data)
     assert (read_ms, offset, master_offset) == (orders.begin_ms + 200, 0, 0)
     assert not (orders.folder / "timerlog").exists()
     assert not (orders.folder / "timerwheel").exists()
     orders.advance(10_000)
-    assert orders.broker.timers.checkpoint == (orders.begin_ms + 5_000, 3)
+    assert orders.core.timers.checkpoint == (orders.begin_ms + 5_000, 3)
 
 
 # -- the model -------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class TimedMessages(RuleBasedStateMachine):
         key, now = body.decode(), self.world.clock.now_ms()
         if body in self.recalled or self.due[body] <= now:
             with contextlib.suppress(RecallError):
-                assert not self.world.broker.timers.recall("orders", key, self.world.on_stored)
+                assert not self.world.core.timers.recall("orders", key, self.world.on_stored)
         else:
             recall(self.world, key)
             self.recalled.add(body)

@@ -164,7 +164,7 @@ def test_somebody_who_resets_the_group_does_not_move_the_reader(cluster: Threade
     list(brokers.read(QueueRange(ORDERS_0, 0, 10), group="readers"))
 
     async def reset() -> None:
-        cluster.broker().broker.offsets.reset("readers", "orders", {0: 7})
+        cluster.broker().core.offsets.reset("readers", "orders", {0: 7})
 
     cluster.run(reset())
     pulls = brokers.read(QueueRange(ORDERS_0, 2, 10), group="readers")
@@ -176,7 +176,7 @@ def test_what_is_deleted_is_an_error_or_passed_over(cluster: ThreadedCluster) ->
     cluster.fill("orders", 10, queues=1)
 
     async def hide() -> None:
-        queue = cluster.broker().broker.store.queue_table.find("orders", 0)
+        queue = cluster.broker().core.store.queue_table.find("orders", 0)
         assert queue is not None
         queue.start = 4
 

@@ -177,7 +177,7 @@ class ThreadedCluster:
         messages = [NewMessage(topic, queue, body, encoded) for body in bodies]
 
         async def append() -> None:
-            self.broker(broker).broker.store.append(messages)
+            self.broker(broker).core.store.append(messages)
 
         self.run(append())
 

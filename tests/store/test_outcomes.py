@@ -30,7 +30,7 @@ def agrees(world: World) -> None:
     for queue_id in range(2):
         known = found.get(("orders", queue_id), Outcomes())
         end = world.store.max_offset("orders", queue_id)
-        producers = world.broker.batch_producers
+        producers = world.core.batch_producers
         assert known.stable_end(end) == producers.stable_end("orders", queue_id, end)
         assert known.aborted_between(0, end) == producers.aborted_between(
             "orders", queue_id, 0, end
@@ -45,7 +45,7 @@ def test_the_files_of_a_broker_that_runs_tell_what_it_knows(world: World, seed: 
         if number % 8 == 0:
             agrees(world)
         if number == 40:
-            world.broker.tables.snapshot(wait=True)
+            world.core.tables.snapshot(wait=True)
     agrees(world)
     world.crash()
     agrees(world)
@@ -59,12 +59,12 @@ def test_topics_without_transactions_are_not_looked_at(world: World) -> None:
     assert by_files(world) == {}
     Payer(world, "payer").send("orders", 0, b"one")
     assert list(by_files(world)) == [("orders", 0)]
-    world.broker.admin.delete_topic(SELF, "orders")
+    world.broker.topics.delete(SELF, "orders")
     assert by_files(world) == {}
 
 
 def test_a_damaged_snapshot_is_told(world: World) -> None:
-    world.broker.tables.snapshot(wait=True)
+    world.core.tables.snapshot(wait=True)
     world.close()
     (world.folder / "config" / TABLES_FILE).write_text("{}")
     with pytest.raises(StoreCorruptError, match=TABLES_FILE):

@@ -5,10 +5,16 @@ everything; `core.users` decides once there are some.
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
+from onelog.core.catalog.settings import Named
 from onelog.errors import NotPermittedError
 from onelog.names import INTERNAL_PREFIXES, OWN_PREFIX
+
+if TYPE_CHECKING:
+    from onelog.core.catalog.names import Naming
+
+_Named = TypeVar("_Named", bound=Named)
 
 Action = Literal["publish", "consume", "create", "alter", "delete", "describe"]
 """Whoever lets somebody do one of the others should let him describe the same thing, too: clients
@@ -131,6 +137,35 @@ class Access:
     def may_some(self, principal: Principal, kinds: Sequence[Kind]) -> bool:
         """Whether they may do anything to things of these kinds."""
         return True
+
+    def check_consumer(
+        self, principal: Principal, group: str | None, topic: str, naming: "Naming"
+    ) -> None:
+        """They must be allowed the group, and the topic; a group's retry topic is its own."""
+        if not self.is_open or topic.startswith(OWN_PREFIX):
+            if group is not None:
+                self.check(principal, "consume", ("group", group))
+            if group is None or topic != naming.retry_topic(group):
+                self.check(principal, "consume", ("topic", topic))
+
+    def check_group_topic(
+        self, principal: Principal, group: str, topic: str, naming: "Naming"
+    ) -> None:
+        """They must be allowed to know of the topic; a group's retry topic is its own."""
+        if topic != naming.retry_topic(group):
+            self.check(principal, "describe", ("topic", topic))
+
+    def seen(self, principal: Principal, kind: Kind, found: list[_Named]) -> list[_Named]:
+        """Those that they may know of."""
+        if self.is_open:
+            return found
+        return [each for each in found if self.may(principal, "describe", (kind, each.name))]
+
+    def known(self, principal: Principal, kind: Kind, names: list[str]) -> list[str]:
+        """Those of some names that they may know of."""
+        if self.is_open:
+            return names
+        return [each for each in names if self.may(principal, "describe", (kind, each))]
 
     def check(self, principal: Principal, action: Action, resource: Resource) -> None:
         """`NotPermittedError` if they may not."""

@@ -1,6 +1,6 @@
 """The parts of a broker: how they are wired, opened, kept going and closed.
 
-What gateways do with them, they do through `broker`.
+What gateways do with them, they do through `broker`, which knows nothing of this.
 
 Invariant: between `open` and `close` everything runs in one thread. Clock, timers, randomness and
 the way back from other threads come in as arguments, so that a simulation can be in their place.
@@ -8,7 +8,7 @@ the way back from other threads come in as arguments, so that a simulation can b
 
 import logging
 import time
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -16,17 +16,19 @@ from typing import NamedTuple
 
 from onelog.clock import Clock
 from onelog.config import BrokerConfig, ReplicationConfig
-from onelog.core.access import Access
 from onelog.core.admin import Admin
-from onelog.core.catalog.groups import GroupListener, Groups
+from onelog.core.broker import Broker
+from onelog.core.catalog.groups import Groups
 from onelog.core.catalog.names import Naming
+from onelog.core.catalog.topic_catalog import TopicCatalog
 from onelog.core.catalog.topic_texts import Texts, TopicTexts
-from onelog.core.catalog.topics import TopicListener, Topics
+from onelog.core.catalog.topics import Topics
 from onelog.core.compaction.compactor import Compaction
 from onelog.core.cursors.cold_reads import ColdReads
+from onelog.core.cursors.cursors import Cursors
 from onelog.core.cursors.fetch import Fetches
 from onelog.core.cursors.forms import MarkedTopics
-from onelog.core.cursors.offsets import ChangeListener, MoveListener, Offsets, machine_memory_bytes
+from onelog.core.cursors.offsets import Offsets, machine_memory_bytes
 from onelog.core.cursors.pending_reads import PendingReads
 from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.starts import QueueStarts
@@ -41,17 +43,19 @@ from onelog.core.durable.tables import (
     exhausted,
 )
 from onelog.core.durable.waiting import Key, OpenWaits
-from onelog.core.durable.writer import OnAccounted, Writer
+from onelog.core.durable.writer import Writer
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.membership.assignment import RequestModes
-from onelog.core.membership.coordinator import Coordinator, SettledListener
+from onelog.core.membership.coordinator import Coordinator
+from onelog.core.membership.group_membership import GroupMembership
 from onelog.core.membership.locks import Locks
-from onelog.core.membership.members import Members, MembersListener
+from onelog.core.membership.members import Members
 from onelog.core.publish import Publisher
 from onelog.core.queues.journal import LEASES_FILE
 from onelog.core.queues.leases import Leases
 from onelog.core.queues.lending import Lending
 from onelog.core.queues.queues import WorkQueues
+from onelog.core.queues.receiving import Receiving
 from onelog.core.queues.retention_holds import RetentionHolds
 from onelog.core.queues.retry import Retry
 from onelog.core.queues.sharing import Sharing
@@ -63,17 +67,19 @@ from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
 from onelog.core.schedule.schedules import Schedules
 from onelog.core.schedule.timers import WATCH_MS, Timers
+from onelog.core.sending import Sending
 from onelog.core.sessions.packet_ids import PacketIds
 from onelog.core.sessions.retained import Retained
 from onelog.core.sessions.sessions import Sessions
 from onelog.core.stats import Stats
 from onelog.core.transactions.branches import Branches
-from onelog.core.transactions.checkback import AskProducer, CheckBack
+from onelog.core.transactions.checkback import CheckBack
 from onelog.core.transactions.half import HalfMessages
 from onelog.core.transactions.prepared_batches import PreparedBatches
 from onelog.core.transactions.producers import BatchProducers
 from onelog.core.transactions.staged import StagedParts, StagedTransactions
 from onelog.core.transactions.transactional_ids import TransactionalIds
+from onelog.core.transactions.transactions import Transactions
 from onelog.core.users.audit import Audit
 from onelog.core.users.keys import KEY_FILE, Keys
 from onelog.core.users.logins import Logins
@@ -101,29 +107,6 @@ class Predecessor(NamedTuple):
     """Leases here what it had handed out."""
 
 
-class Hooks(NamedTuple):
-    """Whom the broker calls when something has happened; gateways add themselves."""
-
-    topic_changed: list[TopicListener]
-    """With a topic that was created, changed or deleted (then with None)."""
-    group_changed: list[GroupListener]
-    """With the name of a consumer group; the same."""
-    group_moved: list[MoveListener]
-    """With a group, a topic, and where somebody has put the group in its queues."""
-    group_committed: list[ChangeListener]
-    """With a group, a topic, and where the group is now, when that was recorded."""
-    group_settled: list[SettledListener]
-    """With a group of Kafka's kinds that was recorded, and whether it is a classic one."""
-    members_changed: list[MembersListener]
-    """With a group and its members when one came or left, or topics came or went."""
-    channel_expired: list[Callable[[Hashable], None]]
-    """With the channel of a client that was silent for too long."""
-    ask_producer: list[AskProducer]
-    """With a client and a transaction to ask it about, until one says that it has asked."""
-    stored: list[OnAccounted]
-    """With everything that was stored, and where."""
-
-
 class Assembly:
     """All parts of one broker, over one store."""
 
@@ -138,7 +121,7 @@ class Assembly:
         post: Post,
         random: Random,
         naming: Naming,
-        access: Access | None = None,
+        users: Users | None = None,
         offload: Callable[[Callable[[], None]], None] = lambda work: work(),
         store_host: bytes = LOOPBACK,
         memory_bytes: int | None = None,
@@ -155,7 +138,7 @@ class Assembly:
         self.config = config
         self.replication = replication or ReplicationConfig()
         self.store = store
-        self._clock, self._timer = clock, schedule
+        self.clock, self._timer = clock, schedule
         self._closed = False
         self._is_gone = False
         """Whether nothing is to happen any more: the store is another core's."""
@@ -163,19 +146,15 @@ class Assembly:
         """What is due while the log is still read: it would act on half of what is known."""
         self.follows = False
         """Whether another broker writes the log."""
-        self._for_master: NotMasterError | None = None
-        """Of a follower with a master: what those are told who want what only that one does."""
         self._needed_from_on_disk = 0
         self.naming = naming
-        self.users = Users()
-        self.access = access or self.users
-        self._guarded = not self.access.is_open
-        self._senders = self.access.senders
+        self.users = self.access = users or Users()
         self._wire_writing(call_soon, post, offload, replicas)
         self.keys = keys or Keys(store.folder / "config" / KEY_FILE)
         self.users.use(self.tables, self.keys)
         self.audit = self.access.audit = Audit(store.folder / "audit", clock, offload)
         self.logins = Logins(self.users, clock, self._schedule, offload, post, self.keys)
+        self.users.logins = self.logins
         self._wire_catalog()
         self.members = Members(clock, config.client_expiry_ms)
         self.offsets = Offsets(self.tables, store, memory_bytes or machine_memory_bytes())
@@ -199,16 +178,34 @@ class Assembly:
         self._wire_staged(call_soon)
         self._wire_leases(offload)
         self._wire_routing(random, call_soon, store_host)
-        self._wire_door(lambda: f"{random.getrandbits(128):032x}")
-        self.sessions = Sessions(self.tables, self._clock)
+        self.sessions = Sessions(self.tables, self.clock)
         self.retained = Retained(self.tables, self.writer, self.when_durable)
         self.packet_ids = PacketIds(self.lease_tables, self.writer, self.when_durable)
-        self._wire_workqueues(random, call_soon, store_host)
+        topics = TopicCatalog(self)
+        groups = GroupMembership(self, topics)
+        self._wire_groups(groups, lambda: f"{random.getrandbits(128):032x}")
+        self._wire_workqueues(random, call_soon, store_host, topics)
+        self.broker = Broker(
+            topics,
+            groups,
+            Receiving(self),
+            Cursors(self),
+            Sending(self, topics),
+            Transactions(self),
+            self.users,
+            Admin(self),
+        )
+        groups.on_channel_closed += (
+            self.pending_reads.owner_gone,
+            self.staged.owner_gone,
+            self.routing.owner_gone,
+            self.workqueues.owner_gone,
+            self.members.channel_closed,
+        )
         self.users.on_change.append(self._users_changed)
 
     def _users_changed(self) -> None:
-        self._guarded = not self.access.is_open
-        self.routing.guard(self._guarded)
+        self.routing.guard(not self.users.is_open)
 
     def _schedule(self, wait_ms: int, callback: Callable[[], None]) -> None:
         """Call back then, but not before everything is remembered.
@@ -230,7 +227,7 @@ class Assembly:
         offload: Callable[[Callable[[], None]], None],
         replicas: Replicas | None,
     ) -> None:
-        store, clock, replication = self.store, self._clock, self.replication
+        store, clock, replication = self.store, self.clock, self.replication
         self.stats = Stats(clock, self.config.cluster)
         self.waiting = OpenWaits(clock, self._schedule)
         is_wanted = replication.ack != "local" or bool(replication.etcd)
@@ -247,7 +244,7 @@ class Assembly:
         )  # fmt: skip
 
     def _wire_catalog(self) -> None:
-        self.versions = Versions(self._clock)
+        self.versions = Versions(self.clock)
         self.topics = Topics(self.tables, self.versions, self.naming, self.config)
         self.placements = TopicTexts("placements", self.tables, self.topics)
         self.schemas = TopicTexts("schemas", self.tables, self.topics)
@@ -257,40 +254,31 @@ class Assembly:
         self.groups = Groups(self.tables, self.versions, self.naming, self.config)
 
     def _wire_publisher(self, random: Random) -> None:
-        self.publisher = Publisher(
+        self.publisher: Publisher = Publisher(
             self.writer, self.topics, self.delay, self.timers, self.transactions, random,
             self.retry.redirect, self.store.config.body_bytes_max,
         )  # fmt: skip
         self.batch_producers.use(self.publisher)
 
-    def _wire_door(self, new_id: Callable[[], str]) -> None:
-        self.admin = Admin(
-            self.access, self.config.name, self.store, self.writer, self._clock, self.tables,
-            self.lease_tables, self.versions, self.topics, self.groups, self.members,
-            self.offsets, self.stats, self.delay, self.timers, self.checkback, self.request_modes,
-        )  # fmt: skip
+    def _wire_groups(self, groups: GroupMembership, new_id: Callable[[], str]) -> None:
         self.coordinator = Coordinator(
-            self.access, self.config.name, self._clock, self._schedule, new_id, self.tables,
-            self.topics, self.groups, self.members, self.offsets, self.admin, self.when_durable,
+            self.access, self.config.name, self.clock, self._schedule, new_id, self.tables,
+            self.topics, self.groups, self.members, self.offsets, groups, self.when_durable,
         )  # fmt: skip
+        groups.coordinator = self.coordinator
         self.coordinator.require_current = self.durability.require_current
         self.in_place = TransactionalIds(
-            self.access, self._clock, self._schedule, self.tables, self.topics, self.writer,
+            self.access, self.clock, self._schedule, self.tables, self.topics, self.writer,
             self.batch_producers, self.coordinator, self.waiting.arrived, self.when_durable,
         )  # fmt: skip
-        self.sharing = Sharing(
+        self.sharing: Sharing = Sharing(
             self.access, self.store, self.topics, self.groups, self.offsets, self.leases,
             self.lending,
         )  # fmt: skip
         self.coordinator.shares.on_lost = self.leases.release_held
-        self.branches = Branches(
+        self.branches: Branches = Branches(
             self.access, self.tables, self.topics, self.batch_producers, self.coordinator,
             self.in_place,
-        )  # fmt: skip
-        self.hooks = Hooks(
-            self.topics.on_change, self.groups.on_change, self.offsets.on_move,
-            self.offsets.on_change, self.coordinator.on_settled, self.members.on_group_change, [],
-            self.checkback.askers, self.writer.stored,
         )  # fmt: skip
 
     def _wire_fetches(
@@ -298,30 +286,30 @@ class Assembly:
     ) -> None:
         config = self.config
         self.batch_producers = BatchProducers(
-            self.tables, self.store, self.topics, self.marked, self._clock, self.durability
+            self.tables, self.store, self.topics, self.marked, self.clock, self.durability
         )
         self.filter_time = FilterTime(
             call_soon, seconds, self.waiting.arrived, config.filter_budget_ms
         )
         self.compaction = Compaction(
             self.tables, self.store, self.topics, self.marked, self.starts, self.batch_producers,
-            self.writer, self._clock, self._schedule, self.cold_reads,
+            self.writer, self.clock, self._schedule, self.cold_reads,
         )  # fmt: skip
         self.reader = QueueReader(
-            self.store, self._clock, self.filter_time, config.pull_cold_count_max,
+            self.store, self.clock, self.filter_time, config.pull_cold_count_max,
             config.pull_cold_bytes_max, self.marked.names, self.batch_producers,
             self.compaction.compacted,
         )  # fmt: skip
         self.pending_reads = PendingReads(
-            self.reader, self.waiting, self.cold_reads, self.filter_time, self._clock
+            self.reader, self.waiting, self.cold_reads, self.filter_time, self.clock
         )
         self.fetches = Fetches(
             self.store, self.reader, self.pending_reads, self.topics, self.groups, self.offsets,
-            self.stats, self._clock, lambda: self.config, is_current=self.durability.is_current,
+            self.stats, self.clock, lambda: self.config, is_current=self.durability.is_current,
         )  # fmt: skip
 
     def _wire_delays(self, offload: Callable[[Callable[[], None]], None], host: bytes) -> None:
-        store, clock, schedule = self.store, self._clock, self._schedule
+        store, clock, schedule = self.store, self.clock, self._schedule
         levels_ms = parse_delay_levels(store.config.delay_levels)
         self.delay = Delay(
             self.tables, store, self.writer, clock, schedule, levels_ms, self.cold_reads
@@ -335,7 +323,7 @@ class Assembly:
         )
 
     def _wire_transactions(self, store_host: bytes) -> None:
-        store, clock, config = self.store, self._clock, self.config
+        store, clock, config = self.store, self.clock, self.config
         self.transactions = HalfMessages(
             self.tables, store, self.topics, self.offsets, self.writer, clock,
             config.transaction_timeout_ms, store_host,
@@ -346,13 +334,13 @@ class Assembly:
         )  # fmt: skip
 
     def _wire_staged(self, call_soon: Callable[[Callable[[], None]], None]) -> None:
-        store, clock = self.store, self._clock
+        store, clock = self.store, self.clock
         parts = StagedParts(self.tables, store, self.writer, clock)
-        self.staged = StagedTransactions(
+        self.staged: StagedTransactions = StagedTransactions(
             parts, store, self.topics, self.publisher, self.durability, clock, self.cold_reads,
             self._schedule,
         )  # fmt: skip
-        self.prepared_batches = PreparedBatches(
+        self.prepared_batches: PreparedBatches = PreparedBatches(
             self.tables, store, self.topics, parts, self.publisher, self.durability, clock,
             self._schedule, call_soon, self.cold_reads,
         )  # fmt: skip
@@ -361,13 +349,13 @@ class Assembly:
         store, topics, groups = self.store, self.topics, self.groups
         self.request_modes = RequestModes(self.tables, topics, groups, lambda: self.config)
         self.lease_tables = Tables(
-            store, self.writer, store.folder / "config", self._clock, offload,
+            store, self.writer, store.folder / "config", self.clock, offload,
             topic=LEASES_TOPIC, file=LEASES_FILE, snapshot_records=20_000,
             restates=self.replication.is_on,
         )  # fmt: skip
         self.leases = Leases(
             self.lease_tables, store, topics, groups, self.offsets, self.reader, self.writer,
-            self.waiting, self._clock, self._schedule,
+            self.waiting, self.clock, self._schedule,
             self.cold_reads, self.when_durable,
         )  # fmt: skip
         self.lending = Lending(
@@ -375,7 +363,7 @@ class Assembly:
             self.pending_reads,
             self.waiting,
             self.stats,
-            self._clock,
+            self.clock,
             lambda: self.config,
         )
 
@@ -387,27 +375,31 @@ class Assembly:
         )
         self.publishing = Publishing(
             self.topology, self.writer, self.topics, self.marked, self.timers, self.staged,
-            self._clock, host, self.config.routed_body_bytes_max, call_soon,
+            self.clock, host, self.config.routed_body_bytes_max, call_soon,
         )  # fmt: skip
-        self.routing = Routing(self.access, self.topology, self.publishing, random)
-        self.schedules = Schedules(
-            self.tables, self.routing, self._clock, self._schedule, random, self.when_durable
+        self.routing: Routing = Routing(self.access, self.topology, self.publishing, random)
+        self.schedules: Schedules = Schedules(
+            self.tables, self.routing, self.clock, self._schedule, random, self.when_durable
         )
-        self.mqtt_forwarding = MqttForwarding(
+        self.mqtt_forwarding: MqttForwarding = MqttForwarding(
             self.access, self.tables, self.topics, self.writer, self.routing, self.cold_reads,
             self._schedule,
         )  # fmt: skip
 
     def _wire_workqueues(
-        self, random: Random, call_soon: Callable[[Callable[[], None]], None], host: bytes
+        self,
+        random: Random,
+        call_soon: Callable[[Callable[[], None]], None],
+        host: bytes,
+        topics: TopicCatalog,
     ) -> None:
-        self.workqueues = WorkQueues(
+        self.workqueues: WorkQueues = WorkQueues(
             self.access, self.tables, self.lease_tables, self.store, self.writer, self.topics,
-            self.admin, self.routing, self.reader, self.cold_reads, self._clock, self._schedule,
+            topics, self.routing, self.reader, self.cold_reads, self.clock, self._schedule,
             call_soon, lambda: f"{random.getrandbits(128):032x}", self.when_durable,
             lambda: self.config,
         )  # fmt: skip
-        self.retention_holds = RetentionHolds(
+        self.retention_holds: RetentionHolds = RetentionHolds(
             self.store, self.workqueues.ledgers, self.workqueues.declared,
             self.workqueues.queue_of_topic, self.writer, self.cold_reads, host,
         )  # fmt: skip
@@ -458,7 +450,7 @@ class Assembly:
         self.lease_tables.add(self.workqueues.ledgers)
 
     def _open_follower(self, master: str) -> Generator[None, None, None]:
-        self.follows = True
+        self.follows = self.broker.admin.is_follower = True
         self.master_is(master)
         self.topics.follows = self.groups.follows = self.fetches.follows = True
         self.leases.follow()
@@ -554,7 +546,7 @@ class Assembly:
         self.locks.expire()
         silent = self.members.expire()
         for channel in silent:
-            for listener in self.hooks.channel_expired:
+            for listener in self.broker.groups.on_channel_expired:
                 listener(channel)
         return bool(silent)
 
@@ -624,7 +616,7 @@ class Assembly:
             reason = "this broker is not the master, and there is none now that it knows of"
         error = NotMasterError(reason)
         self.writer.refuse(error)
-        self._for_master = error if address else None
+        self.durability.for_master = error if address else None
 
     def refuse_writes(self, reason: str | None) -> None:
         """Of a master that is to hand over: write nothing from now on; None: write again.
@@ -666,7 +658,7 @@ class Assembly:
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Take over the settings that may change while the broker runs."""
-        self.config = config
+        self.config = self.broker.admin.config = config
         self.groups.auto_create = config.auto_create_groups
         self.topics.reconfigure(config)
         self.reader.cold_count_max = config.pull_cold_count_max

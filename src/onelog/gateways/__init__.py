@@ -131,6 +131,8 @@ class GatewayContext:
     """What a server gives to every gateway."""
 
     broker: Broker
+    pop: Pop
+    """RocketMQ's POP: its clients take messages through more than one protocol."""
     clock: Clock
     loaded: Loaded
     """The configuration, with where each value came from."""
@@ -171,11 +173,6 @@ class GatewayContext:
     at_close: list[Callable[[], Awaitable[None]]] = field(init=False, default_factory=list)
     """What is to be closed with the server."""
     lookups: int = field(init=False, default=0)
-    pop: Pop = field(init=False)
-    """RocketMQ's POP: its clients take messages through more than one protocol."""
-
-    def __post_init__(self) -> None:
-        self.pop = Pop(self.broker, self.random, self.store_host)
 
     def look_up(
         self, find: Callable[[], _Found], then: Callable[[Callable[[], _Found]], None]

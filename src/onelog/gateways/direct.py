@@ -54,10 +54,10 @@ class Direct:
         self._stored: list[NewMessage] = []
         self._appended: list[Appended] = []
         self._handed: list[tuple[WaitingConsumer, int]] = []
-        hooks, end = broker.hooks, self._end_following
-        hooks.topic_changed.append(lambda topic, _: end(topic, None))
-        hooks.group_changed.append(lambda group, _: end(None, group))
-        hooks.group_moved.append(lambda group, topic, _: end(topic, group))
+        end = self._end_following
+        broker.topics.on_change.append(lambda topic, _: end(topic, None))
+        broker.groups.on_change.append(lambda group, _: end(None, group))
+        broker.cursors.on_move.append(lambda group, topic, _: end(topic, group))
 
     def line(self, address: tuple[str, int]) -> "DirectLine":
         """A line for a client at this address."""
@@ -83,7 +83,7 @@ class Direct:
             message
         )
         log_offset, queue_offset, size = appended
-        store_ms = self.broker.last_append_ms
+        store_ms = self.broker.admin.last_append_ms
         return Message(
             topic,
             queue_id,
@@ -109,10 +109,10 @@ class Direct:
         handed, self._handed = self._handed, []
         broker = self.broker
         for follower, size in handed:
-            broker.followed(
+            broker.cursors.followed(
                 follower.group, follower.topic, follower.queue_id, follower.next_offset, size
             )
-        broker.account(stored, appended)
+        broker.publish.account(stored, appended)
 
     def _end_following(self, topic: str | None, group: str | None) -> None:
         for followers in list(self.followers.values()):
@@ -166,7 +166,7 @@ class DirectLine:
             ),
         )
         try:
-            appended = direct.broker.publish_now(self.principal, message)
+            appended = direct.broker.publish.send_now(self.principal, message)
         except NotPermittedError:
             return None  # A request of a real protocol says why.
         if appended is None:
@@ -180,7 +180,7 @@ class DirectLine:
         """Hand over the messages of a queue from `offset` on; None if one is there already."""
         direct, principal = self._direct, self.principal
         try:
-            if not direct.broker.may_follow(principal, group, topic, queue_id, offset):
+            if not direct.broker.cursors.may_follow(principal, group, topic, queue_id, offset):
                 return None
         except NotPermittedError:
             return None
@@ -219,7 +219,7 @@ class WaitingConsumer:
 
     def _watch(self) -> bool:
         """Wait for what does not come through `Direct.stored`, and look around now and then."""
-        wait = self._direct.broker.watch(
+        wait = self._direct.broker.cursors.watch(
             self._principal, self.topic, self.queue_id, LOOK_MS, self._woken, self._is_behind
         )
         if wait is None:
@@ -245,7 +245,7 @@ class WaitingConsumer:
         """Hand over nothing more."""
         if self._wait is None:
             return
-        self._direct.broker.unwatch(self._wait)
+        self._direct.broker.cursors.unwatch(self._wait)
         self._wait = None
         self._mates.discard(self)
         followers = self._direct.followers
@@ -265,7 +265,7 @@ class WaitingConsumer:
             log.exception("a follower of %s could not be sent away", self.topic)
 
     def _is_behind(self) -> bool:
-        end = self._direct.broker.max_offset(SELF, self.topic, self.queue_id)
+        end = self._direct.broker.topics.max_offset(SELF, self.topic, self.queue_id)
         return end != self.next_offset
 
     def _woken(self, _: Wait, timed_out: bool) -> None:

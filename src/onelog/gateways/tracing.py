@@ -67,7 +67,7 @@ class Tracing:
         named = {
             "service.name": "onelog",
             "service.version": __version__,
-            "service.instance.id": context.broker.config.name,
+            "service.instance.id": context.broker.admin.config.name,
         }
         self._provider = TracerProvider(resource=Resource.create(named))
         exporter = exporter or OTLPSpanExporter(
@@ -77,7 +77,7 @@ class Tracing:
         self._tracer = self._provider.get_tracer("onelog.broker", __version__)
         self._context = context
         self._second = self._made = 0
-        context.broker.hooks.stored.append(self._stored)
+        context.broker.publish.on_stored.append(self._stored)
 
     async def listen(self) -> None:
         """It has no port."""
@@ -129,7 +129,7 @@ class Tracing:
             self._described(message, stored, number),
             start_time=(message.born_ms if is_new else now_ms) * 1_000_000,
         )
-        self._context.broker.when_durable(partial(_ended, span))
+        self._context.broker.publish.when_durable(partial(_ended, span))
 
     def _described(
         self, message: NewMessage | NewRun, stored: Appended | AppendedRun, number: int

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from onelog.clock import MonotonicClock, SystemClock
 from onelog.config import Config
-from onelog.core.broker import Broker
+from onelog.core.assembly import Assembly
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Post
 from onelog.core.users.keys import Keys
@@ -64,7 +64,7 @@ class ElectedRole:
         self._tls = tls
         self._keys = keys
         self._rebuild = rebuild
-        self.broker: Broker | None = None
+        self.assembly: Assembly | None = None
         """The core, while there is one."""
         self.leader: Leader | None = None
         """Of the core that is open, or is being opened."""
@@ -154,9 +154,15 @@ class ElectedRole:
         """Listen for followers, open the core as a follower's, and take part in elections."""
         config = self.config
         self._listener = await listen_for_followers(
-            config, followers_port(config), self.replica.accepted, lambda: self.broker,
-            self._clock, self._capacity, self._tls, self._keys,
-        )  # fmt: skip
+            config,
+            followers_port(config),
+            self.replica.accepted,
+            lambda: None if self.assembly is None else self.assembly.broker,
+            self._clock,
+            self._capacity,
+            self._tls,
+            self._keys,
+        )
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def on_started(error: OnelogError | None) -> None:
@@ -205,9 +211,9 @@ class ElectedRole:
     # -- for the replica -----------------------------------------------------------------------
 
     @property
-    def core(self) -> Broker:
-        assert self.broker is not None
-        return self.broker
+    def core(self) -> Assembly:
+        assert self.assembly is not None
+        return self.assembly
 
     def dial(self, address: str) -> None:
         """Keep a connection to a master."""

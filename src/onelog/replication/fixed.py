@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from onelog.clock import MonotonicClock
 from onelog.config import Config
-from onelog.core.broker import Broker
+from onelog.core.assembly import Assembly
 from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import Post
 from onelog.core.users.keys import Keys
@@ -59,7 +59,7 @@ class FixedRole:
     is_slave: bool
 
     def __post_init__(self) -> None:
-        self.broker: Broker | None = None
+        self.assembly: Assembly | None = None
         """The core, as soon as there is one."""
         self.leader: Leader | None = None
         self.follower: Follower | None = None
@@ -112,9 +112,9 @@ class FixedRole:
         )
 
     @property
-    def _core(self) -> Broker:
-        assert self.broker is not None
-        return self.broker
+    def _core(self) -> Assembly:
+        assert self.assembly is not None
+        return self.assembly
 
     def _record(self, ids: frozenset[int]) -> None:
         """There is no judge: what the leader says is so."""
@@ -142,7 +142,7 @@ class FixedRole:
                 config,
                 followers_port(config),
                 self._follower_connected,
-                lambda: self.broker,
+                lambda: None if self.assembly is None else self.assembly.broker,
                 self._clock,
                 self._capacity,
                 self._tls,

@@ -179,7 +179,7 @@ class Followers:
             return True
         if broker is None:
             return False
-        principal = broker.logins.certified(connection.certificate, "replication", remote)
+        principal = broker.users.logins.certified(connection.certificate, "replication", remote)
         return principal is not None and broker.users.is_admin(principal)
 
     def refuse(self, connection: Connection) -> None:

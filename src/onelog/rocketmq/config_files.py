@@ -23,7 +23,7 @@ from typing import TypeVar
 import msgspec
 
 from onelog.core.access import SELF
-from onelog.core.broker import Broker
+from onelog.core.assembly import Assembly
 from onelog.core.cursors.offsets import cursor_key
 from onelog.core.durable.tables import Change, DataVersion
 from onelog.core.membership.assignment import RequestMode
@@ -130,14 +130,14 @@ def _positions(folder: Path) -> Iterator[Change]:
 # -- the way back --------------------------------------------------------------------------------
 
 
-def export(broker: Broker) -> None:
+def export(core: Assembly) -> None:
     """Write the five files, so that RocketMQ's own broker can go on with the store.
 
     Each is next to what it had before as `.bak`.
     """
-    topics, groups = broker.topics, broker.groups
-    broker.offsets.flush()
-    broker.timers.export_checkpoint()
+    topics, groups, broker = core.topics, core.groups, core.broker
+    core.offsets.flush()
+    core.timers.export_checkpoint()
     contents: dict[str, Body] = {
         TOPICS_FILE: TopicTable(
             data_version=version_body(topics.version),
@@ -147,15 +147,15 @@ def export(broker: Broker) -> None:
             data_version=version_body(groups.version),
             subscription_group_table={each.name: group_body(each) for each in groups.all()},
         ),
-        OFFSETS_FILE: offsets_body(*broker.admin.positions(SELF)),
+        OFFSETS_FILE: offsets_body(*broker.cursors.positions(SELF)),
         DELAY_FILE: delay_body(*broker.admin.delayed(SELF)),
-        MODES_FILE: modes_body(broker.request_modes.all()),
+        MODES_FILE: modes_body(core.request_modes.all()),
     }
     for name, content in contents.items():
         text = msgspec.json.format(content.encode(), indent=1).decode()
         if name in (OFFSETS_FILE, DELAY_FILE):
             text = _QUOTED_NUMBER_KEY.sub(r"\1", text)
-        replace_file(broker.store.folder / "config" / name, text.encode())
+        replace_file(core.store.folder / "config" / name, text.encode())
 
 
 def replace_file(path: Path, content: bytes) -> None:

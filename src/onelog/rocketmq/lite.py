@@ -37,7 +37,7 @@ def lifetimes(broker: Broker) -> dict[str, int]:
     """How many milliseconds the lite topics of each topic last; those that last for ever are not
     there."""
     found = {}
-    for config in broker.topics.all():
+    for config in broker.topics.all(SELF)[1]:
         minutes = int((config.attributes or {}).get(EXPIRATION, "-1"))
         if minutes > 0:
             found[config.name] = max(minutes * 60_000, EXPIRED_MS_MIN)
@@ -46,22 +46,22 @@ def lifetimes(broker: Broker) -> dict[str, int]:
 
 def expired(broker: Broker, now_ms: int, lifetimes_ms: dict[str, int]) -> list[tuple[str, int]]:
     """The light queues to which nothing came for too long, and their ends. It reads the disk."""
-    store = broker.store
-    found: list[tuple[str, int]] = []
-    for name in list(store.queue_table.by_topic):
-        marker, _, rest = name.partition("$")
-        lifetime_ms = lifetimes_ms.get(rest.partition("$")[0])
-        if marker == LIGHT_QUEUE_PREFIX and lifetime_ms is not None:
-            end = store.max_offset(name, 0)
-            stored_ms = store.store_time(name, 0, end - 1) if end else None
-            if stored_ms is not None and now_ms - stored_ms > lifetime_ms:
-                found.append((name, end))
-    return found
+
+    def topic_of(name: str) -> str:
+        return name.partition("$")[2].partition("$")[0]
+
+    return [
+        (name, end)
+        for name, end, last_ms in broker.queues.light(
+            SELF, lambda name: topic_of(name) in lifetimes_ms
+        )
+        if now_ms - last_ms > lifetimes_ms[topic_of(name)]
+    ]
 
 
 def forget_some(broker: Broker, found: list[tuple[str, int]]) -> list[tuple[str, int]]:
     """Forget some lite topics, unless something came meanwhile; those that are left."""
     for name, end in found[:FORGOTTEN_MAX]:
-        if broker.store.max_offset(name, 0) == end:
-            broker.delete_light_queue(SELF, name)
+        if broker.topics.max_offset(SELF, name, 0) == end:
+            broker.queues.delete_light(SELF, name)
     return found[FORGOTTEN_MAX:]

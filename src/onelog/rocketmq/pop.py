@@ -17,7 +17,7 @@ through RETRY_TOPIC and ORIGIN_MESSAGE_ID.
 from functools import partial
 from random import Random
 
-from onelog.core.broker import Broker
+from onelog.core.assembly import Assembly
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.durable.waiting import ANY_QUEUE, Key
 from onelog.core.filters.tags import Subscription
@@ -41,15 +41,15 @@ _RETRY_QUEUES = 1
 class Pop:
     """POP of one broker. It must be there before the broker opens, which may find old leases."""
 
-    def __init__(self, broker: Broker, random: Random, store_host: bytes) -> None:
-        self._broker = broker
-        self._naming = broker.naming
+    def __init__(self, core: Assembly, random: Random, store_host: bytes) -> None:
+        self._core = core
+        self._naming = core.naming
         self._random = random
         self._store_host = store_host
         self.policy = ReturnPolicy(RETRIED, expired=self._expired, rejected=self._rejected)
-        broker.leases.policies[RETRIED] = self.policy
+        core.leases.policies[RETRIED] = self.policy
         self.in_order = ReturnPolicy(ORDERED, in_order=True, rejected=self._rejected)
-        broker.leases.policies[ORDERED] = self.in_order
+        core.leases.policies[ORDERED] = self.in_order
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -80,14 +80,14 @@ class Pop:
             subscription,
             attempt_id,
             from_last,
-            self._broker.config.pull_bytes_max,
+            self._core.config.pull_bytes_max,
         )
 
     def admit(self, group: str, topic: str, queue_id: int) -> TopicConfig:
         """The topic's settings, if the group may take messages of that queue, or of all."""
-        if not self._broker.groups.require(group).consume_enable:
+        if not self._core.groups.require(group).consume_enable:
             raise GroupPermissionError(f"subscription group no permission, {group}")
-        config = self._broker.topics.require(topic)
+        config = self._core.topics.require(topic)
         if not config.readable:
             raise TopicPermissionError(f"the topic[{topic}] peeking message is forbidden")
         if not ANY_QUEUE <= queue_id < config.read_queues:
@@ -99,9 +99,9 @@ class Pop:
 
     def _queue_keys(self, group: str, topic: str, queue_id: int, ordered: bool) -> list[Key]:
         config = self.admit(group, topic, queue_id)
-        own = self._broker.groups.require(group)
+        own = self._core.groups.require(group)
         by_priority, retry_first = priorities.order(
-            self._broker.config, own, config, self._random, ordered=ordered
+            self._core.config, own, config, self._random, ordered=ordered
         )
         if queue_id != ANY_QUEUE:
             keys = [(topic, queue_id)]
@@ -111,15 +111,15 @@ class Pop:
             first = self._random.randrange(max(1, config.read_queues))
             queues = range(config.read_queues)
             keys = [(topic, each) for each in (*queues[first:], *queues[:first])]
-        is_pulled = self._broker.members.is_pulled
+        is_pulled = self._core.members.is_pulled
         keys = [(topic, each) for topic, each in keys if not is_pulled(group, topic, each)]
         if ordered or self._naming.is_retry(topic):
             return keys
-        retry = self._broker.topics.get(self._naming.lease_retry_topic(group, topic))
+        retry = self._core.topics.get(self._naming.lease_retry_topic(group, topic))
         if retry is None:
             return keys
         numbers = range(retry.read_queues)
-        if by_priority is not None and self._broker.config.priority_ascending:
+        if by_priority is not None and self._core.config.priority_ascending:
             numbers = numbers[::-1]
         again = [(retry.name, each) for each in numbers]
         return again + keys if retry_first else keys + again
@@ -130,7 +130,7 @@ class Pop:
         self, group: str, topic: str, message: Message, popped_ms: int
     ) -> NewMessage | None:
         """What to write for the message; None if the group is gone, or wants no dead letters."""
-        config = self._broker.groups.get(group)
+        config = self._core.groups.get(group)
         if config is None:
             return None
         if message.reconsume_times >= config.retry_times_max:
@@ -154,22 +154,22 @@ class Pop:
 
     def _retry_queue(self, target: str, topic: str, queue_id: int) -> int:
         """The queue of a retry topic for a message of that queue; the topic has it then."""
-        topics = self._broker.topics
+        topics = self._core.topics
         known, queues = topics.get(target), _RETRY_QUEUES
-        if self._broker.config.pop_separate_retry:
+        if self._core.config.pop_separate_retry:
             origin = topics.get(topic)
             is_retry = self._naming.is_retry(topic)
             queues = queue_id + 1 if origin is None or is_retry else origin.write_queues
         if known is None or known.write_queues < queues:
             topics.put(TopicConfig(target, queues, queues))
-        return min(queue_id, queues - 1) if self._broker.config.pop_separate_retry else 0
+        return min(queue_id, queues - 1) if self._core.config.pop_separate_retry else 0
 
     def _rejected(
         self, group: str, topic: str, message: Message, popped_ms: int
     ) -> NewMessage | None:
-        known = self._broker.groups.get(group) is not None
+        known = self._core.groups.get(group) is not None
         return self._given_up(group, message) if known else None
 
     def _given_up(self, group: str, message: Message) -> NewMessage | None:
-        again = self._broker.retry.again(message, group, -1)
+        again = self._core.retry.again(message, group, -1)
         return again and again[0]

@@ -59,24 +59,24 @@ class _Checkpoint:
         self.due_ms = self.given_ms + int(said["it"])
 
 
-def take_over(broker: Assembly) -> None:
+def take_over(core: Assembly) -> None:
     """Lease what RocketMQ had handed out. The positions go first: losing the leases repeats."""
-    store, offsets = broker.store, broker.offsets
-    checkpoints = _read(store, broker.timers, offsets)
+    store, offsets = core.store, core.offsets
+    checkpoints = _read(store, core.timers, offsets)
     positions: list[Change] = []
     leases: list[Change] = []
     count = 0
     for (group, topic, queue_id), found in checkpoints.items():
         queue = _leased(
-            LeaseLedger(group, topic, queue_id, broker.leases.policies), found, store, offsets
+            LeaseLedger(group, topic, queue_id, core.leases.policies), found, store, offsets
         )
         count += len(queue.out)
         if queue.out:
             at = {str(queue_id): queue.cursor}
             positions.append((Offsets.name, cursor_key(group, topic), at))
             leases.append((TABLE, queue.key, queue.state()))
-    broker.tables.write(positions)
-    broker.lease_tables.write(leases)
+    core.tables.write(positions)
+    core.lease_tables.write(leases)
     if count:
         log.info("%d messages that RocketMQ had handed out by POP are leased here now", count)
 

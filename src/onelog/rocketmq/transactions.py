@@ -45,24 +45,24 @@ def end_half(
 
     What a committed message is to become, its sender said in its properties.
     """
-    end = broker.roll_back_half
+    end = broker.transactions.roll_back_half
     if commits:
         intent = lambda message: intent_of(message.properties, now_ms())  # noqa: E731
-        end = partial(broker.commit_half, intent_of=intent)
+        end = partial(broker.transactions.commit_half, intent_of=intent)
 
     def act(_: object = None) -> None:
         end(principal, group, half_offset, log_offset, ended, token, checked=checked)
 
-    if broker.is_warm(log_offset):
+    if broker.topics.is_warm(log_offset):
         act()
     else:
-        look_up(lambda: broker.message_at(SELF, log_offset), act)
+        look_up(lambda: broker.topics.message_at(SELF, log_offset), act)
 
 
 def may_be_asked(broker: Broker, principal: Principal, message: NewMessage) -> bool:
     """Whether a producer may be asked about a half message: the name of its group is free, and who
     is asked sees the message."""
-    return broker.access.may(principal, "publish", ("topic", message.topic))
+    return broker.users.may(principal, "publish", ("topic", message.topic))
 
 
 def recall(
@@ -81,19 +81,19 @@ def recall(
     It is also a success where nothing is scheduled and the handle's time has not come: the message
     was recalled before, or never sent.
     """
-    if broker.find_topic(principal, topic) is None:
+    if broker.topics.find(principal, topic) is None:
         raise TopicNotFoundError(f"recall failed, the topic[{topic}] not exist")
-    key = _checked_handle(broker.config, topic, text, now_ms).unique_key
+    key = _checked_handle(broker.admin.config, topic, text, now_ms).unique_key
 
     def act(_: object) -> None:
-        if not broker.recall(principal, topic, key, done, key, group=group):
+        if not broker.publish.recall(principal, topic, key, done, key, group=group):
             recalled(key, None)
 
     def done(key: str, _: Appended | None, error: OnelogError | None) -> None:
         recalled(key, error)
 
     # What is found is looked for again in the loop, where nothing comes between; then in memory.
-    look_up(lambda: broker.find_scheduled(principal, topic, key), act)
+    look_up(lambda: broker.publish.find_scheduled(principal, topic, key), act)
 
 
 def _checked_handle(config: BrokerConfig, topic: str, text: str, now_ms: int) -> RecallHandle:

@@ -29,7 +29,7 @@ async def stored(cluster: LiveCluster, topic: str, broker: int = 0) -> list[Mess
     """Everything in the first queues of a topic."""
     client = await cluster.client(broker)
     found = []
-    config = cluster.brokers[broker].broker.topics.require(topic)
+    config = cluster.brokers[broker].core.topics.require(topic)
     for queue in range(config.read_queues):
         answer = await client.pull(topic, 0, queueId=queue)
         found += messages(answer) if answer.code == 0 else []

@@ -70,7 +70,7 @@ async def test_a_group_on_one_broker_only(tmp_path: Path) -> None:
 
 async def test_an_update_leaves_the_rest_as_it_is(cluster: LiveCluster, admin: AsyncAdmin) -> None:
     brought = GroupConfig("readers", retry_times_max=5, attributes={"priority.factor": "50"})
-    cluster.brokers[0].broker.groups.put(brought)
+    cluster.brokers[0].core.groups.put(brought)
     await admin.groups.update("readers", GroupChange(retry_queues=4))
     (settings,) = (await admin.groups.describe("readers")).settings
     assert (settings.retry_queues, settings.retry_times_max) == (4, 5)
@@ -206,7 +206,7 @@ async def test_deleting_removes_settings_positions_and_the_retry_topic(
     with pytest.raises(TopicNotFoundError):
         await admin.topics.route("%RETRY%readers")
     assert await admin.topics.route("%DLQ%readers")
-    assert cluster.brokers[0].broker.offsets.of("readers", "orders") == {}
+    assert cluster.brokers[0].core.offsets.of("readers", "orders") == {}
 
 
 async def test_deleting_can_keep_positions_and_take_dead_letters(
@@ -220,7 +220,7 @@ async def test_deleting_can_keep_positions_and_take_dead_letters(
     await admin.groups.delete("readers", keep_positions=True, dead_letters=True)
     with pytest.raises(TopicNotFoundError):
         await admin.topics.route("%DLQ%readers")
-    assert cluster.brokers[0].broker.offsets.of("readers", "orders") == {0: 1}
+    assert cluster.brokers[0].core.offsets.of("readers", "orders") == {0: 1}
 
 
 async def test_what_does_not_exist_is_not_found(admin: AsyncAdmin) -> None:

@@ -221,4 +221,4 @@ async def test_looking_leaves_no_trace(admin: AsyncAdmin, cluster: LiveCluster) 
     await admin.messages.by_offset("orders", 0, 0)
     async for _ in admin.messages.by_time("orders", 0):
         pass
-    assert cluster.brokers[0].broker.offsets.groups_of("orders") == []
+    assert cluster.brokers[0].core.offsets.groups_of("orders") == []

@@ -30,7 +30,7 @@ async def fill(cluster: LiveCluster, brokers: int = 1) -> int:
 
 
 def positions(cluster: LiveCluster, group: str, broker: int = 0) -> dict[int, int]:
-    return cluster.brokers[broker].broker.offsets.of(group, "orders")
+    return cluster.brokers[broker].core.offsets.of(group, "orders")
 
 
 async def test_a_group_is_moved_to_a_time_on_every_broker(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ async def test_a_clone_of_one_topic_into_a_group_that_exists(
     moves = await admin.positions.clone("readers", "others", "orders")
     assert {move.topic for move in moves.queues} == {"orders"}
     assert positions(cluster, "others") == {0: 5, 1: 0}
-    assert cluster.brokers[0].broker.offsets.of("others", "other") == {}
+    assert cluster.brokers[0].core.offsets.of("others", "other") == {}
     (settings,) = (await admin.groups.describe("others")).settings
     assert settings.retry_times_max == 7
 

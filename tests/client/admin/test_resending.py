@@ -62,10 +62,9 @@ async def test_the_flags_of_a_transaction_do_not_make_it_one_again(
     admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders")
-    broker = cluster.brokers[0].broker
     properties = encode_properties({"UNIQ_KEY": "A" * 32, "TRAN_MSG": "true", "PGROUP": "p"})
     message = NewMessage("orders", 0, b"x", properties, sys_flag=int(SysFlag.COMMITTED))
-    broker.store.append([message])
+    cluster.brokers[0].core.store.append([message])
     (found,) = await admin.messages.by_offset("orders", 0, 0)
     resent = await resender(admin, "orders").resend(found, again=False, dry_run=False)
     assert resent is not None
@@ -78,7 +77,7 @@ async def test_a_message_without_a_unique_key_is_sent_as_often_as_asked(
     admin: AsyncAdmin, cluster: LiveCluster
 ) -> None:
     await cluster.create_topic("orders")
-    cluster.brokers[0].broker.store.append([NewMessage("orders", 0, b"x")])
+    cluster.brokers[0].core.store.append([NewMessage("orders", 0, b"x")])
     (found,) = await admin.messages.by_offset("orders", 0, 0)
     for _ in range(2):
         assert await resender(admin, "orders").resend(found, again=False, dry_run=False)

@@ -185,7 +185,7 @@ async def test_deleting_removes_a_topic_from_brokers_and_name_servers(tmp_path: 
                 with pytest.raises(TopicNotFoundError):
                     await admin.topics.route("orders")
         for broker in cluster.brokers:
-            assert broker.broker.topics.get("orders") is None
+            assert broker.core.topics.get("orders") is None
 
 
 async def test_a_topic_in_another_cluster_is_not_deleted(admin: AsyncAdmin) -> None:
@@ -204,7 +204,7 @@ async def test_a_name_server_that_is_gone_makes_deleting_incomplete(tmp_path: Pa
         await cluster.nameservers[1]._listeners[0].close()
         with pytest.raises(PartlyDoneError, match=gone):
             await admin.topics.delete("orders")
-        assert cluster.brokers[0].broker.topics.get("orders") is None
+        assert cluster.brokers[0].core.topics.get("orders") is None
 
 
 async def test_what_does_not_exist_is_not_found(admin: AsyncAdmin) -> None:

@@ -218,7 +218,7 @@ async def test_delays_and_transactions_are_steps(admin: AsyncAdmin, cluster: Liv
     due_ms = SystemClock().now_ms() + 3_600_000
     timed = "A" * 32
     properties = encode_properties({"UNIQ_KEY": timed, "TIMER_DELIVER_MS": str(due_ms)})
-    cluster.brokers[0].broker.publish(
+    cluster.brokers[0].broker.publish.send(
         SELF,
         NewMessage("orders", 0, b"x", properties),
         lambda token, appended, error: None,

@@ -21,7 +21,7 @@ ZERO, ONE = Queue("orders", "broker-a", 0), Queue("orders", "broker-a", 1)
 async def cluster(tmp_path: Path) -> AsyncIterator[LiveCluster]:
     async with live_cluster(tmp_path) as running:
         await running.create_topic("orders", 2)
-        running.brokers[0].broker.groups.require("billing")
+        running.brokers[0].core.groups.require("billing")
         yield running
 
 
@@ -41,12 +41,13 @@ async def test_brokers_keep_positions(cluster: LiveCluster, instance: Instance) 
     await offsets.write({ZERO: 7, ONE: 0})
     assert await offsets.read(ZERO) == 7
     offsets.write_soon({ZERO: 9})
-    broker = cluster.brokers[0].broker
-    await eventually(lambda: broker.offsets.get("billing", "orders", 0) == 9, "the broker knows")
+    await eventually(
+        lambda: cluster.brokers[0].core.offsets.get("billing", "orders", 0) == 9, "the broker knows"
+    )
 
 
 async def test_a_queue_without_a_position_says_so(cluster: LiveCluster, instance: Instance) -> None:
-    cluster.brokers[0].broker.offsets._near_bytes = 0  # Nothing counts as young.
+    cluster.brokers[0].core.offsets._near_bytes = 0  # Nothing counts as young.
     await cluster.send("orders", b"x")
     assert await BrokerOffsets(instance, "billing").read(ZERO) is None
 
@@ -60,7 +61,7 @@ async def test_what_cannot_be_committed_is_logged_and_the_rest_is_committed(
         await offsets.read(nowhere)
     await offsets.write({nowhere: 3, ZERO: 4})
     assert "offset 3" in caplog.text
-    assert cluster.brokers[0].broker.offsets.get("billing", "orders", 0) == 4
+    assert cluster.brokers[0].core.offsets.get("billing", "orders", 0) == 4
     offsets.write_soon({nowhere: 3, Queue("orders", "broker-z", 0): 3})
     with pytest.raises(OnelogError):
         await offsets.read(Queue("orders", "broker-z", 0))

@@ -111,7 +111,7 @@ async def test_the_members_are_asked_of_whoever_answers(
 async def test_a_group_without_a_position_begins_where_it_wants(
     cluster: LiveCluster, instance: Instance, start: Any, begin: int
 ) -> None:
-    cluster.brokers[0].broker.offsets._near_bytes = 0  # Nothing counts as young.
+    cluster.brokers[0].core.offsets._near_bytes = 0  # Nothing counts as young.
     for _ in range(3):
         await cluster.send("orders", b"x")
     me = member(instance, start=start)
@@ -121,9 +121,8 @@ async def test_a_group_without_a_position_begins_where_it_wants(
 async def test_a_group_with_a_position_goes_on_there(
     cluster: LiveCluster, instance: Instance
 ) -> None:
-    broker = cluster.brokers[0].broker
-    broker.groups.require("billing")
-    broker.offsets.commit("billing", "orders", 0, 2)
+    cluster.brokers[0].core.groups.require("billing")
+    cluster.brokers[0].core.offsets.commit("billing", "orders", 0, 2)
     me = member(instance, start="last")
     assert await first_offset(me, BrokerOffsets(instance, "billing"), QUEUE) == 2
 
@@ -139,8 +138,8 @@ async def test_a_young_queue_is_read_from_its_beginning_whatever_is_wanted(
 async def test_what_was_given_back_is_never_skipped(
     cluster: LiveCluster, instance: Instance
 ) -> None:
-    cluster.brokers[0].broker.groups.require("billing")
-    cluster.brokers[0].broker.offsets._near_bytes = 0
+    cluster.brokers[0].core.groups.require("billing")
+    cluster.brokers[0].core.offsets._near_bytes = 0
     await cluster.send("%RETRY%billing", b"x", RETRY_TOPIC="orders")
     me = member(instance, start="last")
     retries = Queue("%RETRY%billing", "broker-a", 0)

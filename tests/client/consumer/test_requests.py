@@ -160,7 +160,7 @@ async def test_a_reset_that_a_broker_leaves_to_members_is_carried_out(
         await cluster.send("orders", b"%d" % number, TAGS="a")
     await eventually(lambda: len(listener.heard) == 5, "all are heard")
     server = cluster.brokers[0]
-    live = server.broker.members.group("billing")
+    live = server.core.members.group("billing")
     assert live is not None
     member = live.find(consumer.client_id)
     assert member is not None

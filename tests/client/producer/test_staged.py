@@ -79,7 +79,7 @@ async def test_a_driver_that_died_after_the_decision_is_completed_by_the_next(
         note=json.dumps({"broker-b": [theirs.offset]}),
     )
     assert decided.code == 0
-    assert coordinator.broker.prepared_batches.last_batch("copy") == 0
+    assert coordinator.core.prepared_batches.last_batch("copy") == 0
     assert stored(pair, 1) == []
     # The next driver has staged the batch anew, in vain: the decision stands.
     again = await job.stage(Queue("orders", "broker-b", 0), body(b"b"), 0, "1")
@@ -140,7 +140,7 @@ async def test_nothing_is_decided_before_all_brokers_could_be_asked_who_decides(
     ):
         with pytest.raises(PeerClosedError, match="'broker-a' decides for query 'copy', and cann"):
             await ask
-    assert pair.brokers[1].broker.prepared_batches.last_batch("copy") == 0
+    assert pair.brokers[1].core.prepared_batches.last_batch("copy") == 0
 
 
 async def test_a_broker_that_does_not_decide_and_has_no_part_may_be_away(
@@ -177,6 +177,6 @@ async def test_every_broker_knows_who_decides_before_anything_is_decided(
 
     with pytest.raises(ConnectionAbortedError):
         await Dying(instance, "copy").commit(0, [])
-    assert pair.brokers[0].broker.prepared_batches.last_batch("copy") is None
+    assert pair.brokers[0].core.prepared_batches.last_batch("copy") is None
     assert await PreparedBatches(instance, "copy").find_decider() == "broker-a"
     assert not await PreparedBatches(instance, "copy").is_committed(0)

@@ -8,7 +8,7 @@ from tests.commands.conftest import Run
 async def test_the_story_of_a_message(onelog: Run, cluster: LiveCluster) -> None:
     await cluster.create_topic("orders", 1)
     sent = await cluster.send("orders", b"x", UNIQ_KEY=KEY, KEYS="k1", TAGS="paid")
-    stored_ms = cluster.brokers[0].broker.store.message_at(int(sent[16:], 16)).store_ms
+    stored_ms = cluster.brokers[0].core.store.message_at(int(sent[16:], 16)).store_ms
     await write_trace(cluster, published(BORN_MS), *delivery(stored_ms + 480, 0, True))
     ended = await onelog("message", "trace", KEY, "--json")
     assert (ended.code, ended.err) == (0, "")

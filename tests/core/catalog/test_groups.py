@@ -10,17 +10,17 @@ from tests.core.world import World
 
 
 def test_a_group_is_created_by_its_first_use_and_stays(world: World) -> None:
-    assert world.broker.groups.require("readers") == GroupConfig("readers")
+    assert world.core.groups.require("readers") == GroupConfig("readers")
     world.crash()
-    assert world.broker.groups.get("readers") == GroupConfig("readers")
+    assert world.core.groups.get("readers") == GroupConfig("readers")
 
 
 def test_with_auto_creation_off_unknown_groups_are_unknown(world: World) -> None:
-    world.broker.reconfigure(replace(world.broker_config, auto_create_groups=False))
+    world.core.reconfigure(replace(world.broker_config, auto_create_groups=False))
     with pytest.raises(GroupNotFoundError):
-        world.broker.groups.require("readers")
+        world.core.groups.require("readers")
     for name in (*SYSTEM_GROUPS, "CID_RMQ_SYS_other", "__MONITOR_CONSUMER"):
-        assert world.broker.groups.require(name).name == name
+        assert world.core.groups.require(name).name == name
 
 
 def test_every_setting_comes_back_after_a_restart(world: World) -> None:
@@ -40,19 +40,19 @@ def test_every_setting_comes_back_after_a_restart(world: World) -> None:
         consume_timeout_minutes=7,
         attributes={"k": "v"},
     )
-    world.broker.admin.update_group(SELF, config)
-    before = world.broker.groups.version
-    world.broker.admin.update_group(SELF, config)
-    assert world.broker.groups.version == before
+    world.broker.groups.put(SELF, config)
+    before = world.core.groups.version
+    world.broker.groups.put(SELF, config)
+    assert world.core.groups.version == before
     world.restart()
-    assert world.broker.groups.get("readers") == config
-    assert world.broker.groups.version == before
+    assert world.core.groups.get("readers") == config
+    assert world.core.groups.version == before
 
 
 def test_changed_settings_of_a_system_group_are_kept(world: World) -> None:
-    world.broker.admin.update_group(SELF, GroupConfig("TOOLS_CONSUMER", retry_queues=4))
+    world.broker.groups.put(SELF, GroupConfig("TOOLS_CONSUMER", retry_queues=4))
     world.restart()
-    assert world.broker.groups.require("TOOLS_CONSUMER").retry_queues == 4
+    assert world.core.groups.require("TOOLS_CONSUMER").retry_queues == 4
 
 
 def test_a_deleted_group_takes_its_positions_along_when_asked(world: World) -> None:
@@ -60,27 +60,27 @@ def test_a_deleted_group_takes_its_positions_along_when_asked(world: World) -> N
     world.fill("orders", 0, 5)
     for group in ("kept", "cleaned"):
         world.commit(group, "orders", 0, 5)
-        world.broker.admin.delete_group(SELF, group, clean_offsets=group == "cleaned")
+        world.broker.groups.delete(SELF, group, clean_offsets=group == "cleaned")
     world.restart()
-    assert world.broker.groups.get("kept") is None
-    assert world.broker.query_offset(SELF, "kept", "orders", 0) == 5
-    assert world.broker.offsets.get("cleaned", "orders", 0) is None
+    assert world.core.groups.get("kept") is None
+    assert world.broker.cursors.query(SELF, "kept", "orders", 0) == 5
+    assert world.core.offsets.get("cleaned", "orders", 0) is None
 
 
 def test_deleting_a_group_that_is_gone_takes_its_positions(world: World) -> None:
     world.topic("orders", 1)
     world.fill("orders", 0, 1)
     world.commit("readers", "orders", 0, 1)
-    world.broker.admin.delete_group(SELF, "readers", clean_offsets=False)
-    assert world.broker.admin.topics_of_group(SELF, "readers") == ["orders"]
-    world.broker.admin.delete_group(SELF, "readers", clean_offsets=True)
-    assert world.broker.admin.topics_of_group(SELF, "readers") == []
+    world.broker.groups.delete(SELF, "readers", clean_offsets=False)
+    assert world.broker.groups.topics_of(SELF, "readers") == ["orders"]
+    world.broker.groups.delete(SELF, "readers", clean_offsets=True)
+    assert world.broker.groups.topics_of(SELF, "readers") == []
     with pytest.raises(GroupNotFoundError):
-        world.broker.groups.delete("readers", [])
+        world.core.groups.delete("readers", [])
 
 
 def test_a_retry_policy_of_any_length_is_refused(world: World) -> None:
     endless = {"type": "CUSTOMIZED", "comment": "x" * 5_000}
     with pytest.raises(InvalidGroupError, match=r"groupRetryPolicy of 50\d\d bytes"):
-        world.broker.groups.put(GroupConfig("readers", retry_policy=endless))
-    assert world.broker.groups.get("readers") is None
+        world.core.groups.put(GroupConfig("readers", retry_policy=endless))
+    assert world.core.groups.get("readers") is None

@@ -46,30 +46,30 @@ def _use(world: World, name: str) -> None:
     world.topic(name, 2)
     world.send(name, 1, b"first")
     world.send(name, 1, b"second")
-    world.broker.groups.put(GroupConfig(name, retry_times_max=3))
+    world.core.groups.put(GroupConfig(name, retry_times_max=3))
     world.commit(name, name, 1, 1)
-    world.broker.offsets.flush()
+    world.core.offsets.flush()
     if not NAMING.is_retry(name):
-        world.broker.request_modes.set(name, name, RequestMode("POP", 2))
+        world.core.request_modes.set(name, name, RequestMode("POP", 2))
     leasing = "leasing@" + name[:50]
-    world.broker.groups.require(leasing)
+    world.core.groups.require(leasing)
     leased = Reader(world, leasing, name).take(queue_id=1)
     assert bodies(leased) == [b"first", b"second"]
 
 
 def _check(world: World, name: str) -> None:
     broker = world.broker
-    assert broker.topics.require(name).write_queues == 2
+    assert world.core.topics.require(name).write_queues == 2
     assert world.bodies(name, 1) == [b"first", b"second"]
     assert pulled(world.pull(0, name, 1, group=name)) == [b"first", b"second"]
-    assert broker.query_offset(SELF, name, name, 1) == 1
-    assert name in broker.offsets.groups_of(name)
-    assert broker.groups.require(name).retry_times_max == 3
+    assert broker.cursors.query(SELF, name, name, 1) == 1
+    assert name in world.core.offsets.groups_of(name)
+    assert world.core.groups.require(name).retry_times_max == 3
     if not NAMING.is_retry(name):
-        assert broker.request_modes.all()[name, name] == RequestMode("POP", 2)
+        assert world.core.request_modes.all()[name, name] == RequestMode("POP", 2)
     reader = Reader(world, "leasing@" + name[:50], name)
     assert reader.take(queue_id=1) == []
-    assert broker.stats.get_rate(name, name) > 0
+    assert world.core.stats.get_rate(name, name) > 0
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name[:20])
@@ -94,7 +94,7 @@ def test_all_names_live_side_by_side(world: World) -> None:
         assert [bytes(each.body) for each in found] == [b"first", b"second"]
     assert verify(world.folder).clean
     for name in NAMES:
-        world.broker.admin.delete_topic(SELF, name)
+        world.broker.topics.delete(SELF, name)
         assert world.messages(name, 1) == []
     world.restart()
     assert not {*NAMES} & {*world.store.queues()}
@@ -106,9 +106,9 @@ def test_a_deletion_forgets_only_what_is_named(world: World) -> None:
         world.fill(topic, 0, 9)
         world.commit(group, topic, 0, len(group))
         world.pull(0, topic, group=group)
-    world.broker.admin.delete_topic(SELF, "a")
+    world.broker.topics.delete(SELF, "a")
     world.restart()
-    assert world.broker.offsets.all() == {("c", "a@b"): {0: 1}}
+    assert world.core.offsets.all() == {("c", "a@b"): {0: 1}}
 
 
 @pytest.mark.parametrize("name", ["", "a\x00", "a\nb", "x" * 256, "\x85"])
@@ -116,7 +116,7 @@ def test_what_is_no_name_is_refused(world: World, name: str) -> None:
     with pytest.raises(InvalidTopicError):
         world.topic(name)
     with pytest.raises(InvalidGroupError):
-        world.broker.groups.require(name)
+        world.core.groups.require(name)
 
 
 @pytest.mark.parametrize("naming", [Naming(), NAMING])
@@ -138,7 +138,7 @@ def test_a_failed_message_of_a_long_group_comes_again_and_then_is_a_dead_letter(
     world = World(tmp_path / "store")
     group = "g/" * 127
     world.topic("orders")
-    world.broker.groups.put(GroupConfig(group, retry_times_max=1))
+    world.core.groups.put(GroupConfig(group, retry_times_max=1))
     reader = Reader(world, group)
     world.send("orders", 0, b"bad")
     for _ in range(2):

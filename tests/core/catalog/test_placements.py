@@ -21,20 +21,20 @@ def test_a_placement_is_read_as_it_was_written() -> None:
 
 def test_placements_are_there_after_a_restart_until_their_topic_is_deleted(world: World) -> None:
     for name in ("orders", "gone"):
-        world.broker.admin.create_topic(SELF, TopicConfig(name, 0, 0))
-        world.broker.placements.put(name, Placement(7, [(3, [0, 1])]).encode())
-    world.broker.admin.delete_topic(SELF, "gone")
-    before = world.broker.placements.all()
+        world.broker.topics.create(SELF, TopicConfig(name, 0, 0))
+        world.broker.topics.placements.put(name, Placement(7, [(3, [0, 1])]).encode())
+    world.broker.topics.delete(SELF, "gone")
+    before = world.broker.topics.placements.all()
     assert list(before) == ["orders"]
     world.restart()
-    assert world.broker.placements.all() == before
+    assert world.broker.topics.placements.all() == before
 
 
 def test_a_topic_may_be_told_when_it_came_into_being(world: World) -> None:
     broker = world.broker
-    broker.admin.create_topic(SELF, TopicConfig("orders", 1, 1, created_ms=7))
-    assert broker.topic(SELF, "orders").created_ms == 7
-    broker.admin.create_topic(SELF, TopicConfig("orders", 2, 2))
-    assert broker.topic(SELF, "orders").created_ms == 7, "it is the same topic"
-    broker.admin.create_topic(SELF, TopicConfig("orders", 2, 2, created_ms=8))
-    assert broker.topic(SELF, "orders").created_ms == 8, "others know better"
+    broker.topics.create(SELF, TopicConfig("orders", 1, 1, created_ms=7))
+    assert broker.topics.require(SELF, "orders").created_ms == 7
+    broker.topics.create(SELF, TopicConfig("orders", 2, 2))
+    assert broker.topics.require(SELF, "orders").created_ms == 7, "it is the same topic"
+    broker.topics.create(SELF, TopicConfig("orders", 2, 2, created_ms=8))
+    assert broker.topics.require(SELF, "orders").created_ms == 8, "others know better"

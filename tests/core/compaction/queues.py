@@ -60,7 +60,7 @@ def send(
     message = NewMessage(
         topic, 0, body, sys_flag=Form.KAFKA.sys_flag, born_ms=now_ms, inner_count=len(pairs)
     )
-    world.broker.publish_batch(SELF, message, stamp, world.on_stored)
+    world.broker.publish.send_batch(SELF, message, stamp, world.on_stored)
     world.end_tick()
     told = world.told.pop()
     assert told.error is None
@@ -94,10 +94,10 @@ def seen(world: World, begin: int | None = None, *, committed: bool = True) -> l
             continue
         data = b"".join(
             batches.pieces_of(
-                TOPIC, 0, offset, result.slices, world.broker.messages_in, Budget(1_000_000)
+                TOPIC, 0, offset, result.slices, world.broker.cursors.messages_in, Budget(1_000_000)
             )[0]
         )
-        _, aborted = world.broker.settled(SELF, TOPIC, 0, offset, result.next_offset)
+        _, aborted = world.broker.cursors.settled(SELF, TOPIC, 0, offset, result.next_offset)
         at = 0
         while at < len(data):
             batch = kafka.read_head(data, at)
@@ -120,7 +120,7 @@ def seen(world: World, begin: int | None = None, *, committed: bool = True) -> l
 
 def pulled_by_rocketmq(world: World) -> list[tuple[int, bytes]]:
     """Offsets and bodies that a RocketMQ consumer gets."""
-    world.broker.groups.require("readers")
+    world.core.groups.require("readers")
     found: list[tuple[int, bytes]] = []
     offset = int(world.store.min_offset(TOPIC, 0))
     while offset < world.store.max_offset(TOPIC, 0):

@@ -47,7 +47,7 @@ class Table:
         self._started()
 
     def _started(self) -> None:
-        self.world.broker.compaction.keys_max = self._keys_max
+        self.world.core.compaction.keys_max = self._keys_max
 
     def send(self, pairs: list[Pair], codec: Codec) -> None:
         offset = send(self.world, *pairs, codec=codec)

@@ -73,11 +73,11 @@ def test_without_enough_that_is_new_nothing_is_done(world: World) -> None:
     send(world, *((b"k%d" % number, b"") for number in range(100)))
     send(world, (b"z", b""))
     compact(world)
-    remains = world.broker.compaction.compacted[TOPIC, 0]
+    remains = world.core.compaction.compacted[TOPIC, 0]
     for _ in range(50):
         send(world, (b"a", b"x"))
     compact(world)
-    assert world.broker.compaction.compacted[TOPIC, 0] is remains
+    assert world.core.compaction.compacted[TOPIC, 0] is remains
     for _ in range(51):
         send(world, (b"a", b"y"))
     compact(world)
@@ -89,10 +89,10 @@ def test_a_queue_that_does_not_change_is_gone_over_once(world: World) -> None:
     send(world, (b"a", b"1"), (b"a", b"2"))
     send(world, *((b"k%d" % number, b"") for number in range(50)))
     compact(world)
-    remains = world.broker.compaction.compacted[TOPIC, 0]
+    remains = world.core.compaction.compacted[TOPIC, 0]
     assert (remains.clean, remains.messages) == (2, 1)
     world.advance(20 * MINUTE)
-    assert world.broker.compaction.compacted[TOPIC, 0] is remains
+    assert world.core.compaction.compacted[TOPIC, 0] is remains
 
 
 def test_what_is_old_is_compacted_however_little_it_is(world: World) -> None:
@@ -134,7 +134,7 @@ def test_however_often_a_queue_is_gone_over_its_tombstones_are_known_in_few_part
         send(world, (b"k%d" % number, None))
         send(world, (b"z", b""))
         world.advance(20_000)
-        assert len(world.broker.compaction.compacted[TOPIC, 0].cleaned) <= 52
+        assert len(world.core.compaction.compacted[TOPIC, 0].cleaned) <= 52
         # None of the last half hour is lacking, and none stays for much longer.
         kept = [each for each in seen(world) if each.value is None]
         assert min(number + 1, 88) <= len(kept) <= 98
@@ -177,8 +177,8 @@ def test_messages_without_a_key_are_refused_or_dropped(world: World) -> None:
         with pytest.raises(MessageError, match="key is missing"):
             world.publish(NewMessage(TOPIC, 0, b"x"))
         with pytest.raises(MessageError, match="key is missing"):
-            world.broker.publish_many(SELF, run_of([b"KEYS\x01a\x02", b""]), world.on_stored)
-        world.broker.publish_many(SELF, run_of([b"KEYS\x01a\x02"] * 2), world.on_stored)
+            world.broker.publish.send_run(SELF, run_of([b"KEYS\x01a\x02", b""]), world.on_stored)
+        world.broker.publish.send_run(SELF, run_of([b"KEYS\x01a\x02"] * 2), world.on_stored)
         world.end_tick()
     send(world, (b"a", b"1"))
     send(world, (b"b", b"2"))
@@ -188,15 +188,14 @@ def test_messages_without_a_key_are_refused_or_dropped(world: World) -> None:
 
 def test_transactions_are_waited_for_and_what_they_abort_is_gone(world: World) -> None:
     make(world)
-    broker = world.broker
-    broker.batch_producers.covers = lambda stamp, queue: None
+    world.core.batch_producers.covers = lambda stamp, queue: None
     send(world, (b"a", b"1"), (b"b", b"2"))
 
     def marker(producer: int, *, commit: bool) -> None:
         body = kafka.control_batch(producer, 0, world.clock.now_ms(), commit=commit)
         flags = Form.KAFKA.sys_flag
         (place,) = world.store.append([NewMessage(TOPIC, 0, body, sys_flag=flags)])
-        broker.batch_producers.ended((TOPIC, 0), producer, 0, place.queue_offset, kept=commit)
+        world.core.batch_producers.ended((TOPIC, 0), producer, 0, place.queue_offset, kept=commit)
 
     send(world, (b"a", b"aborted"), stamp=Stamp(7, 0, 0, 1, True))
     send(world, (b"b", b"3"), stamp=Stamp(8, 0, 0, 1, True))
@@ -219,7 +218,7 @@ def test_transactions_are_waited_for_and_what_they_abort_is_gone(world: World) -
 
 def test_more_keys_than_fit_take_more_than_one_pass(world: World) -> None:
     make(world)
-    world.broker.compaction.keys_max = 10
+    world.core.compaction.keys_max = 10
     for number in range(100):
         send(world, (b"k%d" % (number % 50), b"%d" % number))
     send(world, (b"z", b""))
@@ -247,7 +246,7 @@ def test_a_topic_becomes_compacted_and_back(world: World) -> None:
     world.topic(TOPIC, 1)
     pass_days(world, 4)  # As old as messages may be.
     assert left(world) == [(4, b"5")]
-    assert not world.broker.compaction.compacted
+    assert not world.core.compaction.compacted
 
 
 def test_records_can_be_deleted_from_both_parts(world: World) -> None:
@@ -255,14 +254,14 @@ def test_records_can_be_deleted_from_both_parts(world: World) -> None:
     for number in range(10):
         send(world, (b"k%d" % number, b""))
     compact(world)
-    assert world.broker.delete_before(SELF, TOPIC, 0, 4) == 4
+    assert world.broker.topics.delete_before(SELF, TOPIC, 0, 4) == 4
     assert [each.offset for each in seen(world)] == [*range(4, 10)]
     world.crash()
     assert [each.offset for each in seen(world)] == [*range(4, 10)]
     send(world, (b"z", b""))
     compact(world)
     assert [each.offset for each in seen(world)] == [*range(4, 11)]
-    assert world.broker.delete_before(SELF, TOPIC, 0, -1) == 11
+    assert world.broker.topics.delete_before(SELF, TOPIC, 0, -1) == 11
     assert seen(world) == []
     send(world, (b"z", b"1"))
     send(world, (b"z", b"2"))
@@ -276,8 +275,8 @@ def test_a_deleted_topic_leaves_nothing(world: World) -> None:
     for value in (b"1", b"2", b"3"):
         send(world, (b"a", value))
     compact(world)
-    world.broker.admin.delete_topic(SELF, TOPIC)
-    assert not world.broker.compaction.compacted
+    world.broker.topics.delete(SELF, TOPIC)
+    assert not world.core.compaction.compacted
     make(world)
     send(world, (b"a", b"4"))
     assert left(world) == [(0, b"4")]
@@ -304,7 +303,7 @@ def test_a_pass_that_was_cut_off_counts_for_nothing(world: World) -> None:
     before = len(seen(world))
     while not world.store.max_offset(COMPACTED_TOPIC, 0):
         world.advance(1)
-    assert not world.broker.compaction.compacted
+    assert not world.core.compaction.compacted
     world.crash()
     assert len(seen(world)) == before == 20
     compact(world)
@@ -348,9 +347,9 @@ def test_messages_that_are_too_young_are_carried_over_as_they_are(world: World) 
         world.advance(MINUTE)
     assert world.store.log_min > 0
     assert [each.offset for each in seen(world)] == [0, 1, 2, 3]
-    remains = world.broker.compaction.compacted[TOPIC, 0]
+    remains = world.core.compaction.compacted[TOPIC, 0]
     world.advance(10 * MINUTE)
-    assert world.broker.compaction.compacted[TOPIC, 0] is remains
+    assert world.core.compaction.compacted[TOPIC, 0] is remains
     pass_days(world, 7)
     assert [each.offset for each in seen(world)] == [3]
 
@@ -372,7 +371,7 @@ def test_a_topic_that_deletes_too_forgets_old_messages(world: World) -> None:
 
 def test_what_does_not_delete_keeps_its_messages_longer_than_it_says(world: World) -> None:
     make(world, retention_ms=str(MINUTE))
-    assert world.broker.topics.retention_ms() == {}
+    assert world.core.topics.retention_ms() == {}
     send(world, (b"a", b"1"))
     send(world, (b"b", b"2"))
     pass_days(world, 1)
@@ -405,16 +404,16 @@ def test_places_by_time_are_found_in_what_is_left(world: World) -> None:
     broker = world.broker
 
     def first(since_ms: int) -> int | None:
-        found = broker.first_message_since(SELF, TOPIC, 0, since_ms)
+        found = broker.topics.first_message_since(SELF, TOPIC, 0, since_ms)
         return None if found is None else found.offset
 
     assert [first(begin_ms + each * 1_000) for each in range(6)] == [1, 1, 3, 3, 4, 5]
     assert first(world.clock.now_ms() + 1) is None
-    last = broker.latest_message(SELF, TOPIC, 0)
+    last = broker.topics.latest_message(SELF, TOPIC, 0)
     assert last is not None
     assert last.offset == 5
-    assert broker.offset_by_time(SELF, TOPIC, 0, begin_ms) == 0
-    assert broker.offset_by_time(SELF, TOPIC, 0, world.clock.now_ms() + 1) == 6
+    assert broker.topics.offset_by_time(SELF, TOPIC, 0, begin_ms) == 0
+    assert broker.topics.offset_by_time(SELF, TOPIC, 0, world.clock.now_ms() + 1) == 6
 
 
 def test_a_lease_on_what_is_left_comes_back(world: World) -> None:
@@ -474,7 +473,7 @@ def test_what_is_not_compacted_any_more_is_not_carried_over(world: World) -> Non
     expire(world)
     assert seen(world) == []
     assert world.store.min_offset(TOPIC, 0) == 5
-    assert not world.broker.compaction.compacted
+    assert not world.core.compaction.compacted
 
 
 def test_a_loss_of_power_takes_nothing_that_was_on_disk(world: World) -> None:

@@ -35,7 +35,7 @@ def orders(world: World) -> World:
 
 def fill(world: World, *tags: str, queue_id: int = 0, size: int = 1) -> None:
     """One message per tag."""
-    world.broker.writer.write_now(
+    world.core.writer.write_now(
         [
             NewMessage("orders", queue_id, b"x" * size, encode_properties({"TAGS": tag}))
             for tag in tags
@@ -64,10 +64,10 @@ def partitions(count: int = PARTITIONS) -> list[Cursor]:
 
 def test_the_configured_limits_hold_whatever_the_consumer_asks_for(orders: World) -> None:
     fill(orders, *("a" * 100))
-    orders.broker.reconfigure(replace(orders.broker_config, pull_count_max=10))
+    orders.core.reconfigure(replace(orders.broker_config, pull_count_max=10))
     assert orders.pull(0, count_max=1_000_000).messages == 10
     assert orders.pull(0, count_max=0).messages == 1
-    orders.broker.reconfigure(replace(orders.broker_config, pull_bytes_max=300))
+    orders.core.reconfigure(replace(orders.broker_config, pull_bytes_max=300))
     assert orders.pull(0, bytes_max=1 << 40).messages < 5
 
 
@@ -85,9 +85,9 @@ def test_a_bulk_reader_gets_what_it_asks_for(orders: World) -> None:
     assert messages(1 << 20, 300) == messages(1 << 20, 300, "a") == 300
     assert messages(50 * size) in (49, 50)
     assert messages(-1) == 32
-    orders.broker.reconfigure(replace(orders.broker_config, pull_bulk_bytes_max=10 * size))
+    orders.core.reconfigure(replace(orders.broker_config, pull_bulk_bytes_max=10 * size))
     assert messages(1 << 20) in (9, 10)
-    orders.broker.reconfigure(replace(orders.broker_config, pull_bulk_bytes_max=0))
+    orders.core.reconfigure(replace(orders.broker_config, pull_bulk_bytes_max=0))
     assert messages(1 << 20) == 32
 
 
@@ -97,12 +97,12 @@ def test_who_may_not_pull_is_told_why(orders: World) -> None:
     for queue_id in (-1, PARTITIONS):
         with pytest.raises(InvalidQueueError):
             orders.pull(0, queue_id=queue_id)
-    config = orders.broker.groups.require("readers")
-    orders.broker.admin.update_group(SELF, replace(config, consume_enable=False))
+    config = orders.core.groups.require("readers")
+    orders.broker.groups.put(SELF, replace(config, consume_enable=False))
     with pytest.raises(GroupPermissionError):
         orders.pull(0)
-    topic = orders.broker.topics.require("orders")
-    orders.broker.admin.create_topic(SELF, replace(topic, perm=2))
+    topic = orders.core.topics.require("orders")
+    orders.broker.topics.create(SELF, replace(topic, perm=2))
     with pytest.raises(TopicPermissionError):
         orders.pull(0, group="others")
 
@@ -110,7 +110,7 @@ def test_who_may_not_pull_is_told_why(orders: World) -> None:
 def test_a_sql_filter_is_refused_where_it_is_switched_off(orders: World) -> None:
     fill(orders, "a")
     subscription = subscribe("orders", "number > 1", "SQL92")
-    orders.broker.reconfigure(replace(orders.broker_config, property_filter=False))
+    orders.core.reconfigure(replace(orders.broker_config, property_filter=False))
     with pytest.raises(FilterDisabledError):
         orders.pull(0, subscription=subscription)
     assert orders.pull(0, subscription=subscribe("orders", "a")).status is FetchStatus.FOUND
@@ -121,7 +121,7 @@ def test_a_fetch_counts_for_its_group_if_it_has_one(orders: World) -> None:
     orders.pull(0)
     orders.pull(2)
     orders.fetch(partitions(), PLENTY)
-    totals = orders.broker.stats.totals
+    totals = orders.core.stats.totals
     assert (totals.get_count, totals.found) == (4, 2)
     assert orders.broker.admin.statistic(SELF, "GROUP_GET_NUMS", "orders@readers")[0].total == 2
 
@@ -132,7 +132,7 @@ def test_a_fetch_counts_for_its_group_if_it_has_one(orders: World) -> None:
 def test_a_fetch_that_finds_messages_is_answered_at_once(orders: World) -> None:
     fill(orders, "a")
     assert len(orders.fetch(at(), PLENTY)) == 1
-    assert len(orders.broker.waiting) == 0
+    assert len(orders.core.waiting) == 0
 
 
 def test_a_held_fetch_is_answered_when_a_message_arrives_or_its_time_is_up(orders: World) -> None:
@@ -163,14 +163,14 @@ def test_a_held_fetch_is_woken_only_by_what_it_subscribes_to(orders: World) -> N
 
 def test_a_held_fetch_that_passed_over_very_many_messages_is_told_to_move_on(orders: World) -> None:
     held = orders.fetch(at(0, subscribe("orders", "a")), PLENTY)
-    orders.broker.writer.write_now([NewMessage("orders", 0, b"x", inner_count=SCAN_MAX - 1)])
+    orders.core.writer.write_now([NewMessage("orders", 0, b"x", inner_count=SCAN_MAX - 1)])
     assert held == []
-    orders.broker.writer.write_now([NewMessage("orders", 0, b"x")])
+    orders.core.writer.write_now([NewMessage("orders", 0, b"x")])
     assert [each.status for each in found(held[0])] == [FetchStatus.NO_MATCHED_MESSAGE]
 
 
 def test_a_fetch_that_too_many_wait_beside_is_answered_as_it_is(orders: World) -> None:
-    orders.broker.waiting._waits_max = 1
+    orders.core.waiting._waits_max = 1
     first, second = orders.fetch(at(), PLENTY), orders.fetch(at(), PLENTY)
     assert (len(first), len(second)) == (0, 1)
 
@@ -178,15 +178,15 @@ def test_a_fetch_that_too_many_wait_beside_is_answered_as_it_is(orders: World) -
 def test_a_position_on_the_way_is_committed_once(orders: World) -> None:
     fill(orders, "a", "b")
     orders.fetch([Cursor("readers", "orders", 0, 2, committed=1)], PLENTY)
-    assert orders.broker.offsets.get("readers", "orders", 0) == 1
+    assert orders.core.offsets.get("readers", "orders", 0) == 1
     orders.commit("readers", "orders", 0, 2)
     fill(orders, "c")
-    assert orders.broker.offsets.get("readers", "orders", 0) == 2
+    assert orders.core.offsets.get("readers", "orders", 0) == 2
 
 
 def test_a_broker_that_stops_answers_everybody(orders: World) -> None:
     held = orders.fetch(at(), PLENTY)
-    orders.broker.close()
+    orders.core.close()
     assert len(held) == 1
 
 
@@ -199,8 +199,8 @@ class Workers:
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         self.work: list[Callable[[], None]] = []
         self._world = world
-        monkeypatch.setattr(world.broker.cold_reads, "_offload", self.work.append)
-        monkeypatch.setattr(world.broker.reader, "_is_cold", lambda ranges: True)
+        monkeypatch.setattr(world.core.cold_reads, "_offload", self.work.append)
+        monkeypatch.setattr(world.core.reader, "_is_cold", lambda ranges: True)
 
     def run(self) -> None:
         while self.work:
@@ -226,17 +226,17 @@ def test_cold_records_are_read_by_a_worker_before_the_answer(
 def test_an_owner_that_goes_is_not_told(orders: World, monkeypatch: pytest.MonkeyPatch) -> None:
     held = orders.fetch(at(), PLENTY, owner="c1")
     other = orders.fetch(at(), PLENTY, owner="c2")
-    orders.broker.channel_closed("c1")
+    orders.broker.groups.channel_closed("c1")
     fill(orders, *"aaaa")
     late = [orders.fetch(at(0, slow(orders)), PLENTY, owner="c1") for _ in range(2)][1]
     workers = Workers(orders, monkeypatch)
     cold = orders.fetch(at(), PLENTY, owner="c1")
-    orders.broker.channel_closed("c1")
+    orders.broker.groups.channel_closed("c1")
     workers.run()
     orders.end_tick()
     orders.end_tick()
     assert (held, late, cold, len(other)) == ([], [], [], 1)
-    assert orders.broker.pending_reads._under_way == {}
+    assert orders.core.pending_reads._under_way == {}
 
 
 def slow(world: World, wanted: str = "none") -> Subscription:
@@ -267,7 +267,7 @@ def test_held_fetches_with_slow_filters_are_looked_at_in_several_ticks(orders: W
     held = [orders.fetch(at(0, slow(orders, "b")), PLENTY) for _ in range(4)]
     for tag in "ab":
         orders.store.append([NewMessage("orders", 0, b"x", encode_properties({"TAGS": tag}))])
-    orders.broker.waiting.arrived("orders", 0)
+    orders.core.waiting.arrived("orders", 0)
     ticks = 0
     while not all(held):
         assert ticks < 20, "three tests fit into a tick; the others wait for their turn"
@@ -301,7 +301,7 @@ def test_what_there_is_leaves_when_the_longest_wait_is_over(orders: World) -> No
     assert answers == []
     orders.advance(200)
     assert [each.messages for each in found(answers[0])[2:6]] == [0, 1, 1, 0]
-    assert orders.broker.stats.totals.get_count == 2
+    assert orders.core.stats.totals.get_count == 2
 
 
 @pytest.mark.parametrize("count", [1, PARTITIONS])
@@ -343,4 +343,4 @@ def test_a_place_that_is_asked_for_twice_does_no_harm(orders: World) -> None:
     answers = orders.fetch([*partitions(2), *partitions(2)], PLENTY)
     fill(orders, "a")
     assert [each.messages for each in found(answers[0])] == [1, 0, 1, 0]
-    assert len(orders.broker.waiting) == 0
+    assert len(orders.core.waiting) == 0

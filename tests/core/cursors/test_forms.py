@@ -22,7 +22,7 @@ from tests.record.forms.samples import kafka_batch, neutrals
 def orders(world: World) -> World:
     """A plain message, a batch of ten, another plain one."""
     world.topic("orders", 4)
-    world.broker.marked.mark("orders")
+    world.core.marked.mark("orders")
     world.send(body=b"first", TAGS="odd")
     world.store.append([kafka_batch(neutrals(10))])
     world.send(body=b"last", TAGS="even")
@@ -81,18 +81,18 @@ def test_conditions_are_about_the_messages(orders: World) -> None:
 
 def test_a_reader_of_the_same_form_gets_the_bytes_as_they_are(orders: World) -> None:
     batch = kafka_batch(neutrals(10))
-    result = orders.broker.reader.read("orders", 0, 1, 32, 1 << 20, as_stored=True)
+    result = orders.core.reader.read("orders", 0, 1, 32, 1 << 20, as_stored=True)
     assert bytes(found(result)[0].body) == batch.body
     assert found(result)[0].inner_count == 10
 
 
 def test_a_mark_lasts_as_long_as_its_topic(orders: World) -> None:
     orders.restart()
-    assert orders.broker.marked.names == {"orders"}
+    assert orders.core.marked.names == {"orders"}
     orders.crash()
     assert len(found(orders.pull(3))) == 9
-    orders.broker.admin.delete_topic(SELF, "orders")
-    assert orders.broker.marked.names == set()
+    orders.broker.topics.delete(SELF, "orders")
+    assert orders.core.marked.names == set()
 
 
 def test_what_cannot_be_read_is_delivered_as_it_is(orders: World) -> None:
@@ -116,10 +116,10 @@ def test_entries_of_other_forms_are_the_same_after_recovery(orders: World) -> No
 
 
 def test_one_message_of_a_batch_is_sent_back_alone(orders: World) -> None:
-    orders.broker.groups.require("readers")
+    orders.core.groups.require("readers")
     failed = found(orders.pull(0))[4]
     assert failed.unique_key is not None
-    orders.broker.send_back(
+    orders.broker.publish.send_back(
         SELF, "readers", failed.log_offset, -1, orders.on_stored, unique_key=failed.unique_key
     )
     orders.end_tick()
@@ -127,7 +127,7 @@ def test_one_message_of_a_batch_is_sent_back_alone(orders: World) -> None:
     assert bytes(dead.body) == bytes(failed.body) == b"body-3"
     assert as_neutral(dead).key is None
     with pytest.raises(InvalidRequestError):
-        orders.broker.send_back(
+        orders.broker.publish.send_back(
             SELF, "readers", failed.log_offset, -1, orders.on_stored, unique_key="another"
         )
 
@@ -136,7 +136,7 @@ def test_messages_of_a_batch_are_leased_and_come_back_one_by_one(
     tmp_path: Path,
 ) -> None:
     reader = reading(tmp_path)
-    reader.world.broker.marked.mark(TOPIC)
+    reader.world.core.marked.mark(TOPIC)
     reader.world.store.append([kafka_batch(neutrals(10), TOPIC)])
     first = reader.pop(4)
     assert [each.offset for each in first] == [0, 1, 2, 3]

@@ -41,7 +41,7 @@ def test_a_crash_loses_only_the_commits_of_the_last_seconds(world: World) -> Non
     world.advance(5_000)
     world.commit("readers", "orders", 0, 20)
     world.crash()
-    assert world.broker.query_offset(SELF, "readers", "orders", 0) == 10
+    assert world.broker.cursors.query(SELF, "readers", "orders", 0) == 10
 
 
 def test_a_clean_stop_loses_nothing(world: World) -> None:
@@ -49,7 +49,7 @@ def test_a_clean_stop_loses_nothing(world: World) -> None:
     world.fill("orders", 1, 20)
     world.commit("readers", "orders", 1, 20)
     world.restart()
-    assert world.broker.query_offset(SELF, "readers", "orders", 1) == 20
+    assert world.broker.cursors.query(SELF, "readers", "orders", 1) == 20
 
 
 def test_a_position_that_cannot_be_recorded_keeps_no_other_from_it(
@@ -77,15 +77,15 @@ def test_a_position_that_cannot_be_recorded_keeps_no_other_from_it(
     world.commit("readers", "bad", 0, 6)
     world.advance(5_000)
     world.crash()
-    assert world.broker.query_offset(SELF, "others", "orders", 0) == 7
-    assert world.broker.query_offset(SELF, "readers", "bad", 0) == 6
+    assert world.broker.cursors.query(SELF, "others", "orders", 0) == 7
+    assert world.broker.cursors.query(SELF, "readers", "bad", 0) == 6
 
 
 def test_a_commit_may_go_back(world: World) -> None:
     world.topic("orders")
     world.commit("readers", "orders", 0, 20)
     world.commit("readers", "orders", 0, 10)
-    assert world.broker.query_offset(SELF, "readers", "orders", 0) == 10
+    assert world.broker.cursors.query(SELF, "readers", "orders", 0) == 10
 
 
 def test_what_cannot_be_a_position_is_refused(world: World) -> None:
@@ -99,15 +99,15 @@ def test_what_cannot_be_a_position_is_refused(world: World) -> None:
     with pytest.raises(TopicNotFoundError):
         world.commit("readers", "nowhere", 0, 1)
     with pytest.raises(GroupNotFoundError):
-        world.broker.commit_offset(SELF, "strangers", "orders", 0, 1)
+        world.broker.cursors.commit(SELF, "strangers", "orders", 0, 1)
 
 
 def test_a_new_group_starts_a_young_queue_at_its_first_message(world: World) -> None:
     world.topic("orders")
-    assert world.broker.query_offset(SELF, "readers", "orders", 0) is None
+    assert world.broker.cursors.query(SELF, "readers", "orders", 0) is None
     world.send("orders")
-    assert world.broker.query_offset(SELF, "readers", "orders", 0) == 0
-    assert world.broker.query_offset(SELF, "readers", "orders", 0, zero_if_missing=False) is None
+    assert world.broker.cursors.query(SELF, "readers", "orders", 0) == 0
+    assert world.broker.cursors.query(SELF, "readers", "orders", 0, zero_if_missing=False) is None
 
 
 def test_a_new_group_decides_itself_where_the_first_message_is_far_away(world: World) -> None:
@@ -117,8 +117,8 @@ def test_a_new_group_decides_itself_where_the_first_message_is_far_away(world: W
         world.send("orders", 1, b"x" * 10_000)
     world.memory_bytes = 100_000
     world.restart()
-    assert world.broker.query_offset(SELF, "readers", "orders", 0) is None
-    assert world.broker.query_offset(SELF, "readers", "orders", 1) is None
+    assert world.broker.cursors.query(SELF, "readers", "orders", 0) is None
+    assert world.broker.cursors.query(SELF, "readers", "orders", 1) is None
 
 
 def test_a_reset_is_recorded_at_once_and_sends_the_next_pull_there_once(world: World) -> None:
@@ -126,27 +126,27 @@ def test_a_reset_is_recorded_at_once_and_sends_the_next_pull_there_once(world: W
     for _ in range(5):
         world.send("orders")
     world.commit("readers", "orders", 0, 5)
-    world.broker.offsets.reset("readers", "orders", {0: 2})
-    assert world.broker.query_offset(SELF, "readers", "orders", 0) == 2
+    world.core.offsets.reset("readers", "orders", {0: 2})
+    assert world.broker.cursors.query(SELF, "readers", "orders", 0) == 2
     first = world.pull(5)
     assert (first.status.name, first.next_offset) == ("OFFSET_RESET", 2)
     assert (first.min_offset, first.max_offset) == (0, 5)
     assert world.pull(2).status.name == "FOUND"
     world.crash()
-    assert world.broker.query_offset(SELF, "readers", "orders", 0) == 2
+    assert world.broker.cursors.query(SELF, "readers", "orders", 0) == 2
 
 
 def test_a_commit_after_a_reset_is_ignored_until_the_consumer_was_told(world: World) -> None:
     world.topic("orders", 2)
     world.send("orders")
-    world.broker.offsets.reset("readers", "orders", {0: 0})
+    world.core.offsets.reset("readers", "orders", {0: 0})
     world.commit("readers", "orders", 0, 1)
     world.commit("readers", "orders", 1, 1)
     world.pull(1)
-    assert world.broker.query_offset(SELF, "readers", "orders", 0) == 0
-    assert world.broker.query_offset(SELF, "readers", "orders", 1) == 1
+    assert world.broker.cursors.query(SELF, "readers", "orders", 0) == 0
+    assert world.broker.cursors.query(SELF, "readers", "orders", 1) == 1
     world.commit("readers", "orders", 0, 1)
-    assert world.broker.query_offset(SELF, "readers", "orders", 0) == 1
+    assert world.broker.cursors.query(SELF, "readers", "orders", 0) == 1
 
 
 def test_a_clone_replaces_the_other_groups_position(world: World) -> None:
@@ -154,12 +154,12 @@ def test_a_clone_replaces_the_other_groups_position(world: World) -> None:
     world.fill("orders", 0, 5)
     world.commit("readers", "orders", 0, 5)
     world.commit("others", "orders", 3, 9)
-    world.broker.offsets.clone("readers", "others", "orders")
-    assert world.broker.offsets.of("others", "orders") == {0: 5}
+    world.core.offsets.clone("readers", "others", "orders")
+    assert world.core.offsets.of("others", "orders") == {0: 5}
     world.crash()
-    assert world.broker.offsets.of("others", "orders") == {0: 5}
-    world.broker.offsets.clone("nobody", "others", "orders")
-    assert world.broker.offsets.of("others", "orders") == {0: 5}
+    assert world.core.offsets.of("others", "orders") == {0: 5}
+    world.core.offsets.clone("nobody", "others", "orders")
+    assert world.core.offsets.of("others", "orders") == {0: 5}
 
 
 def test_positions_can_be_listed_by_group_and_by_topic(world: World) -> None:
@@ -168,8 +168,8 @@ def test_positions_can_be_listed_by_group_and_by_topic(world: World) -> None:
     world.commit("readers", "orders", 0, 1)
     world.commit("readers", "bills", 0, 1)
     world.commit("others", "bills", 0, 1)
-    assert world.broker.offsets.topics_of("readers") == ["orders", "bills"]
-    assert world.broker.offsets.groups_of("bills") == ["readers", "others"]
+    assert world.core.offsets.topics_of("readers") == ["orders", "bills"]
+    assert world.core.offsets.groups_of("bills") == ["readers", "others"]
 
 
 class Positions(RuleBasedStateMachine):
@@ -195,7 +195,7 @@ class Positions(RuleBasedStateMachine):
 
     @rule(group=groups, topic=topics, queue_id=queues, offset=st.integers(0, 50))
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        self.world.broker.offsets.commit(group, topic, queue_id, offset)
+        self.world.core.offsets.commit(group, topic, queue_id, offset)
         self.now.setdefault((group, topic), {})[queue_id] = offset
 
     @rule()
@@ -205,7 +205,7 @@ class Positions(RuleBasedStateMachine):
 
     @rule()
     def a_part_is_recorded(self) -> None:
-        offsets = self.world.broker.offsets
+        offsets = self.world.core.offsets
         with mock.patch("onelog.core.cursors.offsets.PART_ENTRIES", 1):
             cursor = next(iter(offsets._passing or offsets._dirty), None)
             offsets.flush_some()
@@ -214,12 +214,12 @@ class Positions(RuleBasedStateMachine):
 
     @rule()
     def snapshot(self) -> None:
-        self.world.broker.tables.snapshot(wait=True)
+        self.world.core.tables.snapshot(wait=True)
         self._record()
 
     @rule(source=groups, other=groups, topic=topics)
     def clone(self, source: str, other: str, topic: str) -> None:
-        self.world.broker.offsets.clone(source, other, topic)
+        self.world.core.offsets.clone(source, other, topic)
         if (source, topic) in self.now:
             self.now[other, topic] = dict(self.now[source, topic])
             for cursor in ((source, topic), (other, topic)):
@@ -227,8 +227,8 @@ class Positions(RuleBasedStateMachine):
 
     @rule(group=groups)
     def remove_group(self, group: str) -> None:
-        offsets = self.world.broker.offsets
-        self.world.broker.tables.write(offsets.removal(group=group))
+        offsets = self.world.core.offsets
+        self.world.core.tables.write(offsets.removal(group=group))
         for kept in (self.now, self.recorded):
             for cursor in [cursor for cursor in kept if cursor[0] == group]:
                 del kept[cursor]
@@ -245,7 +245,7 @@ class Positions(RuleBasedStateMachine):
 
     @invariant()
     def positions_are_the_models(self) -> None:
-        found = self.world.broker.offsets.all()
+        found = self.world.core.offsets.all()
         assert {cursor: queues for cursor, queues in found.items() if queues} == self.now
 
     def teardown(self) -> None:

@@ -38,7 +38,7 @@ def fill(world: World, *tags: str, queue_id: int = 0, size: int = 1) -> None:
 def read(world: World, subscription: Subscription | None = None, **how: Any) -> Fetched:
     """What the reader itself says, before anybody waits for disks or turns."""
     count_max = how.pop("count_max", 32)
-    return world.broker.reader.read("orders", 0, 0, count_max, 1 << 20, subscription, **how)
+    return world.core.reader.read("orders", 0, 0, count_max, 1 << 20, subscription, **how)
 
 
 def test_without_a_filter_a_pull_is_a_run_of_neighbours_in_one_slice(orders: World) -> None:
@@ -148,7 +148,7 @@ def test_a_pull_whose_filter_takes_too_long_answers_with_what_it_has(orders: Wor
 
 def test_a_filter_that_takes_longer_than_the_budget_gets_on_by_one_message(orders: World) -> None:
     fill(orders, *"aaa")
-    orders.broker.filter_time.budget_ms = 1
+    orders.core.filter_time.budget_ms = 1
     for offset in range(3):
         result = orders.pull(offset, subscription=slow(orders))
         assert (result.status, result.next_offset) == (FetchStatus.NO_MATCHED_MESSAGE, offset + 1)
@@ -217,7 +217,7 @@ def test_a_bulk_reader_gets_as_much_from_disk_as_from_memory(
         wanted = subscribe("orders", expression)
         cold = read(orders, wanted, bulk=True, count_max=999)
         assert cold.status is FetchStatus.COLD
-        orders.broker.reader.warm(cold.ranges)
+        orders.core.reader.warm(cold.ranges)
         warm = read(orders, wanted, bulk=True, count_max=999, cold_ok=True)
         assert warm.messages == count
 
@@ -237,7 +237,7 @@ def test_cold_records_are_named_first_and_returned_after_they_were_read(
         result = read(orders, subscription)
         assert (result.status, result.slices, result.next_offset) == (FetchStatus.COLD, [], 0)
         assert result.ranges
-        orders.broker.reader.warm(result.ranges)
+        orders.core.reader.warm(result.ranges)
         result = read(orders, subscription, cold_ok=True)
         assert pulled(result) == [b"%d" % number for number in range(8)]
 
@@ -254,7 +254,7 @@ def test_a_sql_scan_stops_at_the_first_cold_record(
 
 
 def test_warming_what_was_deleted_meanwhile_is_no_error(orders: World) -> None:
-    orders.broker.reader.warm([(1 << 40, 100)])
+    orders.core.reader.warm([(1 << 40, 100)])
 
 
 @settings(
@@ -269,7 +269,7 @@ def test_warming_what_was_deleted_meanwhile_is_no_error(orders: World) -> None:
 def test_pull_after_pull_returns_each_wanted_message_once_and_in_order(
     world: World, tags: list[str], expression: str, count_max: int, bytes_max: int
 ) -> None:
-    if world.broker.topics.get("orders") is None:
+    if world.core.topics.get("orders") is None:
         world.topic("orders", 4)
     offset = begin = int(world.store.max_offset("orders", 0))
     fill(world, *tags)

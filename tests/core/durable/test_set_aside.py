@@ -69,14 +69,14 @@ def yard(tmp_path: Path) -> Iterator[Yard]:
 
 
 def tables_of(world: World, table: str) -> Tables:
-    leases = world.broker.lease_tables
-    return leases if table in leases._tables else world.broker.tables
+    leases = world.core.lease_tables
+    return leases if table in leases._tables else world.core.tables
 
 
 def record(world: World, *rows: tuple[str, str, Any]) -> None:
     """As another version would."""
     tables = tables_of(world, rows[0][0])
-    world.broker.writer.write_now([], tables.record(rows))
+    world.core.writer.write_now([], tables.record(rows))
 
 
 def recorded(world: World, table: str) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def map_keys(aside: dict[str, Any]) -> dict[tuple[str, str], Any]:
 
 
 def test_every_table_has_an_odd_entry_here(world: World) -> None:
-    names = {*world.broker.tables._tables, *world.broker.lease_tables._tables}
+    names = {*world.core.tables._tables, *world.core.lease_tables._tables}
     assert names - ODD.keys() <= FREE
 
 
@@ -123,13 +123,13 @@ def test_one_odd_entry_of_any_table_is_set_aside_and_the_rest_serves(
 def test_an_entry_that_is_made_anew_or_deleted_is_set_aside_no_more(world: World) -> None:
     record(world, ("topics", "newer", {"name": 5}), ("topics", "other", 5))
     world.crash()
-    assert len(world.broker.tables.aside()) == 2
+    assert len(world.core.tables.aside()) == 2
     world.topic("newer", 2)
     record(world, ("topics", "other", None))
     world.crash()
-    assert world.broker.tables.aside() == []
+    assert world.core.tables.aside() == []
     assert "other" not in recorded(world, "topics")
-    assert world.broker.topics.require("newer").queues == 2
+    assert world.core.topics.require("newer").queues == 2
 
 
 def test_what_an_entry_was_before_serves_until_it_can_be_read(world: World) -> None:
@@ -137,13 +137,13 @@ def test_what_an_entry_was_before_serves_until_it_can_be_read(world: World) -> N
     world.commit("readers", "orders", 0, 0)
     world.fill("orders", 0, 9)
     world.commit("readers", "orders", 0, 7)
-    world.broker.offsets.flush()
+    world.core.offsets.flush()
     record(world, ("topics", "orders", {"name": 5}), ("offsets", "orders@readers", {"x": 1}))
     for start in (world.crash, world.restart, world.restart):
         start()
-        assert len(world.broker.tables.aside()) == 2
-        assert world.broker.topics.require("orders").queues == 3
-        assert world.broker.query_offset(SELF, "readers", "orders", 0) == 7
+        assert len(world.core.tables.aside()) == 2
+        assert world.core.topics.require("orders").queues == 3
+        assert world.broker.cursors.query(SELF, "readers", "orders", 0) == 7
 
 
 def test_a_newer_version_has_what_this_one_set_aside(
@@ -162,15 +162,15 @@ def test_a_newer_version_has_what_this_one_set_aside(
     record(world, ("exchanges", key, value), ("bindings", f"{key}@queue@q@#@", {"arguments": {}}))
     world.crash()
     world.restart()
-    assert len(world.broker.tables.aside()) == 2
+    assert len(world.core.tables.aside()) == 2
     monkeypatch.setattr(
         topology,
         "matcher_of",
         lambda kind, *others: matcher_of("topic" if kind == "later" else kind, *others),
     )
     world.restart()
-    assert world.broker.tables.aside() == []
-    exchange = world.broker.routing.exchange(SELF, "/", "later")
+    assert world.core.tables.aside() == []
+    exchange = world.broker.publish.routing.exchange(SELF, "/", "later")
     assert [each.destination for each in exchange.bindings.values()] == ["q"]
 
 
@@ -180,10 +180,10 @@ def test_what_was_set_aside_is_told_to_replicas_again_with_the_rest(tmp_path: Pa
     master.confirm()
     follower = Follower.at(tmp_path / "follower", clock=master.clock)
     follower.receive(master.store)
-    assert len(follower.broker.tables.aside()) == 1
+    assert len(follower.core.tables.aside()) == 1
     follower.promote()
     begin = int(follower.store.max_offset(TABLES_TOPIC, 0))
-    while follower.broker.tables.restate_some(anyway=True):
+    while follower.core.tables.restate_some(anyway=True):
         follower.confirm_all()
     follower.confirm_all()
     again = follower.store.messages(TABLES_TOPIC, 0, begin, 10_000)
@@ -198,14 +198,14 @@ def test_a_record_that_is_none_is_left_out_and_kept(world: World, body: bytes) -
     world.topic("orders", 1)
     at = int(world.store.max_offset(TABLES_TOPIC, 0))
     world.crash()
-    assert world.broker.topics.get("orders") is not None
-    (told,) = world.broker.tables.aside()
+    assert world.core.topics.get("orders") is not None
+    (told,) = world.core.tables.aside()
     assert told.startswith(f"record {TABLES_TOPIC} ")
     assert at
     (kept,) = recorded(world, UNREADABLE).values()
     assert base64.b64decode(kept) == body
     world.restart()
-    assert len(world.broker.tables.aside()) == 1
+    assert len(world.core.tables.aside()) == 1
 
 
 # -- nothing is opened, and nothing is lost, by what cannot be read --------------------------------
@@ -214,9 +214,9 @@ def test_a_record_that_is_none_is_left_out_and_kept(world: World, body: bytes) -
 def test_a_broker_whose_only_user_cannot_be_read_is_not_open_to_everybody(world: World) -> None:
     record(world, ("users", "alice", {"name": "alice", "rules": 7}))
     world.crash()
-    assert not world.broker.access.is_open
+    assert not world.broker.users.is_open
     with pytest.raises(NotPermittedError):
-        world.broker.access.check(Principal("mallory", "10.0.0.9:1"), "publish", ("topic", "t"))
+        world.broker.users.check(Principal("mallory", "10.0.0.9:1"), "publish", ("topic", "t"))
 
 
 def test_who_has_a_role_that_cannot_be_read_may_not_do_what_it_denies(world: World) -> None:
@@ -226,7 +226,7 @@ def test_who_has_a_role_that_cannot_be_read_may_not_do_what_it_denies(world: Wor
     alice = {"name": "alice", "roles": ["clerks"], "rules": []}
     record(world, ("users", "alice", alice), ("roles", "clerks", {"rules": rule}))
     world.crash()
-    assert not world.broker.access.may(Principal("alice", "h:1"), "publish", ("topic", "secret"))
+    assert not world.broker.users.may(Principal("alice", "h:1"), "publish", ("topic", "secret"))
 
 
 def test_messages_of_a_queue_that_cannot_be_read_wait_for_it(yard: Yard) -> None:
@@ -243,7 +243,7 @@ def test_messages_of_a_queue_that_cannot_be_read_wait_for_it(yard: Yard) -> None
         yard.put_all(b"x", key="plain")
         assert [each.name for each in yard.works.queues(SELF)] == ["plain"]
     again = yard.queue("newer")  # Who declares it anew has all that was in it.
-    assert yard.broker.tables.aside() == []
+    assert yard.core.tables.aside() == []
     assert (again.ready, again.unacked) == (4, 0)
     yard.crash()
     assert yard.consume("newer").bodies == numbered(4, 1)

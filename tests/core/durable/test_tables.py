@@ -162,16 +162,16 @@ def test_a_snapshot_of_very_many_topics_and_positions_holds_nobody_up(tmp_path: 
     world = World(tmp_path / "store")
     for number in range(50_000):
         name = f"topic-{number}"
-        world.broker.topics.apply(name, {"name": name})
-        world.broker.offsets.commit("readers", name, 0, number)
+        world.core.topics.apply(name, {"name": name})
+        world.core.offsets.commit("readers", name, 0, number)
     world.advance(5_000)
-    world.broker.tables.snapshot()
-    while world.broker.tables._gathering is not None:
+    world.core.tables.snapshot()
+    while world.core.tables._gathering is not None:
         world.advance(10_000)
     assert world.timer.longest_cpu_s < HELD_S_MAX
     world.crash()
-    assert len(world.broker.topics.all()) > 50_000
-    assert len(world.broker.offsets.all()) == 50_000
+    assert len(world.core.topics.all()) > 50_000
+    assert len(world.core.offsets.all()) == 50_000
     world.close()
 
 
@@ -369,17 +369,17 @@ def test_versions_count_up_and_remember_when(desk: Desk) -> None:
 def test_topics_groups_and_positions_survive_a_kill_at_any_moment(world: World) -> None:
     world.topic("orders", 4)
     world.crash()
-    assert world.broker.topics.require("orders").read_queues == 4
-    world.broker.groups.require("readers")
+    assert world.core.topics.require("orders").read_queues == 4
+    world.core.groups.require("readers")
     for _ in range(17):
         world.send("orders", 2)
     world.commit("readers", "orders", 2, 17)
     world.advance(world.broker_config.offsets_flush_ms)
     world.crash()
-    assert world.broker.groups.get("readers") is not None
-    assert world.broker.query_offset(SELF, "readers", "orders", 2) == 17
-    world.broker.tables.snapshot(wait=True)
-    world.broker.admin.delete_topic(SELF, "orders")
+    assert world.core.groups.get("readers") is not None
+    assert world.broker.cursors.query(SELF, "readers", "orders", 2) == 17
+    world.core.tables.snapshot(wait=True)
+    world.broker.topics.delete(SELF, "orders")
     world.crash()
-    assert world.broker.topics.get("orders") is None
-    assert world.broker.query_offset(SELF, "readers", "orders", 2) is None
+    assert world.core.topics.get("orders") is None
+    assert world.broker.cursors.query(SELF, "readers", "orders", 2) is None

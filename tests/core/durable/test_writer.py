@@ -51,7 +51,7 @@ def message(body: bytes = b"x", topic: str = "orders") -> NewMessage:
 
 def publish(world: World, *bodies: bytes) -> None:
     for body in bodies:
-        world.broker.publish(SELF, message(body), world.on_stored, body)
+        world.broker.publish.send(SELF, message(body), world.on_stored, body)
 
 
 def mixed(random: Random, count: int) -> list[NewMessage]:
@@ -73,7 +73,7 @@ def mixed(random: Random, count: int) -> list[NewMessage]:
 def test_who_watches_a_queue_is_told_of_each_message_and_where_it_is(
     orders: World, way: str
 ) -> None:
-    writer, store, random = orders.broker.writer, orders.store, Random(7)
+    writer, store, random = orders.core.writer, orders.store, Random(7)
     told: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
 
     def entered(key: tuple[str, int], messages: Sequence[NewMessage | NewRun], offset: int) -> None:
@@ -115,23 +115,23 @@ def test_messages_endings_and_records_of_leases_are_one_append(
     appends.lists.clear()
     written: list[OnelogError | None] = []
     publish(orders, b"1", b"2")
-    writer = orders.broker.writer
+    writer = orders.core.writer
     writer.put_together([message(b"3"), message(b"4")], orders.on_stored, "together")
-    record = orders.broker.lease_tables.record([("words", "key", 1)])
+    record = orders.core.lease_tables.record([("words", "key", 1)])
     writer.join_tick(lambda: writer.put_records(record, written.append))
     orders.end_tick()
     assert appends.lists == [["orders"] * 4 + [LEASES_TOPIC]]
     assert written == [None]
     assert told(orders) == [(b"1", None), (b"2", None), ("together", None)]
-    assert orders.broker.stats.totals.put_count == 5
+    assert orders.core.stats.totals.put_count == 5
 
 
 def test_who_writes_at_once_comes_behind_what_the_tick_has_so_far(
     orders: World, appends: Appends
 ) -> None:
     publish(orders, b"1")
-    orders.broker.tables.write([("words", "key", 1)])
-    orders.broker.writer.write_now([message(b"2")])
+    orders.core.tables.write([("words", "key", 1)])
+    orders.core.writer.write_now([message(b"2")])
     publish(orders, b"3")
     assert orders.bodies("orders") == [b"1", b"2"]
     assert orders.told == [], "nobody is called back from the middle of a change"
@@ -146,8 +146,8 @@ def test_who_writes_at_once_comes_behind_what_the_tick_has_so_far(
 def test_runs_keep_their_place_before_what_is_written_at_once(orders: World) -> None:
     publish(orders, b"1")
     run = NewRun("orders", 0, [(0, b"2", b""), (0, b"", b"")], b"2")
-    orders.broker.publish_many(SELF, run, orders.on_stored, "run")
-    orders.broker.writer.write_runs_now([NewRun.of(message(b"4"))])
+    orders.broker.publish.send_run(SELF, run, orders.on_stored, "run")
+    orders.core.writer.write_runs_now([NewRun.of(message(b"4"))])
     assert orders.bodies("orders") == [b"1", b"2", b"", b"4"]
     orders.end_tick()
     assert told(orders) == [(b"1", None), ("run", None)]
@@ -157,9 +157,9 @@ def test_runs_keep_their_place_before_what_is_written_at_once(orders: World) -> 
 def test_a_record_that_cannot_be_stored_spoils_no_message_and_no_other_record(
     orders: World,
 ) -> None:
-    writer, written = orders.broker.writer, list[Any]()
+    writer, written = orders.core.writer, list[Any]()
     bad = message(topic=TABLES_TOPIC)._replace(born_ms=1 << 70)
-    good = orders.broker.tables.record([("words", "key", 1)])
+    good = orders.core.tables.record([("words", "key", 1)])
     end = orders.store.max_offset(TABLES_TOPIC, 0)
     publish(orders, b"1")
 
@@ -179,9 +179,9 @@ def test_a_message_that_cannot_be_stored_spoils_nothing_that_is_written_at_once(
     orders: World,
 ) -> None:
     publish(orders, b"1")
-    orders.broker.publish(SELF, message()._replace(born_ms=1 << 70), orders.on_stored, "bad")
+    orders.broker.publish.send(SELF, message()._replace(born_ms=1 << 70), orders.on_stored, "bad")
     publish(orders, b"2")
-    orders.broker.writer.write_now([message(b"3")])
+    orders.core.writer.write_now([message(b"3")])
     orders.end_tick()
     assert orders.bodies("orders") == [b"1", b"2", b"3"]
     assert told(orders) == [(b"1", None), ("bad", MessageError), (b"2", None)]
@@ -191,8 +191,8 @@ def test_on_a_full_disk_records_have_head_room_and_messages_beside_them_have_not
     orders: World,
 ) -> None:
     written: list[OnelogError | None] = []
-    writer, retention = orders.broker.writer, orders.store.retention
-    records = orders.broker.tables.record([("words", "key", 1)])
+    writer, retention = orders.core.writer, orders.store.retention
+    records = orders.core.tables.record([("words", "key", 1)])
 
     def record() -> None:
         writer.join_tick(lambda: writer.put_records(records, written.append))
@@ -205,7 +205,7 @@ def test_on_a_full_disk_records_have_head_room_and_messages_beside_them_have_not
         record()
         orders.end_tick()
         publish(orders, b"before a record")
-        orders.broker.tables.write([("words", "key", 2)])
+        orders.core.tables.write([("words", "key", 2)])
         publish(orders, b"before a job with head room")
         with writer.head_room():
             writer.write_now([message(b"moved")])
@@ -218,7 +218,7 @@ def test_on_a_full_disk_records_have_head_room_and_messages_beside_them_have_not
 
 def test_a_topic_is_deleted_behind_what_was_sent_to_it(orders: World) -> None:
     publish(orders, b"last")
-    orders.broker.admin.delete_topic(SELF, "orders")
+    orders.broker.topics.delete(SELF, "orders")
     orders.end_tick()
     assert told(orders) == [(b"last", None)]
     assert orders.store.max_offset("orders", 0) == 0

@@ -71,12 +71,12 @@ def test_with_more_members_than_queues_everyone_still_has_one() -> None:
 def test_a_group_pulls_until_it_is_told_otherwise_and_remembers(tmp_path: Path) -> None:
     world = World(tmp_path / "store")
     world.topic("orders")
-    world.broker.groups.require("readers")
-    assert world.broker.request_modes.of("readers", "orders") == RequestMode("PULL", 0)
-    world.broker.request_modes.set("readers", "orders", RequestMode("POP", 2))
+    world.core.groups.require("readers")
+    assert world.core.request_modes.of("readers", "orders") == RequestMode("PULL", 0)
+    world.core.request_modes.set("readers", "orders", RequestMode("POP", 2))
     for again in (world.crash, world.restart):
         again()
-        modes = world.broker.request_modes
+        modes = world.core.request_modes
         assert modes.of("readers", "orders") == RequestMode("POP", 2)
         assert modes.of("others", "orders") == RequestMode("PULL", 0)
     world.close()
@@ -87,14 +87,14 @@ def test_a_group_without_a_mode_of_its_own_consumes_by_the_default(tmp_path: Pat
     world = World(tmp_path / "store", broker_config=config)
     world.topic("orders")
     for group in ("readers", "others"):
-        world.broker.groups.require(group)
-    modes = world.broker.request_modes
+        world.core.groups.require(group)
+    modes = world.core.request_modes
     modes.set("others", "orders", RequestMode("PULL"))
     assert modes.of("readers", "orders") == RequestMode("POP", 3)
     assert modes.of("others", "orders") == RequestMode("PULL")
     assert modes.of("readers", NAMING.retry_topic("readers")) == RequestMode("PULL")
     assert modes.all() == {("orders", "others"): RequestMode("PULL")}
-    world.broker.reconfigure(replace(config, default_request_mode="pull"))
+    world.core.reconfigure(replace(config, default_request_mode="pull"))
     assert modes.of("readers", "orders") == RequestMode("PULL")
     world.close()
 
@@ -102,18 +102,18 @@ def test_a_group_without_a_mode_of_its_own_consumes_by_the_default(tmp_path: Pat
 def test_setting_a_mode_makes_the_group_as_its_first_use_would(tmp_path: Path) -> None:
     world = World(tmp_path / "store")
     world.topic("orders")
-    world.broker.request_modes.set("readers", "orders", RequestMode("POP"))
-    assert world.broker.groups.get("readers") is not None
-    world.broker.groups.auto_create = False
+    world.core.request_modes.set("readers", "orders", RequestMode("POP"))
+    assert world.core.groups.get("readers") is not None
+    world.core.groups.auto_create = False
     with pytest.raises(GroupNotFoundError):
-        world.broker.request_modes.set("others", "orders", RequestMode("POP"))
+        world.core.request_modes.set("others", "orders", RequestMode("POP"))
     world.close()
 
 
 def test_a_mode_needs_a_topic_that_exists_and_names_that_can_be(tmp_path: Path) -> None:
     world = World(tmp_path / "store")
     world.topic("orders")
-    modes = world.broker.request_modes
+    modes = world.core.request_modes
     with pytest.raises(TopicNotFoundError):
         modes.set("readers", "nowhere", RequestMode("POP"))
     with pytest.raises(TopicPermissionError, match="retry topic is not allowed"):
@@ -121,5 +121,5 @@ def test_a_mode_needs_a_topic_that_exists_and_names_that_can_be(tmp_path: Path) 
     with pytest.raises(InvalidGroupError):
         modes.set("n" * 256, "orders", RequestMode("POP"))
     assert entries_of(modes) == {}
-    assert world.broker.groups.get("readers") is None
+    assert world.core.groups.get("readers") is None
     world.close()

@@ -50,7 +50,7 @@ class Classic:
 
     def step(self) -> None:
         """Join if that is due, else send a heartbeat."""
-        coordinator = self.world.broker.coordinator
+        coordinator = self.world.broker.groups.coordinator
         if self.is_waiting:
             return
         if not self.must_join:
@@ -103,7 +103,7 @@ class Classic:
                 parts.append((member_id, assignment(share)))
         self.is_waiting = True
         try:
-            self.world.broker.coordinator.sync(
+            self.world.broker.groups.coordinator.sync(
                 SELF, GROUP, self.member, "consumer", joined.protocol, parts, self.synced
             )
         except OnelogError as failed:
@@ -119,7 +119,7 @@ class Classic:
         self.owned = gets
 
     def leave(self) -> None:
-        self.world.broker.coordinator.leave(SELF, GROUP, self.member)
+        self.world.broker.groups.coordinator.leave(SELF, GROUP, self.member)
 
 
 class Newer:
@@ -144,13 +144,13 @@ class Newer:
             None,
             self.owned,
         )
-        beaten = self.world.broker.coordinator.beat(SELF, beat)
+        beaten = self.world.broker.groups.coordinator.beat(SELF, beat)
         self.epoch = beaten.epoch
         if beaten.assigned is not None:
             self.owned = beaten.assigned
 
     def leave(self) -> None:
-        self.world.broker.coordinator.beat(SELF, Beat(GROUP, self.id, LEAVE_EPOCH))
+        self.world.broker.groups.coordinator.beat(SELF, Beat(GROUP, self.id, LEAVE_EPOCH))
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def check(members: Consumers) -> None:
 
 
 def state(world: World) -> str:
-    coordinator = world.broker.coordinator
+    coordinator = world.broker.groups.coordinator
     group = coordinator.consumer_group(SELF, GROUP)
     return "newer" if group is not None and group.members else "classic"
 
@@ -235,9 +235,9 @@ def test_a_static_member_comes_back_in_another_process(orders: World) -> None:
     again = Classic(orders, "c", instance_id="one")
     again.step()
     with pytest.raises(FencedInstanceError):
-        orders.broker.coordinator.heartbeat(SELF, GROUP, old.member)
+        orders.broker.groups.coordinator.heartbeat(SELF, GROUP, old.member)
     settle([newer, again])
-    orders.broker.coordinator.leave(SELF, GROUP, CommittingMember("", -1, "one"))
+    orders.broker.groups.coordinator.leave(SELF, GROUP, CommittingMember("", -1, "one"))
     settle([newer])
 
 
@@ -253,7 +253,7 @@ def test_a_silent_classic_member_is_given_up(orders: World) -> None:
 def test_positions_are_committed_by_members_of_both_kinds(orders: World) -> None:
     newer, classic = Newer(orders, "n"), Classic(orders, "c")
     settle([newer, classic])
-    coordinator, positions = orders.broker.coordinator, {"orders": {0: Position(3)}}
+    coordinator, positions = orders.broker.groups.coordinator, {"orders": {0: Position(3)}}
     for member in (classic.member, CommittingMember("n", newer.epoch)):
         coordinator.commit(SELF, GROUP, member, positions, lambda error: None)
     stale = CommittingMember(classic.id, classic.generation - 1)
@@ -272,7 +272,7 @@ def test_a_member_may_change_its_protocol_and_keep_its_id(orders: World) -> None
 
 
 def test_members_that_speak_other_words_stay_among_themselves(orders: World) -> None:
-    coordinator = orders.broker.coordinator
+    coordinator = orders.broker.groups.coordinator
     joining = Joining(GROUP, "", None, "c", "h", 10_000, 10_000, "connect", [("sessioned", b"x")])
     coordinator.join(SELF, joining, lambda joined, error: None)
     with pytest.raises(GroupNotFoundError):

@@ -124,7 +124,7 @@ def test_all_partitions_and_all_members_are_served(
 
 def test_a_group_is_of_one_kind_while_it_has_members(world: World) -> None:
     world.topic("orders", 2)
-    coordinator = world.broker.coordinator
+    coordinator = world.broker.groups.coordinator
     coordinator.beat_share(SELF, beat_of("a", JOIN_EPOCH, "orders"))
     joining = Joining(
         "sharers", "", None, "c", "/h", 6_000, 6_000, "consumer", [("range", b"")], False, False
@@ -142,7 +142,7 @@ def test_a_group_is_of_one_kind_while_it_has_members(world: World) -> None:
     again = coordinator.beat_share(SELF, beat_of("a", JOIN_EPOCH, "orders"))
     assert again.epoch > 0 < beaten.epoch
     world.restart()
-    coordinator = world.broker.coordinator
+    coordinator = world.broker.groups.coordinator
     (listed,) = coordinator.listed(SELF)
     assert listed == ("sharers", "share", "share", "Stable")
     coordinator.beat_share(SELF, beat_of("a", LEAVE_EPOCH))

@@ -98,7 +98,7 @@ def test_an_exclusive_queue_is_its_owners_and_goes_with_it(yard: Yard) -> None:
     yard.works.declare(SELF, "/", "q", durable=True, exclusive=True, owner="me")
     told: list[str] = []
     yard.works.on_deleted.append(lambda queue, reason: told.append(f"{queue.name} {reason}"))
-    yard.broker.channel_closed("me")
+    yard.broker.groups.channel_closed("me")
     assert told == ["q exclusive"]
     assert len(yard.works) == 0
 
@@ -108,11 +108,11 @@ def test_a_queue_that_deletes_itself_goes_with_its_last_consumer(yard: Yard) -> 
     one, two = yard.consume(owner="a"), yard.consume(owner="b")
     yard.works.cancel(one.consumer)
     yard.find()
-    yard.broker.channel_closed("b")
+    yard.broker.groups.channel_closed("b")
     with pytest.raises(QueueNotFoundError):
         yard.find()
     assert two.cancelled == ""  # It was not the broker who cancelled it.
-    assert yard.broker.topics.get("q") is None
+    assert yard.core.topics.get("q") is None
 
 
 def test_deleting_what_is_used_or_has_messages_can_be_refused(yard: Yard) -> None:
@@ -153,11 +153,11 @@ def test_a_queue_that_nobody_uses_expires(yard: Yard) -> None:
 def test_a_queue_that_cannot_be_deleted_now_is_still_there(yard: Yard) -> None:
     yard.queue(arguments={"x-expires": 1_000})
     yard.put_all(b"a")
-    yard.broker.refuse_writes("another is the master")
+    yard.core.refuse_writes("another is the master")
     with pytest.raises(OnelogError):
         yard.works.delete(SELF, "/", "q")
     yard.advance(1_500)
-    yard.broker.refuse_writes(None)
+    yard.core.refuse_writes(None)
     assert yard.drain() == [b"a"]
     yard.advance(2_500)
     with pytest.raises(QueueNotFoundError):
@@ -192,7 +192,7 @@ def test_durable_queues_are_there_after_a_restart(yard: Yard) -> None:
 
 
 def test_a_vhost_goes_with_its_queues(yard: Yard) -> None:
-    routing = yard.broker.routing
+    routing = yard.broker.publish.routing
     routing.declare_vhost(SELF, "shop")
     queue = yard.works.declare(SELF, "shop", "q", durable=True)
     assert queue.topic == "~shop~q"
@@ -202,14 +202,14 @@ def test_a_vhost_goes_with_its_queues(yard: Yard) -> None:
     assert [each.vhost for each in yard.works.queues(SELF)] == ["/"]
     with pytest.raises(VhostNotFoundError):
         yard.works.declare(SELF, "shop", "q", durable=True)
-    assert yard.broker.topics.get("~shop~q") is None
+    assert yard.core.topics.get("~shop~q") is None
 
 
 def test_a_queue_goes_with_its_topic(yard: Yard) -> None:
     yard.queue()
     taker = yard.consume()
     yard.put_all(b"a")
-    yard.broker.admin.delete_topic(SELF, "q")
+    yard.broker.topics.delete(SELF, "q")
     assert taker.cancelled == "deleted"
     yard.restart()
     assert len(yard.works) == 0
@@ -229,7 +229,7 @@ def test_a_stream_is_a_topic_that_is_read_by_position(yard: Yard) -> None:
 
 
 def test_a_topic_that_is_there_already_becomes_a_queue_with_what_it_has(yard: Yard) -> None:
-    yard.broker.topics.put(TopicConfig("q", 2, 2))
+    yard.core.topics.put(TopicConfig("q", 2, 2))
     for queue_id in (0, 1, 1):
         yard.send("q", queue_id)
     queue = yard.queue()
@@ -239,10 +239,10 @@ def test_a_topic_that_is_there_already_becomes_a_queue_with_what_it_has(yard: Ya
 
 def test_a_follower_of_a_closed_log_declares_nothing(yard: Yard) -> None:
     yard.queue("before", durable=False)
-    yard.broker.refuse_writes("another is the master")
+    yard.core.refuse_writes("another is the master")
     with pytest.raises(OnelogError):
         yard.queue()
     with pytest.raises(QueueNotFoundError):
         yard.find()
-    yard.broker.refuse_writes(None)
+    yard.core.refuse_writes(None)
     yard.queue()

@@ -99,7 +99,7 @@ def test_messages_that_came_together_to_a_queue_in_memory_go_in_order_whoever_ta
     sent = [b"%03d" % number for number in range(700)]
 
     def put_together(bodies: list[bytes]) -> None:
-        assert yard.broker.routing.publish_all(SELF, "/", "", "q", raw, bodies, nobody)
+        assert yard.broker.publish.routing.publish_all(SELF, "/", "", "q", raw, bodies, nobody)
         yard.settle()
 
     yard.put_all(sent[0])

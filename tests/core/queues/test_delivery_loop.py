@@ -83,7 +83,7 @@ def test_a_queue_that_is_settled_out_of_turn_counts_what_it_hands_out(tmp_path: 
     yard = Yard(tmp_path)
     yard.queue("q")
     taker = yard.consume("q")
-    totals = yard.works._admin.stats.totals
+    totals = yard.works._catalog.counters.totals
     before = totals.get_count
     yard.put(b"a", b"b")
     yard.works.settle(yard.find("q"))

@@ -95,7 +95,7 @@ def test_snapshots_may_be_taken_at_any_time(tmp_path: Path) -> None:
         reader.world.send(body=b"%d" % n)
     leased = reader.pop(4)
     reader.leases.acknowledge(GROUP, TOPIC, 0, leased[0].offset, leased[0].handle)
-    reader.world.broker.lease_tables.snapshot(wait=True)
+    reader.world.core.lease_tables.snapshot(wait=True)
     reader.ack(leased[1])
     reader.world.crash()
     assert reader.cursor() == 2

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from onelog.core.access import SELF
-from onelog.core.broker import Broker
+from onelog.core.assembly import Assembly
 from onelog.core.queues.lease_ledger import IN_PLACE, Lease, LeaseLedger, ReturnPolicy
 from onelog.core.queues.leases import Leases
 from onelog.errors import (
@@ -81,7 +81,7 @@ def test_the_cursor_is_the_smallest_offset_that_is_not_finished(tmp_path: Path) 
     assert reader.cursor() == 0
     reader.ack(leased[0])
     assert reader.cursor() == 2
-    progress = reader.world.broker.admin.consume_stats(SELF, GROUP, TOPIC).queues[0]
+    progress = reader.world.broker.groups.consume_stats(SELF, GROUP, TOPIC).queues[0]
     assert (progress.lag, progress.in_flight) == (3, 3)
     reader.ack(leased[4], leased[2])
     assert reader.cursor() == 5
@@ -288,13 +288,13 @@ def test_a_rejected_message_goes_where_its_policy_says(tmp_path: Path, crashes: 
 
 def start_with(reader: Reader, policy: ReturnPolicy) -> None:
     """Start the world with another protocol's policy, too."""
-    opens = Broker.open
+    opens = Assembly.open
 
-    def open_with(broker: Broker, *how: Any) -> None:
-        broker.leases.policies[policy.number] = policy
-        opens(broker, *how)
+    def open_with(core: Assembly, *how: Any) -> None:
+        core.leases.policies[policy.number] = policy
+        opens(core, *how)
 
-    with mock.patch.object(Broker, "open", open_with):
+    with mock.patch.object(Assembly, "open", open_with):
         World.start(reader.world)
 
 
@@ -405,7 +405,7 @@ def test_a_snapshot_of_very_many_leases_holds_nobody_up(tmp_path: Path) -> None:
             queue.hand_out(Lease(queue, offset, 10**14, IN_PLACE, None, (offset,)), 0, offset + 1)
         queue.recorded()
         leases._queues[GROUP, TOPIC, queue_id] = queue
-    tables = world.broker.lease_tables
+    tables = world.core.lease_tables
     world.timer.longest_cpu_s = 0.0
     tables.snapshot()
     while tables._gathering is not None:
@@ -595,7 +595,7 @@ def test_a_reset_drops_the_leases_and_goes_on_from_there(tmp_path: Path) -> None
         reader.world.send(body=b"%d" % n)
     leased = reader.pop(4)
     reader.ack(leased[0])
-    reader.world.broker.admin.reset_offsets(SELF, GROUP, TOPIC, 0, queue_id=0, offset=2)
+    reader.world.broker.cursors.reset(SELF, GROUP, TOPIC, 0, queue_id=0, offset=2)
     reader.world.end_tick()
     reader.world.crash()
     with pytest.raises(LeaseNotFoundError):
@@ -611,7 +611,7 @@ def test_a_position_that_another_way_of_consuming_committed_counts(tmp_path: Pat
     for n in range(5):
         reader.world.send(body=b"%d" % n)
     reader.pop(2)
-    reader.world.broker.commit_offset(SELF, GROUP, TOPIC, 0, 4)
+    reader.world.broker.cursors.commit(SELF, GROUP, TOPIC, 0, 4)
     assert bodies(reader.pop()) == [b"4"]
     assert len(reader.leases) == 1
 
@@ -620,7 +620,7 @@ def test_a_topic_that_is_deleted_takes_its_leases_along(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     reader.world.send()
     reader.pop()
-    reader.world.broker.admin.delete_topic(SELF, TOPIC)
+    reader.world.broker.topics.delete(SELF, TOPIC)
     reader.world.end_tick()
     assert len(reader.leases) == 0
     reader.world.topic(TOPIC, 1)
@@ -633,7 +633,7 @@ def test_a_group_that_is_deleted_gets_nothing_back(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     reader.world.send()
     reader.pop()
-    reader.world.broker.admin.delete_group(SELF, GROUP, clean_offsets=True)
+    reader.world.broker.groups.delete(SELF, GROUP, clean_offsets=True)
     reader.world.advance(LEASE_MS + TICK_MS)
     assert len(reader.leases) == 0
     assert reader.world.store.max_offset(RETRY, 0) == 0

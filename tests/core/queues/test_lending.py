@@ -87,7 +87,7 @@ def test_conditions_on_properties_can_be_switched_off(tmp_path: Path) -> None:
     reader.world.send(colour="blue", body=b"blue")
     wanted = subscribe(TOPIC, "colour = 'blue'", "SQL92")
     assert bodies(reader.pop(subscription=wanted)) == [b"blue"]
-    reader.world.broker.reconfigure(replace(BrokerConfig(), property_filter=False))
+    reader.world.core.reconfigure(replace(BrokerConfig(), property_filter=False))
     with pytest.raises(FilterDisabledError):
         reader.pop(subscription=wanted)
 
@@ -160,7 +160,7 @@ def test_many_that_wait_are_not_looked_after_one_by_one(
     reader = reading(tmp_path, queues=2)
     polls = [Poll(reader) for _ in range(50)]
     looks: list[LeaseRequest] = []
-    lending = reader.world.broker.lending
+    lending = reader.world.core.lending
     look = lending.has_messages
 
     def counted(request: LeaseRequest) -> bool:
@@ -198,9 +198,11 @@ def test_a_message_that_is_moved_wakes_who_waits(tmp_path: Path) -> None:
 def test_a_topic_that_goes_ends_the_wait_and_disturbs_nobody_else(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     told: list[Leased | OnelogError] = []
-    reader.world.broker.lease(SELF, reader.request(), 60_000, lambda _, leased: told.append(leased))
-    reader.world.broker.topics.delete(TOPIC, [])
-    reader.world.broker.waiting.arrived(TOPIC, 0)
+    reader.world.broker.queues.lease(
+        SELF, reader.request(), 60_000, lambda _, leased: told.append(leased)
+    )
+    reader.world.core.topics.delete(TOPIC, [])
+    reader.world.core.waiting.arrived(TOPIC, 0)
     assert [type(each) for each in told] == [TopicNotFoundError]
 
 
@@ -211,7 +213,7 @@ def test_held_requests_are_counted_and_bounded(tmp_path: Path) -> None:
     refused = Poll(reader).answer
     assert refused is not None
     assert refused.is_refused
-    held = reader.world.broker.lending.held
+    held = reader.world.core.lending.held
     assert held(GROUP, TOPIC, ANY_QUEUE) == HELD_MAX
     assert held(GROUP, TOPIC, 0) == held("another", TOPIC, ANY_QUEUE) == 0
     assert Poll(reader, queue_id=0).answer is None
@@ -220,7 +222,7 @@ def test_held_requests_are_counted_and_bounded(tmp_path: Path) -> None:
 def test_an_owner_that_goes_is_not_told_and_takes_nothing_along(tmp_path: Path) -> None:
     reader = reading(tmp_path)
     gone, other = Poll(reader, owner="c1"), Poll(reader, owner="c2")
-    reader.world.broker.channel_closed("c1")
+    reader.world.broker.groups.channel_closed("c1")
     reader.world.send()
     assert (gone.answer, other.got) == (None, [0])
 
@@ -260,14 +262,14 @@ def test_under_synchronous_flush_an_acknowledgement_is_told_when_it_is_on_disk(
 ) -> None:
     reader = reading(tmp_path, store_config=replace(SMALL_STORE, flush="sync"))
     disk = SlowDisk(reader, monkeypatch)
-    reader.world.broker.writer.put(NewMessage(TOPIC, 0, b"x"), reader.world.on_stored)
+    reader.world.core.writer.put(NewMessage(TOPIC, 0, b"x"), reader.world.on_stored)
     reader.world.end_tick()
     disk.flush()
     (leased,) = reader.pop()
     assert reader.answers == [None], "what is handed out need not wait"
     heard: list[OnelogError | None] = []
     reader.ack(leased)
-    reader.world.broker.leases.when_safe(heard.append)
+    reader.world.core.leases.when_safe(heard.append)
     assert heard == []
     disk.flush()
     assert heard == [None]
@@ -282,7 +284,7 @@ def test_an_acknowledgement_that_does_not_get_to_the_disk_is_told_too(
     reader = reading(tmp_path, store_config=replace(SMALL_STORE, flush="sync"))
     disk = SlowDisk(reader, monkeypatch)
     heard: list[OnelogError | None] = []
-    reader.world.broker.leases.when_safe(heard.append)
+    reader.world.core.leases.when_safe(heard.append)
     if fails:
         disk.flush(StoreFailedError("the disk is gone"))
     else:
@@ -299,7 +301,7 @@ def test_under_asynchronous_flush_it_is_told_once_it_is_written(tmp_path: Path) 
     (leased,) = reader.pop()
     heard: list[OnelogError | None] = []
     reader.leases.acknowledge(GROUP, TOPIC, 0, leased.offset, leased.handle)
-    reader.world.broker.leases.when_safe(heard.append)
+    reader.world.core.leases.when_safe(heard.append)
     assert heard == []
     reader.world.end_tick()
     assert heard == [None]

@@ -434,11 +434,11 @@ def test_dead_letters_that_cannot_be_written_wait(yard: Yard) -> None:
     )
     yard.put_all(*numbered(2))
     found = [yard.get(), yard.get()]
-    yard.broker.refuse_writes("another is the master")
+    yard.core.refuse_writes("another is the master")
     queue.reject([each[0] for each in found if each is not None])
     yard.settle()
     assert queue.unacked == 2
-    yard.broker.refuse_writes(None)
+    yard.core.refuse_writes(None)
     yard.advance(1_000)
     yard.settle()
     assert (queue.unacked, dead.ready) == (0, 2)

@@ -198,7 +198,7 @@ class Machine(RuleBasedStateMachine):
     def snapshot(self) -> None:
         self.yard.record()
         self.all_recorded()
-        self.yard.broker.lease_tables.snapshot(wait=True)
+        self.yard.core.lease_tables.snapshot(wait=True)
 
     @rule()
     def restart(self) -> None:

@@ -68,12 +68,12 @@ def test_a_policy_deletes_queues_that_nobody_uses(yard: Yard) -> None:
 
 
 def _declare(yard: Yard, name: str, **arguments: Any) -> None:
-    yard.broker.routing.declare_exchange(SELF, "/", name, "fanout", arguments=arguments)
+    yard.broker.publish.routing.declare_exchange(SELF, "/", name, "fanout", arguments=arguments)
 
 
 def _bind(yard: Yard, exchange: str, queue: str) -> None:
     yard.queue(queue)
-    yard.broker.routing.bind(SELF, "/", exchange, "queue", queue, "", {})
+    yard.broker.publish.routing.bind(SELF, "/", exchange, "queue", queue, "", {})
 
 
 @pytest.mark.parametrize("apply_to", ["all", "exchanges"])
@@ -107,7 +107,7 @@ def test_what_an_exchange_was_declared_with_stands_before_its_policy(yard: Yard)
     yard.put_all(b"x", exchange="shop")
     assert (yard.drain("a"), yard.drain("b")) == ([b"x"], [])
     put(yard, name="q", pattern="mine", definition={"alternate-exchange": "its"}, apply_to="queues")
-    yard.broker.routing.unbind(SELF, "/", "mine", "queue", "a", "", {})
+    yard.broker.publish.routing.unbind(SELF, "/", "mine", "queue", "a", "", {})
     yard.put_all(b"y", exchange="shop")
     assert (yard.drain("a"), yard.drain("b")) == ([], [])
 

@@ -67,15 +67,15 @@ def test_acknowledgements_can_be_in_the_append_of_what_is_published(yard: Yard) 
     taker = yard.consume()
     yard.put_all(*numbered(5))
     acks = [(queue, taker.places[:3]), (memory, [0])]
-    yard.broker.begin(SELF, "me", "t")
-    yard.broker.routing.stage(SELF, "me", "t", "/", "", "q", b"\0\0", b"more")
+    yard.broker.transactions.begin(SELF, "me", "t")
+    yard.broker.publish.routing.stage(SELF, "me", "t", "/", "", "q", b"\0\0", b"more")
 
     def committed(token: object, where: object, error: object) -> None:
         assert error is None
         yard.crash()
 
     alongside = yard.works.acks_alongside(lambda: acks, lambda: queue.ack(taker.places[:3]))
-    yard.broker.routing.commit(SELF, "me", "t", committed, alongside=alongside)
+    yard.broker.publish.routing.commit(SELF, "me", "t", committed, alongside=alongside)
     yard.settle()
     assert yard.drain() == [b"3", b"4", b"more"]
 
@@ -89,12 +89,12 @@ def test_messages_and_acknowledgements_of_a_commit_that_was_cut_off_are_there_or
     yard.put_all(*numbered(3))
     yard.put_all(*numbered(2), key="other")
     yard.record()
-    yard.broker.begin(SELF, "me", "t")
+    yard.broker.transactions.begin(SELF, "me", "t")
     for body in numbered(staged):
-        yard.broker.routing.stage(SELF, "me", "t", "/", "", "out", b"\0\0", body)
+        yard.broker.publish.routing.stage(SELF, "me", "t", "/", "", "out", b"\0\0", body)
     acks = [(queue, takers[0].places[:2]), (other, takers[1].places)]
     alongside = yard.works.acks_alongside(lambda: acks, lambda: None)
-    yard.broker.routing.commit(SELF, "me", "t", lambda *told: None, alongside=alongside)
+    yard.broker.publish.routing.commit(SELF, "me", "t", lambda *told: None, alongside=alongside)
     # Without messages one record; with them what follows, they, the acknowledgements, the end.
     if lost:
         cut(yard, lost)
@@ -128,7 +128,7 @@ def test_the_snapshot_says_what_the_records_said(yard: Yard) -> None:
     queue.ack(taker.places[1:3])
     yard.settle()
     yard.record()
-    yard.broker.lease_tables.snapshot(wait=True)
+    yard.core.lease_tables.snapshot(wait=True)
     yard.crash()
     assert entries_of(yard.works.ledgers)["q@0"]["u"] == [[0, 1], [3, 7]]
     assert yard.find().ready == 18
@@ -221,7 +221,7 @@ def test_priorities_are_kept(yard: Yard) -> None:
 def test_what_other_protocols_send_to_its_topic_is_delivered(yard: Yard) -> None:
     yard.queue()
     taker = yard.consume()
-    yard.broker.publish(
+    yard.broker.publish.send(
         SELF, NewMessage("q", 0, b"from afar", b"KEYS\x01k\x02", born_ms=1), yard.on_stored
     )
     yard.put(b"near")
@@ -232,7 +232,7 @@ def test_what_other_protocols_send_to_its_topic_is_delivered(yard: Yard) -> None
 
 
 def test_one_append_for_many_queues(yard: Yard) -> None:
-    routing = yard.broker.routing
+    routing = yard.broker.publish.routing
     for name in ("a", "b", "c"):
         yard.queue(name)
         routing.bind(SELF, "/", "amq.fanout", "queue", name, "")
@@ -259,9 +259,9 @@ def test_what_is_on_disk_only_is_read_by_a_worker(
     yard.queue()
     yard.put_all(*numbered(20))
     yard.restart()
-    monkeypatch.setattr(yard.broker.reader, "_is_cold", lambda ranges: True)
+    monkeypatch.setattr(yard.core.reader, "_is_cold", lambda ranges: True)
     works: list[object] = []
-    monkeypatch.setattr(yard.broker.reader, "warm", works.append)
+    monkeypatch.setattr(yard.core.reader, "warm", works.append)
     taker = yard.consume(prefetch=5)
     assert works
     assert taker.bodies == numbered(5)

@@ -17,7 +17,7 @@ DAYS_MS = 4 * 86_400_000
 
 def fill(yard: Yard, segments: int = 3) -> None:
     """Other messages, a few segments of them, that all are old then."""
-    if yard.broker.topics.get("other") is None:
+    if yard.core.topics.get("other") is None:
         yard.topic("other", queues=1)
     size = yard.store.config.segment_bytes
     end = yard.store.log_end + segments * size
@@ -119,7 +119,7 @@ def test_a_move_that_cannot_be_written_changes_nothing(
         raise StoreFullError("disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(yard.broker.workqueues.ledgers, "records", refuse)
+        patched.setattr(yard.broker.queues.declared.ledgers, "records", refuse)
         assert yard.retain().segments_deleted == 0
     assert yard.counts() == (3, 0)
     assert yard.retain().segments_deleted >= 2
@@ -142,15 +142,15 @@ def test_who_holds_the_log_back_is_told(yard: Yard) -> None:
     yard.put_all(*numbered(3), key="late")
     yard.put_all(*numbered(2), key="later")
     taker = yard.consume("late", prefetch=1)
-    first, second = yard.broker.retention_holds.holds()
+    first, second = yard.core.retention_holds.holds()
     assert (first.vhost, first.queue, first.messages) == ("/", "late", 3)
     assert (second.queue, second.messages) == ("later", 2)
     assert first.log_offset < second.log_offset
-    assert yard.broker.retention_holds.needed_from() == first.log_offset
+    assert yard.core.retention_holds.needed_from() == first.log_offset
     yard.works.cancel(taker.consumer)
     yard.find("late").ack(taker.places)
     yard.find("late").purge()
-    assert [pin.queue for pin in yard.broker.retention_holds.holds()] == ["later"]
+    assert [pin.queue for pin in yard.core.retention_holds.holds()] == ["later"]
 
 
 @pytest.mark.parametrize(("qos", "was_sent"), [(1, True), (2, False), (2, True)])
@@ -160,7 +160,7 @@ def test_a_message_of_mqtt_that_was_sent_with_qos_2_keeps_its_place(
     queue = yard.queue()
     body = mqtt.encode(qos << 1, 0, b"", b"t", b"", b"x")
     form = Form.MQTT.sys_flag
-    yard.broker.routing.publish_record(SELF, "/", "", "q", body, form, lambda *told: None)
+    yard.broker.publish.routing.publish_record(SELF, "/", "", "q", body, form, lambda *told: None)
     yard.settle()
     if was_sent:
         taker = yard.consume()

@@ -26,7 +26,9 @@ def orders(world: World) -> World:
 
 
 def send_back(world: World, log_offset: int, level: int = 0, **how: Any) -> None:
-    world.broker.send_back(SELF, "readers", log_offset, level, world.on_stored, "token", **how)
+    world.broker.publish.send_back(
+        SELF, "readers", log_offset, level, world.on_stored, "token", **how
+    )
     world.end_tick()
     told = world.told.pop()
     assert (told.token, told.error) == ("token", None)
@@ -38,7 +40,7 @@ def waiting_message(world: World, level: int) -> Message:
 
 def failed(world: World, times: int) -> int:
     """A message of the retry topic that has failed so often; its log offset."""
-    world.broker.topics.ensure(TopicConfig("%RETRY%readers", 1, 1))
+    world.core.topics.ensure(TopicConfig("%RETRY%readers", 1, 1))
     message = NewMessage(
         "%RETRY%readers", 0, b"body", encode_properties({"TAGS": "a"}), reconsume_times=times
     )
@@ -108,7 +110,7 @@ CUSTOMIZED = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1, 2, 250
 def test_the_delay_is_what_the_policy_of_the_group_says(
     orders: World, policy: dict[str, Any]
 ) -> None:
-    orders.broker.admin.update_group(SELF, GroupConfig("readers", retry_policy=policy))
+    orders.broker.groups.put(SELF, GroupConfig("readers", retry_policy=policy))
     log_offset = orders.send("orders", TAGS="a").log_offset
     for times, delay_ms in enumerate((250, 500, 900, 900)):
         send_back(orders, log_offset)
@@ -121,7 +123,7 @@ def test_the_delay_is_what_the_policy_of_the_group_says(
 
 
 def test_a_level_that_the_consumer_names_goes_before_the_policy(orders: World) -> None:
-    orders.broker.admin.update_group(SELF, GroupConfig("readers", retry_policy=EXPONENTIAL))
+    orders.broker.groups.put(SELF, GroupConfig("readers", retry_policy=EXPONENTIAL))
     send_back(orders, failed(orders, 0), 2)
     orders.advance(4_999)
     assert orders.store.max_offset("%RETRY%readers", 0) == 1
@@ -131,7 +133,7 @@ def test_a_level_that_the_consumer_names_goes_before_the_policy(orders: World) -
 
 def test_retries_by_a_policy_end_with_the_dead_letters_too(orders: World) -> None:
     group = GroupConfig("readers", retry_policy=EXPONENTIAL, retry_times_max=1)
-    orders.broker.admin.update_group(SELF, group)
+    orders.broker.groups.put(SELF, group)
     send_back(orders, orders.send("orders").log_offset)
     orders.advance(1_000)
     send_back(orders, orders.messages("%RETRY%readers")[0].log_offset)
@@ -146,9 +148,9 @@ def test_a_policy_that_makes_no_sense_is_refused_and_one_that_is_there_means_lev
 ) -> None:
     nonsense = GroupConfig("readers", retry_policy={"type": "LINEAR"})
     with pytest.raises(InvalidGroupError, match="LINEAR"):
-        orders.broker.admin.update_group(SELF, nonsense)
+        orders.broker.groups.put(SELF, nonsense)
     # As it would be after taking over the files of another broker.
-    orders.broker.tables.write([("groups", "readers", msgspec.to_builtins(nonsense))])
+    orders.core.tables.write([("groups", "readers", msgspec.to_builtins(nonsense))])
     send_back(orders, failed(orders, 0))
     assert waiting_message(orders, 3).reconsume_times == 1
     assert "readers retries by delay levels" in caplog.text
@@ -196,7 +198,7 @@ def test_too_many_failures_or_a_consumer_that_gives_up_make_a_dead_letter(
     if dead:
         assert letters[0].reconsume_times == times + 1
         assert "DELAY" not in decode_properties(letters[0].properties)
-        assert orders.broker.topics.require("%DLQ%readers") == TopicConfig("%DLQ%readers", 1, 1)
+        assert orders.core.topics.require("%DLQ%readers") == TopicConfig("%DLQ%readers", 1, 1)
 
 
 def test_the_origin_of_a_message_that_fails_again_stays_the_first(orders: World) -> None:
@@ -212,7 +214,7 @@ def test_the_origin_of_a_message_that_fails_again_stays_the_first(orders: World)
 
 
 def test_retries_spread_over_the_retry_queues_of_the_group(orders: World) -> None:
-    orders.broker.admin.update_group(SELF, GroupConfig("readers", retry_queues=3))
+    orders.broker.groups.put(SELF, GroupConfig("readers", retry_queues=3))
     stored = orders.send("orders")
     for _ in range(30):
         send_back(orders, stored.log_offset, 1)
@@ -223,24 +225,24 @@ def test_retries_spread_over_the_retry_queues_of_the_group(orders: World) -> Non
 
 
 def test_a_group_without_retry_queues_drops_what_it_sends_back(orders: World) -> None:
-    orders.broker.admin.update_group(SELF, GroupConfig("readers", retry_queues=0))
+    orders.broker.groups.put(SELF, GroupConfig("readers", retry_queues=0))
     stored = orders.send("orders")
     send_back(orders, stored.log_offset)
-    assert orders.broker.topics.get("%RETRY%readers") is None
+    assert orders.core.topics.get("%RETRY%readers") is None
 
 
 def test_what_cannot_be_sent_back_is_an_error_and_changes_nothing(orders: World) -> None:
     stored = orders.send("orders")
     with pytest.raises(OffsetOutOfRangeError):
-        orders.broker.send_back(SELF, "readers", 1 << 40, 0, orders.on_stored)
+        orders.broker.publish.send_back(SELF, "readers", 1 << 40, 0, orders.on_stored)
     with pytest.raises(OffsetOutOfRangeError):
-        orders.broker.send_back(SELF, "readers", -1, 0, orders.on_stored)
-    orders.broker.reconfigure(replace(orders.broker_config, auto_create_groups=False))
+        orders.broker.publish.send_back(SELF, "readers", -1, 0, orders.on_stored)
+    orders.core.reconfigure(replace(orders.broker_config, auto_create_groups=False))
     with pytest.raises(GroupNotFoundError):
-        orders.broker.send_back(SELF, "strangers", stored.log_offset, 0, orders.on_stored)
-    orders.broker.topics.ensure(TopicConfig("%RETRY%readers", 1, 1, perm=4))
+        orders.broker.publish.send_back(SELF, "strangers", stored.log_offset, 0, orders.on_stored)
+    orders.core.topics.ensure(TopicConfig("%RETRY%readers", 1, 1, perm=4))
     with pytest.raises(TopicPermissionError):
-        orders.broker.send_back(SELF, "readers", stored.log_offset, 0, orders.on_stored)
+        orders.broker.publish.send_back(SELF, "readers", stored.log_offset, 0, orders.on_stored)
     assert orders.soon == []
 
 
@@ -252,12 +254,12 @@ def test_what_is_sent_back_is_counted(orders: World) -> None:
 
 def own_retry(world: World, times: int, retries_max: int | None = None) -> None:
     """What a consumer does when sending back fails: an ordinary send to its retry topic."""
-    world.broker.create_topic_for_send(SELF, "%RETRY%readers", "TBW102", 1)
+    world.broker.topics.create_for_send(SELF, "%RETRY%readers", "TBW102", 1)
     message = NewMessage(
         "%RETRY%readers", 0, b"x", encode_properties({"DELAY": "3"}), reconsume_times=times
     )
     intent = Intent(delay_level=3, retries_max=retries_max)
-    world.broker.publish(SELF, message, world.on_stored, None, intent)
+    world.broker.publish.send(SELF, message, world.on_stored, None, intent)
     world.end_tick()
 
 
@@ -277,7 +279,7 @@ def test_a_consumers_own_retry_beyond_the_limit_is_a_dead_letter(orders: World) 
 
 
 def test_the_retry_of_an_orderly_consumer_is_a_dead_letter_at_once(orders: World) -> None:
-    orders.broker.locks.lock("readers", "client", [("orders", 0)])
+    orders.core.locks.lock("readers", "client", [("orders", 0)])
     own_retry(orders, 1)
     assert len(orders.messages("%DLQ%readers")) == 1
     orders.advance(60_001)
@@ -286,9 +288,9 @@ def test_the_retry_of_an_orderly_consumer_is_a_dead_letter_at_once(orders: World
 
 
 def test_plain_sends_to_a_retry_topic_keep_the_rules_too(orders: World) -> None:
-    orders.broker.create_topic_for_send(SELF, "%RETRY%readers", "TBW102", 1)
+    orders.broker.topics.create_for_send(SELF, "%RETRY%readers", "TBW102", 1)
     message = NewMessage("%RETRY%readers", 0, b"x", reconsume_times=17)
     for _ in range(2):
-        orders.broker.publish(SELF, message, orders.on_stored)
+        orders.broker.publish.send(SELF, message, orders.on_stored)
     orders.end_tick()
     assert len(orders.messages("%DLQ%readers")) == 2

@@ -172,7 +172,7 @@ def test_acquired_messages_come_again_after_a_crash_with_their_count(world: Worl
 
 def test_positions_are_told_moved_and_forgotten(world: World) -> None:
     ann = sharing(world)
-    door = world.broker.sharing
+    door = world.broker.queues.sharing
     put_batch(world, 6)
     assert door.position(SELF, GROUP, (TOPIC, 0)) is None
     ann.take(4)
@@ -191,8 +191,8 @@ def test_positions_are_told_moved_and_forgotten(world: World) -> None:
 
 def test_a_group_that_may_not_consume_gets_nothing(world: World) -> None:
     ann = sharing(world)
-    config = world.broker.groups.require(GROUP)
-    world.broker.groups.put(type(config)(GROUP, consume_enable=False))
+    config = world.core.groups.require(GROUP)
+    world.core.groups.put(type(config)(GROUP, consume_enable=False))
     with pytest.raises(GroupPermissionError):
         ann.take()
 
@@ -201,7 +201,7 @@ def test_a_topic_that_goes_is_left_out(world: World) -> None:
     ann = sharing(world, queues=2)
     put_batch(world, 1, queue_id=1)
     held = ann.ask(wait_ms=1_000, queues=(0, 5))
-    world.broker.admin.delete_topic(SELF, TOPIC)
+    world.broker.topics.delete(SELF, TOPIC)
     world.advance(1_200)
     assert [each.parts for each in held] == [()]
 

@@ -20,17 +20,17 @@ class Payer:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.id, self.epoch = world.broker.in_place.begin(SELF, "payer", 60_000)
+        self.id, self.epoch = world.broker.transactions.in_place.begin(SELF, "payer", 60_000)
         self.number = 0
 
     def send(self, count: int) -> None:
-        in_place = self.world.broker.in_place
+        in_place = self.world.broker.transactions.in_place
         in_place.add_queues(SELF, "payer", self.id, self.epoch, [(TOPIC, 0)])
         put_batch(self.world, count, stamp=Stamp(self.id, self.epoch, self.number, count, True))
         self.number += count
 
     def end(self, commit: bool) -> None:
-        in_place = self.world.broker.in_place
+        in_place = self.world.broker.transactions.in_place
         in_place.end(SELF, "payer", self.id, self.epoch, commit, lambda producer, error: None)
         self.world.end_tick()
 
@@ -123,7 +123,7 @@ def test_what_was_deleted_is_passed_over(world: World) -> None:
     put_batch(world, 2)
     ann.take(2)
     ann.give_back(0)
-    world.broker.delete_before(SELF, TOPIC, 0, 5)
+    world.broker.topics.delete_before(SELF, TOPIC, 0, 5)
     assert list(ann.take()) == [5]
     with pytest.raises(Exception, match="does not have"):
         ann.accept(0)
@@ -175,7 +175,7 @@ def test_a_queue_that_became_shorter_is_followed(world: World) -> None:
     ann = sharing(world)
     put_batch(world, 3)
     assert len(Sharer(world).take()) == 3
-    world.broker.admin.delete_topic(SELF, TOPIC)
+    world.broker.topics.delete(SELF, TOPIC)
     world.topic(TOPIC, 1)
     put_batch(world, 1)
     assert list(ann.take()) == [0]

@@ -79,7 +79,7 @@ class Yards(World):
 
     @property
     def works(self) -> WorkQueues:
-        return self.broker.workqueues
+        return self.broker.queues.declared
 
     def queue(self, name: str = "q", *, durable: bool = True, **settings: Any) -> WorkQueue:
         return self.works.declare(SELF, "/", name, durable=durable, **settings)
@@ -90,7 +90,7 @@ class Yards(World):
     def put(self, *bodies: bytes, key: str = "q", exchange: str = "", **properties: Any) -> None:
         raw = encode_properties(properties)
         for body in bodies:
-            self.broker.routing.publish(
+            self.broker.publish.routing.publish(
                 SELF,
                 "/",
                 exchange,

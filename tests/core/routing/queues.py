@@ -53,13 +53,13 @@ class Routed:
 
     @property
     def routing(self) -> Any:
-        return self.world.broker.routing
+        return self.world.broker.publish.routing
 
     def queue(self, name: str, vhost: str = "/", **settings: Any) -> Queue:
         """A durable queue, in the log."""
         topic = topic_of(vhost, name)
         levels = settings.get("levels", 0)
-        self.world.broker.topics.ensure(TopicConfig(topic, levels + 1, levels + 1))
+        self.world.core.topics.ensure(TopicConfig(topic, levels + 1, levels + 1))
         return self.add(vhost, Queue(name, topic, True, **settings))
 
     def memory_queue(self, name: str, vhost: str = "/", **settings: Any) -> Queue:

@@ -399,9 +399,9 @@ def test_what_is_durable_is_there_after_a_restart(routed: Routed, how: str) -> N
     routed.bind("auto", "q")
     routed.bind("gone", "q")
     routed.bind("amq.topic", "m", "#")
-    before = described(routed.world.broker.topology)
+    before = described(routed.world.core.topology)
     getattr(routed.world, how)()
-    after = described(routed.world.broker.topology)
+    after = described(routed.world.core.topology)
     for entry in before:
         entry[-1][:] = [each for each in entry[-1] if each.durable]
     assert after == before
@@ -421,14 +421,14 @@ def test_a_replica_knows_the_same_exchanges(tmp_path: Path) -> None:
     routed.bind("e", "q", "#")
     follower = Follower.at(tmp_path / "follower")
     follower.receive(master.store)
-    assert described(follower.broker.topology) == described(master.broker.topology)
+    assert described(follower.core.topology) == described(master.core.topology)
     routed.routing.delete_exchange(SELF, "/", "e")
-    master.broker.workqueues.declare(SELF, "/", "kept", durable=True)
+    master.broker.queues.declared.declare(SELF, "/", "kept", durable=True)
     routed.publish("", "kept", b"x")
     follower.receive(master.store)
-    assert described(follower.broker.topology) == described(master.broker.topology)
-    assert follower.broker.retention_holds.needed_from() < follower.store.log_end
-    assert [pin.queue for pin in follower.broker.retention_holds.holds()] == ["kept"]
+    assert described(follower.core.topology) == described(master.core.topology)
+    assert follower.core.retention_holds.needed_from() < follower.store.log_end
+    assert [pin.queue for pin in follower.core.retention_holds.holds()] == ["kept"]
     master.close()
     follower.promote()
     promoted = Routed(follower)
@@ -460,9 +460,7 @@ def test_every_verb_is_asked_about(routed: Routed) -> None:
     access = Listed(
         ("publish", "exchange", "amq.topic"), ("describe", "vhost", "/"), ("describe", "queue", "q")
     )
-    routing = Routing(
-        access, routed.world.broker.topology, routed.world.broker.publishing, Random()
-    )
+    routing = Routing(access, routed.world.core.topology, routed.world.core.publishing, Random())
     raw, told = NO_PROPERTIES, routed.on_stored
     assert routing.publish(GUEST, "/", "amq.topic", "k", raw, b"", told) == 0
     for refused in (
@@ -487,9 +485,7 @@ def test_every_verb_is_asked_about(routed: Routed) -> None:
 def test_who_publishes_to_a_topic_by_its_name_may_do_that(routed: Routed) -> None:
     routed.world.topic("bills", queues=1)
     access = Listed(("publish", "exchange", "amq.default"))
-    routing = Routing(
-        access, routed.world.broker.topology, routed.world.broker.publishing, Random()
-    )
+    routing = Routing(access, routed.world.core.topology, routed.world.core.publishing, Random())
     told = routed.on_stored
     with pytest.raises(NotPermittedError):
         routing.publish(GUEST, "/", "", "bills", NO_PROPERTIES, b"x", told)

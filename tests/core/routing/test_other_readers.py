@@ -61,7 +61,7 @@ def test_kafka_fetches_them_as_batches(sales: Routed, topic: str) -> None:
     store = sales.world.store
     read = store.read_now(topic, 0, 0, 10, 1 << 20)
     pieces, _ = batches.pieces_of(
-        topic, 0, 0, read.slices, sales.world.broker.messages_in, Budget()
+        topic, 0, 0, read.slices, sales.world.broker.cursors.messages_in, Budget()
     )
     data = b"".join(pieces)
     assert kafka.read_head(data).base_offset == 0
@@ -87,7 +87,7 @@ def test_a_message_that_was_looked_up_is_converted(sales: Routed) -> None:
 def test_pop_leases_them(tmp_path: Path) -> None:
     reader: Reader = reading(tmp_path)
     routed = Routed(reader.world)
-    routed.world.broker.topics.ensure(TopicConfig(reader.topic, 1, 1))
+    routed.world.core.topics.ensure(TopicConfig(reader.topic, 1, 1))
     routed.queue(reader.topic)
     for body in (b"one", b"two"):
         routed.publish("", reader.topic, body)
@@ -132,9 +132,9 @@ def test_consumers_get_what_rocketmq_and_kafka_sent_to_the_queue(tmp_path: Path)
     yard = Yard(tmp_path / "store")
     yard.queue("orders")
     yard.send("orders", 0, b"by rocketmq", KEYS="k1", colour="red")
-    yard.broker.marked.mark("orders")
+    yard.core.marked.mark("orders")
     batch = kafka_batch([Neutral(b"k2", b"by kafka", (("h", b"\x00\xff"),)), *neutrals(2)])
-    yard.broker.publish_batch(SELF, batch, None, yard.on_stored)
+    yard.broker.publish.send_batch(SELF, batch, None, yard.on_stored)
     yard.settle()
     yard.put_all(b"by amqp", key="orders")
     taker = yard.consume("orders")

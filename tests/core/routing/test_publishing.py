@@ -37,7 +37,7 @@ def test_a_record_says_where_its_message_was_published(routed: Routed) -> None:
     (message,) = routed.world.messages("q")
     assert form_of(message.sys_flag) == Form.AMQP
     assert amqp.read(message.body) == amqp.Content("amq.topic", "a.b", raw, b"body")
-    assert "q" in routed.world.broker.marked.names
+    assert "q" in routed.world.core.marked.names
 
 
 def test_messages_for_many_keys_take_the_short_way_where_there_is_one(routed: Routed) -> None:
@@ -99,7 +99,7 @@ def test_nobody_sends_in_anothers_name(routed: Routed) -> None:
 def test_a_body_that_is_too_large_is_refused(routed: Routed) -> None:
     routed.queue("q")
     with pytest.raises(MessageTooLargeError):
-        routed.publish("", "q", bytes(routed.world.broker.config.routed_body_bytes_max + 1))
+        routed.publish("", "q", bytes(routed.world.broker.admin.config.routed_body_bytes_max + 1))
 
 
 def test_properties_that_cannot_be_read_are_refused(routed: Routed) -> None:
@@ -248,7 +248,7 @@ def test_what_is_no_delay_does_not_delay(routed: Routed) -> None:
     for number, value in enumerate([0, -5, "soon", None, True]):
         routed.publish("later", "a.b", b"%d" % number, headers={"x-delay": value})
     assert len(routed.bodies("q")) == 5
-    limit = routed.world.broker.timers.delay_max_ms
+    limit = routed.world.core.timers.delay_max_ms
     assert limit < DELAY_MS_MAX
     with pytest.raises(PreconditionFailedError, match="delay"):
         routed.publish("later", "a.b", headers={"x-delay": limit + 1})
@@ -338,7 +338,7 @@ def test_a_transaction_shows_all_its_messages_with_the_commit(routed: Routed) ->
     memory = routed.memory_queue("m")
     routed.bind("amq.fanout", "m")
     routed.world.topic("acks", queues=1)
-    routed.world.broker.begin(GUEST, "me")
+    routed.world.broker.transactions.begin(GUEST, "me")
     assert stage(routed, "amq.fanout", "", b"one") == 3
     assert stage(routed, "", "a", b"two") == 1
     assert stage(routed, "", "nobody", b"three") == 0
@@ -357,7 +357,7 @@ def test_a_transaction_shows_all_its_messages_with_the_commit(routed: Routed) ->
 
 def test_a_transaction_of_acknowledgements_alone_is_written(routed: Routed) -> None:
     routed.world.topic("acks", queues=1)
-    routed.world.broker.begin(GUEST, "me")
+    routed.world.broker.transactions.begin(GUEST, "me")
     acks = [NewMessage("acks", 0, b"acknowledged")]
     routed.routing.commit(
         GUEST, "me", "", routed.on_stored, "tx", Alongside(lambda: acks, lambda: None)
@@ -370,14 +370,14 @@ def test_a_transaction_of_acknowledgements_alone_is_written(routed: Routed) -> N
 def test_a_transaction_that_is_not_committed_is_forgotten(routed: Routed, how: str) -> None:
     routed.queue("a")
     memory = routed.memory_queue("m")
-    routed.world.broker.begin(GUEST, "me")
+    routed.world.broker.transactions.begin(GUEST, "me")
     stage(routed, "", "a", b"one")
     stage(routed, "", "m", b"two")
     if how == "abort":
         routed.routing.abort(GUEST, "me")
     else:
-        routed.world.broker.channel_closed("me")
-    routed.world.broker.begin(GUEST, "me")
+        routed.world.broker.groups.channel_closed("me")
+    routed.world.broker.transactions.begin(GUEST, "me")
     routed.routing.commit(GUEST, "me", "", routed.on_stored, "tx")
     routed.world.end_tick()
     assert (routed.bodies("a"), memory.kept, routed.told) == ([], [], [("tx", None)])
@@ -385,7 +385,7 @@ def test_a_transaction_that_is_not_committed_is_forgotten(routed: Routed, how: s
 
 def test_what_is_wrong_in_a_transaction_is_said_at_once(routed: Routed) -> None:
     routed.routing.declare_exchange(SELF, "/", "inner", "fanout", internal=True)
-    routed.world.broker.begin(GUEST, "me")
+    routed.world.broker.transactions.begin(GUEST, "me")
     with pytest.raises(ExchangeNotFoundError):
         stage(routed, "nothing", "a", b"x")
     with pytest.raises(AccessRefusedError):
@@ -393,12 +393,12 @@ def test_what_is_wrong_in_a_transaction_is_said_at_once(routed: Routed) -> None:
     with pytest.raises(PreconditionFailedError):
         stage(routed, "", "a", b"x", expiration="never")
     with pytest.raises(MessageTooLargeError):
-        stage(routed, "", "a", bytes(routed.world.broker.config.routed_body_bytes_max + 1))
+        stage(routed, "", "a", bytes(routed.world.broker.admin.config.routed_body_bytes_max + 1))
 
 
 def test_a_refused_message_of_a_transaction_is_told_with_the_commit(routed: Routed) -> None:
     routed.queue("small", is_limited=True, room=1)
-    routed.world.broker.begin(GUEST, "me")
+    routed.world.broker.transactions.begin(GUEST, "me")
     stage(routed, "", "small", b"one")
     stage(routed, "", "small", b"two")
     routed.routing.commit(GUEST, "me", "", routed.on_stored, "tx")
@@ -410,7 +410,7 @@ def test_a_refused_message_of_a_transaction_is_told_with_the_commit(routed: Rout
 
 def test_a_delayed_message_of_a_transaction_waits_from_the_commit_on(routed: Routed) -> None:
     delayed_exchange(routed)
-    routed.world.broker.begin(GUEST, "me")
+    routed.world.broker.transactions.begin(GUEST, "me")
     assert stage(routed, "later", "a.b", b"late", headers={"x-delay": 1_000}) == 1
     routed.routing.commit(GUEST, "me", "", routed.on_stored, "tx")
     routed.world.end_tick()
@@ -452,5 +452,5 @@ def test_the_default_exchange_leads_to_topics_of_others_and_dead_letters_do_not(
     # A queue's owner need not be one who may write to topics.
     letter = DeadLetter("/", "", ("bills",), NO_PROPERTIES, b"dead")
     assert routed.routing.deliver([letter], []) == [0]
-    routed.world.broker.admin.delete_topic(SELF, "bills")
+    routed.world.broker.topics.delete(SELF, "bills")
     assert routed.publish("", "bills") == 0

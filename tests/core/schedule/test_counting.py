@@ -39,8 +39,8 @@ def test_messages_are_counted_once_in_parts_and_everybody_who_asks_is_told(
 ) -> None:
     monkeypatch.setattr(timers, "COUNTED_TOGETHER", 4)
     worker = Worker()
-    monkeypatch.setattr(orders.broker.cold_reads, "find", worker)
-    count = orders.broker.timers.count_by_topic
+    monkeypatch.setattr(orders.core.cold_reads, "find", worker)
+    count = orders.core.timers.count_by_topic
     for number in range(10):
         orders.send("payments" if number % 5 == 0 else "orders", TIMER_DELAY_MS=str(1000 + number))
     told: list[dict[str, int]] = []
@@ -58,10 +58,10 @@ def test_messages_are_counted_once_in_parts_and_everybody_who_asks_is_told(
 def test_what_was_recalled_does_not_count(orders: World) -> None:
     for key in ("a", "b"):
         orders.send("orders", UNIQ_KEY=key, TIMER_DELAY_MS="60000")
-    orders.broker.timers.recall("orders", "a", orders.on_stored)
+    orders.core.timers.recall("orders", "a", orders.on_stored)
     orders.end_tick()
     told: list[dict[str, int]] = []
-    orders.broker.timers.count_by_topic(told.append)
+    orders.core.timers.count_by_topic(told.append)
     assert told == [{"orders": 1}]
 
 
@@ -70,5 +70,5 @@ def test_a_restart_changes_nothing(orders: World) -> None:
         orders.send("payments", TIMER_DELAY_MS="60000")
     orders.restart()
     told: list[dict[str, int]] = []
-    orders.broker.timers.count_by_topic(told.append)
+    orders.core.timers.count_by_topic(told.append)
     assert told == [{"payments": 3}]

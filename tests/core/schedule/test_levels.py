@@ -88,7 +88,7 @@ def test_what_is_delivered_is_what_was_sent_with_a_new_store_time(orders: World)
 
 def test_who_waits_is_woken_by_a_delayed_message(orders: World) -> None:
     woken: list[bool] = []
-    orders.broker.waiting.wait((("orders", 0),), 60_000, lambda wait, late: woken.append(late))
+    orders.core.waiting.wait((("orders", 0),), 60_000, lambda wait, late: woken.append(late))
     orders.send("orders", DELAY="1")
     assert woken == []
     orders.advance(1_000)
@@ -114,7 +114,7 @@ def test_what_only_looks_like_a_delay_to_rocketmq_is_none_without_an_intent(orde
     names = {"DELAY": "3", "TIMER_DELAY_MS": "9000", "TRAN_MSG": "true", "PGROUP": "g"}
     for number, headers in enumerate(({"DELAY": "soon"}, names), 1):
         message = NewMessage("orders", 0, b"at once", encode_properties(headers))
-        orders.broker.publish(SELF, message, orders.on_stored)
+        orders.broker.publish.send(SELF, message, orders.on_stored)
         orders.end_tick()
         assert len(orders.bodies("orders")) == number
         assert decode_properties(orders.messages("orders")[-1].properties) == headers
@@ -122,7 +122,7 @@ def test_what_only_looks_like_a_delay_to_rocketmq_is_none_without_an_intent(orde
 
 def test_a_level_is_an_argument_and_needs_no_property(orders: World) -> None:
     message = NewMessage("orders", 2, b"later")
-    orders.broker.publish(SELF, message, orders.on_stored, None, Intent(delay_level=1))
+    orders.broker.publish.send(SELF, message, orders.on_stored, None, Intent(delay_level=1))
     orders.end_tick()
     assert orders.bodies("orders", 2) == []
     orders.advance(1_000)
@@ -162,7 +162,7 @@ def test_a_large_backlog_is_delivered_in_rounds(orders: World) -> None:
     orders.end_tick()
     orders.advance(1_000)
     assert orders.bodies("orders") == [b"%d" % number for number in range(1_000)]
-    assert orders.broker.delay.progress()[1] == (1_000, 1_000)
+    assert orders.core.delay.progress()[1] == (1_000, 1_000)
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)

@@ -75,11 +75,11 @@ def test_recalled_messages_are_not_written_again_and_renewed_ones_can_be_recalle
 ) -> None:
     for key in ("A", "B", "C"):
         orders.send("orders", body=key.encode(), UNIQ_KEY=key, TIMER_DELAY_MS=str(12 * HOUR_MS))
-    orders.broker.timers.recall("orders", "A", orders.on_stored)
+    orders.core.timers.recall("orders", "A", orders.on_stored)
     orders.end_tick()
     live(orders, 5)
     assert orders.store.max_offset(TIMER_TOPIC, 0) == 3 + 1 + 2
-    orders.broker.timers.recall("orders", "B", orders.on_stored)
+    orders.core.timers.recall("orders", "B", orders.on_stored)
     orders.end_tick()
     orders.crash()
     live(orders, 10)
@@ -130,7 +130,7 @@ def test_a_disk_that_is_full_of_what_waits_is_freed_when_that_is_due_and_not_cop
 ) -> None:
     for number in range(40):
         orders.send("orders", 3, b"x" * 100_000, TIMER_DELAY_MS=str(HOUR_MS + number))
-    orders.broker.tables.snapshot(wait=True)
+    orders.core.tables.snapshot(wait=True)
     store = orders.store
     store.retention.disk = lambda folder: 91.0
     end = store.log_end
@@ -156,7 +156,7 @@ def test_when_nothing_can_be_written_the_files_that_hold_what_waits_stay_and_oth
     orders.send("orders", body=b"waits", TIMER_DELAY_MS=str(2 * HOUR_MS))
     for _ in range(2):
         fill_a_segment(orders)
-    orders.broker.tables.snapshot(wait=True)
+    orders.core.tables.snapshot(wait=True)
     percents = [99.0]
     orders.store.retention.disk = lambda folder: percents[0]
     orders.store.retain()
@@ -185,9 +185,9 @@ def test_what_waits_in_many_files_is_renewed_file_by_file_and_some_at_a_time(
             orders.publish(NewMessage("orders", 0, body, own))
         orders.end_tick()
         fill_a_segment(orders)
-    orders.broker.tables.snapshot(wait=True)
+    orders.core.tables.snapshot(wait=True)
     orders.store.retention.disk = lambda folder: 88.0
-    orders.broker.prepare_retention()
+    orders.core.prepare_retention()
     assert orders.store.max_offset(TIMER_TOPIC, 0) == 1_500 + 200
     assert retain(orders) == 0
     orders.advance(20)
@@ -202,12 +202,12 @@ def test_what_waits_in_many_files_is_renewed_file_by_file_and_some_at_a_time(
 def test_files_go_only_when_what_was_renewed_is_on_disk(orders: World) -> None:
     orders.send("orders", body=b"waits", TIMER_DELAY_MS=str(HOUR_MS))
     fill_a_segment(orders)
-    orders.broker.tables.snapshot(wait=True)
+    orders.core.tables.snapshot(wait=True)
     assert orders.store.wait_flushed(orders.store.log_end)
     orders.store.retention.disk = lambda folder: 88.0
     with mock.patch.object(orders.store, "when_flushed"):  # A disk that takes its time.
         for _ in range(3):
-            orders.broker.prepare_retention()
+            orders.core.prepare_retention()
             assert orders.store.retain().segments_deleted == 0
     assert orders.store.max_offset(TIMER_TOPIC, 0) == 2
     orders.power_loss()
@@ -218,10 +218,10 @@ def test_files_go_only_when_what_was_renewed_is_on_disk(orders: World) -> None:
 def test_without_old_messages_nothing_is_written(orders: World) -> None:
     orders.send("orders", TIMER_DELAY_MS=str(HOUR_MS))
     orders.advance(2 * HOUR_MS)
-    orders.broker.offsets.flush()
+    orders.core.offsets.flush()
     end = orders.store.log_end
     orders.advance(30 * HOUR_MS)
-    orders.broker.prepare_retention()
+    orders.core.prepare_retention()
     assert orders.store.log_end == end
 
 

@@ -33,7 +33,7 @@ def orders(world: World) -> World:
 
 
 def recall(world: World, key: str, topic: str = "orders") -> None:
-    world.broker.timers.recall(topic, key, world.on_stored)
+    world.core.timers.recall(topic, key, world.on_stored)
     world.end_tick()
     assert world.told.pop().error is None
 
@@ -124,7 +124,7 @@ def test_a_delay_beyond_the_maximum_is_refused_and_nothing_is_stored(
 
 def test_the_maximum_itself_is_accepted_and_can_be_changed(orders: World) -> None:
     orders.send("orders", TIMER_DELAY_MS=str(40 * DAY_MS))
-    orders.broker.reconfigure(BrokerConfig(timer_delay_max_ms=1_000))
+    orders.core.reconfigure(BrokerConfig(timer_delay_max_ms=1_000))
     orders.send("orders", TIMER_DELAY_MS="1000")
     with pytest.raises(MessageError, match="1000ms"):
         orders.send("orders", TIMER_DELAY_MS="1001")
@@ -151,7 +151,9 @@ def test_a_committed_message_that_waits_stays_a_committed_one(orders: World) -> 
 def test_a_time_is_an_argument_and_one_that_is_past_means_now(orders: World) -> None:
     for body, wait_ms in ((b"later", 70), (b"now", 0), (b"long ago", -9_000)):
         intent = Intent(orders.clock.now_ms() + wait_ms)
-        orders.broker.publish(SELF, NewMessage("orders", 0, body), orders.on_stored, None, intent)
+        orders.broker.publish.send(
+            SELF, NewMessage("orders", 0, body), orders.on_stored, None, intent
+        )
     orders.end_tick()
     assert orders.bodies("orders") == [b"now", b"long ago"]
     orders.advance(80)
@@ -178,7 +180,7 @@ def test_a_burst_is_delivered_in_rounds_that_do_not_block(orders: World) -> None
         orders.advance(1_000)
     assert orders.bodies("orders") == [b"%d" % number for number in range(1_000)]
     assert max(sizes) <= 257
-    assert orders.broker.timers.wheel.next_due_ms() is None
+    assert orders.core.timers.wheel.next_due_ms() is None
 
 
 def test_large_messages_make_smaller_rounds(orders: World) -> None:
@@ -220,7 +222,7 @@ def test_a_kill_in_the_middle_of_a_burst_does_not_deliver_twice(orders: World) -
         orders.publish(NewMessage("orders", 0, b"%d" % number, own))
     orders.end_tick()
     orders.advance(COLLECT_MS)
-    with mock.patch.object(orders.broker.timers, "_wake_in"):
+    with mock.patch.object(orders.core.timers, "_wake_in"):
         orders.advance(1_000)
     assert len(orders.bodies("orders")) == 256
     orders.crash()
@@ -256,7 +258,7 @@ def test_a_store_that_never_had_timed_messages_keeps_none_of_it(orders: World) -
     orders.send("orders")
     orders.restart()
     assert not (orders.folder / "onelog-timers").exists()
-    assert entries_of(orders.broker.timers) == {}
+    assert entries_of(orders.core.timers) == {}
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
@@ -372,7 +374,7 @@ def test_a_recall_in_the_last_millisecond_holds(orders: World) -> None:
     orders.send("orders", UNIQ_KEY="U1", TIMER_DELAY_MS="1000")
     orders.send("orders", body=b"other", TIMER_DELAY_MS="1000")
     orders.advance(999)
-    orders.broker.timers.recall("orders", "U1", orders.on_stored)
+    orders.core.timers.recall("orders", "U1", orders.on_stored)
     orders.advance(50)
     # The recall is not in the log yet: nothing passes it.
     assert orders.bodies("orders") == []
@@ -392,7 +394,7 @@ def test_a_recall_that_could_not_be_stored_changes_nothing(
 
     with monkeypatch.context() as patched:
         patched.setattr(orders.store, "append", refuse)
-        orders.broker.timers.recall("orders", "U1", orders.on_stored)
+        orders.core.timers.recall("orders", "U1", orders.on_stored)
         orders.end_tick()
     assert isinstance(orders.told.pop().error, StoreFullError)
     orders.advance(2_000)
@@ -438,10 +440,10 @@ def test_what_cannot_be_recalled_is_refused_and_nothing_is_written(orders: World
         ("orders", "twice"),
         ("other", "waits"),
     ):
-        assert not orders.broker.timers.recall(topic, key, orders.on_stored)
-    orders.broker.timers.recall("orders", "waits", orders.on_stored)
+        assert not orders.core.timers.recall(topic, key, orders.on_stored)
+    orders.core.timers.recall("orders", "waits", orders.on_stored)
     with pytest.raises(RecallError, match="being recalled"):
-        orders.broker.timers.recall("orders", "waits", orders.on_stored)
+        orders.core.timers.recall("orders", "waits", orders.on_stored)
     assert orders.store.log_end == end
 
 
@@ -449,7 +451,7 @@ def test_a_message_whose_time_has_come_is_not_recalled(orders: World) -> None:
     orders.send("orders", UNIQ_KEY="U1", TIMER_DELAY_MS="100")
     orders.clock.advance(100)
     with pytest.raises(RecallError, match="being delivered"):
-        orders.broker.timers.recall("orders", "U1", orders.on_stored)
+        orders.core.timers.recall("orders", "U1", orders.on_stored)
     orders.advance(10)
     assert orders.bodies("orders") == [b"x"]
 

@@ -43,28 +43,28 @@ def send(world: World, epoch: int = 0, number: int = 0) -> None:
     def stored(token: Any, appended: Any, error: OnelogError | None) -> None:
         told.append(error)
 
-    world.broker.publish_batch(SELF, message, Stamp(PRODUCER, epoch, number, 1, True), stored)
+    world.broker.publish.send_batch(SELF, message, Stamp(PRODUCER, epoch, number, 1, True), stored)
     world.end_tick()
     assert told == [None]
 
 
 def end(world: World, commit: bool, epoch: int = 0) -> None:
     told: list[OnelogError | None] = []
-    world.broker.branches.end(SELF, PRODUCER, epoch, commit, told.append)
+    world.broker.transactions.branches.end(SELF, PRODUCER, epoch, commit, told.append)
     assert told == [None]
 
 
 def stable(world: World) -> int:
-    return world.broker.settled(SELF, *QUEUE, 0, 10)[0]
+    return world.broker.cursors.settled(SELF, *QUEUE, 0, 10)[0]
 
 
 def test_batches_of_a_transaction_elsewhere_need_a_branch(shop: World) -> None:
     with pytest.raises(TransactionStateError):
         send(shop)
-    shop.broker.branches.join(SELF, PRODUCER, 0, [("orders", 1)])
+    shop.broker.transactions.branches.join(SELF, PRODUCER, 0, [("orders", 1)])
     with pytest.raises(TransactionStateError):
         send(shop)
-    shop.broker.branches.join(SELF, PRODUCER, 0, [QUEUE])
+    shop.broker.transactions.branches.join(SELF, PRODUCER, 0, [QUEUE])
     send(shop)
     with pytest.raises(InvalidProducerEpochError):
         send(shop, epoch=1)
@@ -75,39 +75,41 @@ def test_batches_of_a_transaction_elsewhere_need_a_branch(shop: World) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_branch_survives_a_crash_and_ends_once(shop: World, commit: bool) -> None:
-    shop.broker.branches.join(SELF, PRODUCER, 3, [QUEUE])
+    shop.broker.transactions.branches.join(SELF, PRODUCER, 3, [QUEUE])
     send(shop, epoch=3)
     place = REMOTE_QUEUES + 4
     positions = {"orders": {1: Position(0, Note(0, "here")), place: Position(9, Note(1, "there"))}}
-    shop.broker.branches.commit_offsets(SELF, PRODUCER, 3, "readers", CommittingMember(), positions)
+    shop.broker.transactions.branches.commit_offsets(
+        SELF, PRODUCER, 3, "readers", CommittingMember(), positions
+    )
     shop.crash()
-    assert len(shop.broker.branches) == 1
+    assert len(shop.broker.transactions.branches) == 1
     assert stable(shop) == 0
     wanted = {"orders": [1, place]}
-    found = shop.broker.coordinator.positions(SELF, "readers", wanted)["orders"]
+    found = shop.broker.groups.coordinator.positions(SELF, "readers", wanted)["orders"]
     assert all(each.is_pending for each in found.values())
     for _ in range(2):
         end(shop, commit, epoch=4)
     assert stable(shop) == 2, "a batch and one marker"
-    assert bool(shop.broker.settled(SELF, *QUEUE, 0, 10)[1]) != commit
+    assert bool(shop.broker.cursors.settled(SELF, *QUEUE, 0, 10)[1]) != commit
     shop.crash()
-    assert len(shop.broker.branches) == 0
-    found = shop.broker.coordinator.positions(SELF, "readers", wanted)["orders"]
+    assert len(shop.broker.transactions.branches) == 0
+    found = shop.broker.groups.coordinator.positions(SELF, "readers", wanted)["orders"]
     assert [each.offset for each in found.values()] == ([0, 9] if commit else [-1, -1])
     assert not any(each.is_pending for each in found.values())
 
 
 def test_an_older_end_does_not_end_a_newer_transaction(shop: World) -> None:
-    shop.broker.branches.join(SELF, PRODUCER, 1, [QUEUE])
-    shop.broker.branches.join(SELF, PRODUCER, 2, [QUEUE])
+    shop.broker.transactions.branches.join(SELF, PRODUCER, 1, [QUEUE])
+    shop.broker.transactions.branches.join(SELF, PRODUCER, 2, [QUEUE])
     end(shop, commit=True, epoch=1)
-    assert len(shop.broker.branches) == 1
+    assert len(shop.broker.transactions.branches) == 1
     with pytest.raises(InvalidProducerEpochError):
-        shop.broker.branches.join(SELF, PRODUCER, 1, [QUEUE])
+        shop.broker.transactions.branches.join(SELF, PRODUCER, 1, [QUEUE])
 
 
 def test_an_end_is_carried_out_when_all_others_know_it(shop: World) -> None:
-    in_place = shop.broker.in_place
+    in_place = shop.broker.transactions.in_place
     name = "payments"
     producer_id, epoch = in_place.begin(SELF, name, 60_000)
     in_place.add_queues(SELF, name, producer_id, epoch, [QUEUE])
@@ -120,7 +122,7 @@ def test_an_end_is_carried_out_when_all_others_know_it(shop: World) -> None:
     with pytest.raises(TransactionEndingError):
         in_place.end(SELF, name, producer_id, epoch, True, when_ended)
     shop.crash()
-    in_place = shop.broker.in_place
+    in_place = shop.broker.transactions.in_place
     (found,) = in_place.transactions(SELF)
     assert (found.state, found.others) == (TransactionState.COMMITTING, frozenset({("orders", 5)}))
     asked: list[TransactionState] = []

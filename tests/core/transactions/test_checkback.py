@@ -143,7 +143,7 @@ def test_after_the_last_question_the_message_is_put_away(
     assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == ("orders", "2")
     assert "is put away" in caplog.text
     assert producers.open_count() == 0
-    assert producers.world.broker.topics.require(CHECKED_OUT_TOPIC).read_queues == 1
+    assert producers.world.core.topics.require(CHECKED_OUT_TOPIC).read_queues == 1
     with pytest.raises(TransactionNotFoundError):
         producers.end(half, commit=True, checked=True)
     producers.crash()
@@ -156,7 +156,7 @@ def test_a_transaction_that_was_put_away_can_be_resumed_once(producers: Producer
     producers.advance(16 * ROUND_MS)
     producers.take_asked()
     (kept,) = producers.world.messages(CHECKED_OUT_TOPIC)
-    checkback, told = producers.world.broker.checkback, producers.world.on_stored
+    checkback, told = producers.world.core.checkback, producers.world.on_stored
     checkback.resume(kept.message_id, told)
     producers.world.end_tick()
     with pytest.raises(TransactionNotFoundError, match="resumed already"):
@@ -173,7 +173,7 @@ def test_a_transaction_that_was_put_away_can_be_resumed_once(producers: Producer
 def test_only_what_was_put_away_can_be_resumed(producers: Producers) -> None:
     producers.begin()
     (half,) = producers.halves()
-    checkback, told = producers.world.broker.checkback, producers.world.on_stored
+    checkback, told = producers.world.core.checkback, producers.world.on_stored
     with pytest.raises(TransactionNotFoundError, match=CHECKED_OUT_TOPIC):
         checkback.resume(half.message_id, told)
     with pytest.raises(MessageError, match="not a message id"):
@@ -184,8 +184,8 @@ def test_the_limits_of_checks_can_change_while_the_broker_runs(producers: Produc
     producers.join()
     producers.begin()
     broker = producers.world.broker
-    broker.reconfigure(
-        replace(broker.config, transaction_check_max=1, transaction_timeout_ms=45_000)
+    producers.world.core.reconfigure(
+        replace(broker.admin.config, transaction_check_max=1, transaction_timeout_ms=45_000)
     )
     producers.advance(ROUND_MS)
     assert producers.take_asked() == []
@@ -229,7 +229,7 @@ def test_a_round_that_fails_is_made_up_for_by_the_next(
 ) -> None:
     producers.join()
     producers.begin()
-    producers.world.broker.checkback.check()
+    producers.world.core.checkback.check()
 
     def refuse(messages: Sequence[NewMessage]) -> list[Appended]:
         raise trouble
@@ -261,7 +261,7 @@ def test_a_transaction_is_put_away_before_its_segment_is_deleted(producers: Prod
     world.retain()
     assert world.store.min_offset(HALF_TOPIC, 0) == 1
     assert world.bodies(CHECKED_OUT_TOPIC) == [b"old"]
-    assert list(world.broker.transactions.log_offsets) == [young.queue_offset]
+    assert list(world.core.transactions.log_offsets) == [young.queue_offset]
     producers.commit(young)
 
 
@@ -271,10 +271,10 @@ def test_a_full_disk_that_forces_files_out_does_not_take_transactions_along(
     world = producers.world
     producers.begin(b"a")
     fill_segments(world)
-    world.broker.prepare_retention()
+    world.core.prepare_retention()
     assert world.bodies(CHECKED_OUT_TOPIC) == []
     world.store.retention.disk = lambda folder: 88.0
-    world.broker.prepare_retention()
+    world.core.prepare_retention()
     assert world.bodies(CHECKED_OUT_TOPIC) == [b"a"]
 
 
@@ -305,7 +305,7 @@ def test_a_half_message_that_is_gone_all_the_same_is_reported(
     world.clock.advance(SMALL_STORE.retention_ms + 1)
     world.store.retention.kept_from = None  # As if somebody had deleted the files by hand.
     world.store.retention.run({}, manual=True)
-    world.broker.checkback.check()
+    world.core.checkback.check()
     assert "is lost" in caplog.text
     assert producers.open_count() == 0
     with pytest.raises(TransactionNotFoundError):

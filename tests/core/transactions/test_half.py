@@ -100,7 +100,7 @@ def test_a_commit_delivers_what_was_sent(producers: Producers) -> None:
 
 def test_a_commit_wakes_who_waits_for_the_message(producers: Producers) -> None:
     woken: list[bool] = []
-    producers.world.broker.waiting.wait(
+    producers.world.core.waiting.wait(
         (("orders", 0),), 60_000, lambda wait, late: woken.append(late)
     )
     half = producers.begin()
@@ -239,7 +239,7 @@ def test_the_end_of_a_chosen_immunity_is_the_end_of_unasked_commits(producers: P
 
 def test_a_topic_that_is_gone_keeps_its_transactions_open(producers: Producers) -> None:
     half = producers.begin()
-    producers.world.broker.admin.delete_topic(SELF, "orders")
+    producers.world.broker.topics.delete(SELF, "orders")
     with pytest.raises(TopicNotFoundError, match="stays open"):
         producers.end(half, commit=True)
     assert producers.open_count() == 1
@@ -304,7 +304,7 @@ def test_a_commit_that_the_store_refuses_spoils_no_other(
         type(None),
     ]
     assert world.bodies("orders") == [b"good"]
-    assert list(world.broker.transactions.log_offsets) == [bad.queue_offset]
+    assert list(world.core.transactions.log_offsets) == [bad.queue_offset]
 
 
 def test_a_message_that_waited_while_the_limit_on_bodies_was_lowered_is_committed(
@@ -349,7 +349,7 @@ def test_a_half_message_that_waits_for_the_disk_is_not_forgotten_by_a_round(
     world.publish(producers.message())
     world.end_tick()
     assert world.told == [], "the disk has not answered"
-    world.broker.checkback.check()
+    world.core.checkback.check()
     producers.crash()
     assert producers.open_count() == 1
     world.close()
@@ -444,7 +444,7 @@ class TransactionsModel(RuleBasedStateMachine):
 
     @rule()
     def a_round_begins_in_the_middle_of_a_tick(self) -> None:
-        self.world.broker.checkback.check()
+        self.world.core.checkback.check()
         self.note_put_away()
 
     def note_put_away(self) -> None:
@@ -475,7 +475,7 @@ class TransactionsModel(RuleBasedStateMachine):
         assert delivered == found["committed"]
         put_away = sorted(int(body) for body in self.world.bodies(CHECKED_OUT_TOPIC))
         assert put_away == found["put away"]
-        is_open = {*self.world.broker.transactions.log_offsets, *self.pending}
+        is_open = {*self.world.core.transactions.log_offsets, *self.pending}
         assert is_open == set(found["open"])
 
     def teardown(self) -> None:

@@ -29,11 +29,11 @@ def producers(world: World) -> Producers:
 
 
 def entries(producers: Producers) -> dict[str, Any]:
-    return entries_of(producers.world.broker.transactions)
+    return entries_of(producers.world.core.transactions)
 
 
 def open_offsets(producers: Producers) -> list[int]:
-    return sorted(producers.world.broker.transactions.log_offsets)
+    return sorted(producers.world.core.transactions.log_offsets)
 
 
 # -- restarts ------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def test_what_is_open_ended_and_counted_survives(
 def test_an_end_that_did_not_reach_the_log_did_not_happen(producers: Producers) -> None:
     half = producers.begin()
     producers.end(half, commit=True, tick=False)
-    producers.world.broker.checkback.check()
+    producers.world.core.checkback.check()
     producers.crash()
     assert open_offsets(producers) == [0]
     producers.commit(half)
@@ -110,12 +110,12 @@ def test_a_start_reads_what_came_since_the_last_round_however_old_an_open_one_is
 
 def test_a_broker_without_transactions_writes_nothing_about_them(producers: Producers) -> None:
     end = producers.world.store.log_end
-    producers.world.broker.checkback.check()
+    producers.world.core.checkback.check()
     assert producers.world.store.log_end == end
     producers.commit(producers.begin())
-    producers.world.broker.checkback.check()
+    producers.world.core.checkback.check()
     end = producers.world.store.log_end
-    producers.world.broker.checkback.check()
+    producers.world.core.checkback.check()
     assert producers.world.store.log_end == end
 
 
@@ -124,11 +124,11 @@ def test_a_half_message_that_is_gone_with_its_file_is_reported(
 ) -> None:
     world = producers.world
     producers.begin()
-    world.broker.checkback.check()
+    world.core.checkback.check()
     for _ in range(30):
         world.send("orders", 3, b"x" * 100_000)
     world.clock.advance(SMALL_STORE.retention_ms + 1)
-    world.broker.tables.snapshot(wait=True)
+    world.core.tables.snapshot(wait=True)
     world.store.retention.kept_from = None  # As if somebody had deleted the files by hand.
     world.store.retention.run({}, manual=True)
     producers.crash()
@@ -181,7 +181,7 @@ def test_a_torn_commit_is_not_asked_about_and_not_put_away(
 def test_a_torn_commit_of_a_delayed_message_is_found_where_it_waits(producers: Producers) -> None:
     half = producers.begin(DELAY="2")
     committed = half_records.committed(half_of(producers), 0)
-    delayed = producers.world.broker.delay.postpone(committed, 2)
+    delayed = producers.world.core.delay.postpone(committed, 2)
     assert delayed.topic == SCHEDULE_TOPIC
     commit_torn(producers, delayed)
     producers.commit(half)
@@ -300,19 +300,19 @@ def test_rocketmq_finds_every_open_transaction_behind_the_exported_positions(
     producers.commit(producers.begin())
     producers.begin(b"open too")
     producers.restart()
-    config_files.export(world.broker)
+    config_files.export(world.core)
     text = (world.folder / "config" / "consumerOffset.json").read_text()
     exported = json.loads(with_quoted_keys(text))["offsetTable"]
     assert exported[f"{HALF_TOPIC}@{CHECKER}"] == {"0": 2}
     assert exported[f"{OP_HALF_TOPIC}@{CHECKER}"] == {"0": 2}
     for half in producers.halves()[2:]:
         if bytes(half.body) in (b"open", b"open too"):
-            world.broker.transactions.roll_back(
+            world.core.transactions.roll_back(
                 GROUP, half.queue_offset, half.log_offset, world.on_stored
             )
     world.end_tick()
     producers.restart()
-    config_files.export(world.broker)
+    config_files.export(world.core)
     text = (world.folder / "config" / "consumerOffset.json").read_text()
     exported = json.loads(with_quoted_keys(text))["offsetTable"]
     assert exported[f"{HALF_TOPIC}@{CHECKER}"] == {"0": 5}

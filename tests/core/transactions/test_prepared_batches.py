@@ -52,7 +52,7 @@ class Job:
         one_off: bool = False,
     ) -> int:
         run = NewRun(topic, queue_id, [(0, body, b"") for body in bodies], b",".join(bodies))
-        self.world.broker.prepared_batches.stage(
+        self.world.core.prepared_batches.stage(
             self.query, batch, "0", run, self.world.on_stored, one_off=one_off
         )
         self.world.end_tick()
@@ -64,7 +64,7 @@ class Job:
         def told(_: Any, committed: Committed | None, error: OnelogError | None) -> None:
             self.committed.append((committed, error))
 
-        self.world.broker.prepared_batches.commit(self.query, batch, parts, told, one_off=one_off)
+        self.world.core.prepared_batches.commit(self.query, batch, parts, told, one_off=one_off)
 
     def settle(self) -> None:
         while self.world.soon:
@@ -87,7 +87,7 @@ def test_staged_messages_are_invisible_until_their_batch_is_committed(job: Job) 
     assert job.committed == [(Committed(0, False), None)]
     assert job.world.bodies("orders") == [b"a", b"b"]
     assert job.world.bodies("orders", 1) == [b"c"]
-    assert job.world.broker.prepared_batches.last_batch("copy") == 0
+    assert job.world.core.prepared_batches.last_batch("copy") == 0
 
 
 def test_parts_that_the_commit_does_not_name_never_appear(job: Job) -> None:
@@ -104,13 +104,13 @@ def test_very_many_parts_are_committed_and_published_in_turns_with_others(job: J
     for number in range(count):
         body = b"%d" % number
         run = NewRun("orders", 0, [(0, body, b"")], body)
-        world.broker.prepared_batches.stage(job.query, 0, "0", run, world.on_stored)
+        world.core.prepared_batches.stage(job.query, 0, "0", run, world.on_stored)
     world.end_tick()
     parts = [int(told.appended.queue_offset) for told in world.told]
     world.told.clear()
     world.timer.longest_cpu_s = 0.0
     world.timer.measured(lambda: job.commit(0, *parts))
-    assert world.broker.prepared_batches.last_batch("copy") is None
+    assert world.core.prepared_batches.last_batch("copy") is None
     job.commit(0, *parts)
     with pytest.raises(BatchFencedError, match="being committed"):
         job.commit(1, parts[0])
@@ -193,7 +193,7 @@ def test_queries_do_not_disturb_one_another(job: Job) -> None:
     mine, theirs = job.stage(0, b"mine"), other.stage(0, b"theirs")
     with pytest.raises(StagedPartError, match="is not of query 'copy'"):
         job.commit(0, theirs)
-    assert job.world.broker.prepared_batches.last_batch("copy") is None
+    assert job.world.core.prepared_batches.last_batch("copy") is None
     job.commit(0, mine)
     other.commit(0, theirs)
     job.settle()
@@ -222,7 +222,7 @@ def test_an_empty_batch_counts_as_committed(job: Job) -> None:
     job.commit(0)
     job.settle()
     assert job.committed == [(Committed(0, False), None)]
-    assert job.world.broker.prepared_batches.last_batch("copy") == 0
+    assert job.world.core.prepared_batches.last_batch("copy") == 0
 
 
 def test_parts_are_checked_when_they_come(job: Job) -> None:
@@ -248,7 +248,7 @@ def test_what_is_committed_is_known_after_a_crash_and_after_a_restart(job: Job) 
     for again in (job.world.crash, job.world.restart):
         again()
         job.settle()
-        assert job.world.broker.prepared_batches.last_batch("copy") == 7
+        assert job.world.core.prepared_batches.last_batch("copy") == 7
         assert job.world.bodies("orders") == [b"a"]
         with pytest.raises(BatchFencedError):
             job.stage(7, b"a")
@@ -301,7 +301,7 @@ def test_a_part_that_the_crash_cut_in_two_is_completed_before_anything_else_is_w
 def test_what_the_tick_has_for_the_same_queue_is_not_taken_for_a_part(job: Job) -> None:
     world = job.world
     job.commit(0, job.stage(0, b"a"), job.stage(0, b"b", b"c"))
-    world.broker.publish(SELF, NewMessage("orders", 0, b"between"), world.on_stored)
+    world.broker.publish.send(SELF, NewMessage("orders", 0, b"between"), world.on_stored)
     world.end_tick()
     assert world.bodies("orders") == [b"a", b"between", b"b", b"c"]
     tear(world, 3)
@@ -422,8 +422,8 @@ def test_queries_that_rested_for_very_long_are_forgotten(job: Job) -> None:
     job.commit(0, job.stage(0, b"a"))
     job.settle()
     job.world.clock.advance(IDLE_MS_MAX + 1)
-    job.world.broker.prepared_batches.expire()
-    assert job.world.broker.prepared_batches.last_batch("copy") is None
+    job.world.core.prepared_batches.expire()
+    assert job.world.core.prepared_batches.last_batch("copy") is None
 
 
 def test_what_the_version_before_staged_and_decided_is_published(job: Job) -> None:
@@ -439,7 +439,7 @@ def test_what_the_version_before_staged_and_decided_is_published(job: Job) -> No
         world.store.append([NewMessage(STAGED_TOPIC, 0, batch, properties)])
     decided = {"batch": 3, "parts": [0, 1], "ms": world.clock.now_ms(), "note": ""}
     changes = [("commit:copy", decided), ("part:copy", [3, 0, 0])]
-    world.broker.tables.write([("prepared_batches", key, value) for key, value in changes])
+    world.core.tables.write([("prepared_batches", key, value) for key, value in changes])
     world.store.append([NewMessage("orders", 0, b"0a")])
     world.crash()
     assert world.bodies("orders") == [b"0a", b"0b"], "completed at once"
@@ -456,14 +456,14 @@ def test_batch_writes_take_no_place_from_queries_that_go_on(
 ) -> None:
     monkeypatch.setattr(prepared_batches, "QUERIES_MAX", 2)
     monkeypatch.setattr(prepared_batches, "ONE_OFFS_MAX", 3)
-    batches = job.world.broker.prepared_batches
+    batches = job.world.core.prepared_batches
     job.commit(0)
     for number in range(10):
         write = Job(job.world, f"write-{number}")
         write.commit(0, write.stage(0, b"%d" % number, one_off=True), one_off=True)
         write.settle()
     job.world.crash()
-    batches = job.world.broker.prepared_batches
+    batches = job.world.core.prepared_batches
     known = [n for n in range(10) if batches.last_batch(f"write-{n}") is not None]
     assert known == [7, 8, 9], "the oldest are forgotten first"
     assert len(job.world.bodies("orders")) == 10
@@ -499,7 +499,7 @@ def test_batch_writes_are_forgotten_after_a_day_also_those_of_older_writers(job:
     stream = Job(job.world, "stream")
     stream.commit(0)
     job.world.clock.advance(ONE_OFF_MS_MAX + 1)
-    batches = job.world.broker.prepared_batches
+    batches = job.world.core.prepared_batches
     batches.expire()
     assert [batches.last_batch(q) for q in (older.query, job.query)] == [None, None]
     assert batches.last_batch("stream") == 0

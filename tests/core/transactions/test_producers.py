@@ -40,7 +40,7 @@ def begin(
     def stored(token: Any, appended: Any, error: OnelogError | None) -> None:
         found.append(error or appended.queue_offset)
 
-    world.broker.publish_batch(SELF, message, stamp, stored)
+    world.broker.publish.send_batch(SELF, message, stamp, stored)
     if ends:
         world.end_tick()
     return found
@@ -52,9 +52,9 @@ def test_a_batch_marks_its_topic_and_what_is_refused_marks_nothing(world: World)
         put(world, topic="nowhere")
     with pytest.raises(InvalidQueueError):
         put(world, queue_id=5)
-    assert world.broker.marked.names == set()
+    assert world.core.marked.names == set()
     assert put(world) == 0
-    assert world.broker.marked.names == {"orders"}
+    assert world.core.marked.names == {"orders"}
 
 
 def test_many_queues_are_kept_some_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_many_queues_are_kept_some_at_a_time(world: World, monkeypatch: pytest.M
     world.topic("orders", 7)
     for queue_id in range(7):
         assert put(world, queue_id, 0) == 0
-    batch_producers = world.broker.batch_producers
+    batch_producers = world.core.batch_producers
     assert [batch_producers.keep() for _ in range(3)] == [True, True, False]
     assert not batch_producers.keep()
     world.crash()
@@ -72,9 +72,9 @@ def test_many_queues_are_kept_some_at_a_time(world: World, monkeypatch: pytest.M
 
 
 def test_ids_are_given_once_also_after_a_crash(world: World) -> None:
-    given = [world.broker.new_producer_id(SELF) for _ in range(3)]
+    given = [world.broker.publish.new_producer_id(SELF) for _ in range(3)]
     world.crash()
-    given += [world.broker.new_producer_id(SELF) for _ in range(3)]
+    given += [world.broker.publish.new_producer_id(SELF) for _ in range(3)]
     assert len(set(given)) == 6
     assert given == sorted(given)
 
@@ -82,13 +82,13 @@ def test_ids_are_given_once_also_after_a_crash(world: World) -> None:
 def test_a_topic_that_is_made_again_knows_no_producers(world: World) -> None:
     world.topic("orders", 1)
     put(world, 0, 0)
-    world.broker.batch_producers.keep()
-    world.broker.admin.delete_topic(SELF, "orders")
+    world.core.batch_producers.keep()
+    world.broker.topics.delete(SELF, "orders")
     world.topic("orders", 1)
     assert put(world, 0, 0) == 0
     assert put(world, 0, 1) == 1
     world.crash()
-    (known,) = world.broker.producers_of(SELF, "orders", 0)
+    (known,) = world.broker.transactions.producers_of(SELF, "orders", 0)
     assert known[0] == 7
     assert put(world, 0, 2) == 2
 
@@ -111,8 +111,8 @@ def test_numbers_are_kept_though_some_batch_always_waits_to_be_safe(tmp_path: Pa
         master.topic("orders", 1)
         for number in range(3):
             begin(master, 0, number)
-            master.broker.batch_producers.keep()
-        (part,) = [each for each in master.broker.batch_producers.parts() if "orders@0" in each]
+            master.core.batch_producers.keep()
+        (part,) = [each for each in master.core.batch_producers.parts() if "orders@0" in each]
         assert part["orders@0"]["covered"] == 3
         # What is sent again meanwhile is answered with the others, not stored twice.
         again = begin(master, 0, 2)
@@ -128,7 +128,7 @@ def test_numbers_are_kept_though_some_batch_is_always_taken_and_not_written(worl
     answers = []
     for number in range(3):
         answers.append(begin(world, 0, number, ends=False))
-        world.broker.batch_producers.keep()
+        world.core.batch_producers.keep()
     assert [*itertools.chain(*answers)] == [0, 1, 2]
-    (part,) = [each for each in world.broker.batch_producers.parts() if "orders@0" in each]
+    (part,) = [each for each in world.core.batch_producers.parts() if "orders@0" in each]
     assert part["orders@0"]["covered"] == 3

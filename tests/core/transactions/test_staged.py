@@ -42,19 +42,19 @@ class Session:
         self.committed: list[tuple[Any, OnelogError | None]] = []
 
     def begin(self, name: str = "") -> None:
-        self.world.broker.staged.begin(self.channel, name)
+        self.world.core.staged.begin(self.channel, name)
 
     def stage(self, *messages: tuple[str, int, bytes], name: str = "") -> None:
         """Stage messages, one by one, as a protocol does it."""
         for topic, queue_id, body in messages:
             message = NewMessage(topic, queue_id, body, encode_properties({"KEYS": "k"}))
-            self.world.broker.staged.stage(self.channel, name, [message])
+            self.world.core.staged.stage(self.channel, name, [message])
 
     def commit(self, name: str = "") -> None:
         def told(_: Any, appended: Any, error: OnelogError | None) -> None:
             self.committed.append((appended, error))
 
-        self.world.broker.staged.commit(self.channel, name, told)
+        self.world.core.staged.commit(self.channel, name, told)
 
     def seen(self) -> list[bytes]:
         """What consumers see of `SEVERAL`, in the order of queues."""
@@ -87,7 +87,7 @@ def test_messages_of_several_topics_are_visible_together_when_they_are_committed
     ((appended, error),) = session.committed
     assert error is None
     assert [place.queue_offset for place in appended] == [0, 0, 0, 1]
-    assert len(session.world.broker.staged) == 0
+    assert len(session.world.core.staged) == 0
 
 
 def test_a_staged_message_is_published_with_all_that_it_has(session: Session) -> None:
@@ -108,7 +108,7 @@ def test_a_staged_message_is_published_with_all_that_it_has(session: Session) ->
         ("%LMQ%mine",),
     )
     session.begin()
-    world.broker.staged.stage(session.channel, "", [message])
+    world.core.staged.stage(session.channel, "", [message])
     session.commit()
     (found,) = world.messages("orders", 1)
     assert (bytes(found.body), found.tags, found.flag, found.sys_flag) == (b"body", "t", 7, 0x1)
@@ -136,7 +136,7 @@ def test_under_sync_flush_a_commit_is_answered_when_it_is_on_disk(tmp_path: Path
 def test_of_an_aborted_transaction_nothing_is_ever_seen(session: Session) -> None:
     session.begin()
     session.stage(*SEVERAL)
-    session.world.broker.staged.abort(session.channel)
+    session.world.core.staged.abort(session.channel)
     session.world.restart()
     assert session.seen() == []
     with pytest.raises(TransactionNotFoundError, match="has ended, or never began"):
@@ -153,8 +153,8 @@ def test_the_end_of_a_session_aborts_what_it_has_open_and_nothing_else(session: 
         each.begin("one")
         each.begin("two")
         each.stage(("orders", 0, body), name="one")
-    session.world.broker.channel_closed(session.channel)
-    assert len(session.world.broker.staged) == 2
+    session.world.broker.groups.channel_closed(session.channel)
+    assert len(session.world.core.staged) == 2
     other.commit("one")
     assert session.world.bodies("orders") == [b"theirs"]
 
@@ -165,12 +165,12 @@ def test_a_session_that_ends_while_its_commit_waits_for_the_disk_leaves_nothing(
     session.begin()
     session.stage(*SEVERAL)
     waiting = []
-    with mock.patch.object(session.world.broker.cold_reads, "is_ready") as is_ready:
+    with mock.patch.object(session.world.core.cold_reads, "is_ready") as is_ready:
         is_ready.side_effect = lambda places, again: waiting.append(again)
         session.commit()
     with pytest.raises(InvalidRequestError, match="is being committed"):
         session.stage(SEVERAL[0])
-    session.world.broker.channel_closed(session.channel)
+    session.world.broker.groups.channel_closed(session.channel)
     waiting[0]()
     assert session.committed == [], "nobody is left to be told"
     assert session.seen() == []
@@ -211,7 +211,7 @@ def test_of_a_commit_that_a_crash_cut_off_all_is_seen_or_nothing(
     world = session.world
     session.begin()
     session.stage(*SEVERAL)
-    world.broker.publish(SELF, NewMessage("orders", 0, b"before"), world.on_stored)
+    world.broker.publish.send(SELF, NewMessage("orders", 0, b"before"), world.on_stored)
     session.commit()
     cut(world, lost)
     world.crash()
@@ -278,7 +278,7 @@ def test_a_message_that_could_not_be_staged_is_not_part_of_the_transaction(
 def test_a_topic_that_was_deleted_meanwhile_fails_the_commit(session: Session) -> None:
     session.begin()
     session.stage(*SEVERAL)
-    session.world.broker.admin.delete_topic(SELF, "payments")
+    session.world.broker.topics.delete(SELF, "payments")
     session.commit()
     ((_, error),) = session.committed
     assert isinstance(error, TopicNotFoundError)
@@ -395,7 +395,7 @@ def test_a_transaction_that_takes_several_appends_is_told_of_behind_the_last(
     assert (len(appended), error) == (4, None)
     world.restart()
     assert large.seen() == ALL
-    assert world.broker.staged.parts() == []
+    assert world.core.staged.parts() == []
 
 
 @pytest.mark.parametrize("appends", range(1, 5))
@@ -405,7 +405,7 @@ def test_of_several_appends_all_are_made_once_the_first_is(
 ) -> None:
     world = large.world
     following: list[Any] = []
-    world.broker.staged.schedule = lambda _, call: following.append(call)
+    world.core.staged.schedule = lambda _, call: following.append(call)
     large.begin()
     large.stage(*SEVERAL)
     large.commit()
@@ -459,7 +459,7 @@ def test_what_is_left_of_a_large_commit_outlives_a_topic(large: Session) -> None
     large.begin()
     large.stage(*SEVERAL)
     large.commit()
-    world.broker.admin.delete_topic(SELF, "payments")
+    world.broker.topics.delete(SELF, "payments")
     while not large.committed:
         world.end_tick()
         world.advance(1)
@@ -506,22 +506,22 @@ class StagedModel(RuleBasedStateMachine):
             topic, queue_id = ("orders", "payments")[(queue + number) % 2], queue // 2
             messages.append(NewMessage(topic, queue_id, b"%d %b" % (self.number, b"x" * size)))
         if name not in self.staged:
-            self.world.broker.staged.begin("session", name)
-        self.world.broker.staged.stage("session", name, messages)
+            self.world.core.staged.begin("session", name)
+        self.world.core.staged.stage("session", name, messages)
         self.staged.setdefault(name, []).extend(bytes(message.body) for message in messages)
 
     @rule(name=names)
     def commits(self, name: str) -> None:
         if name in self.staged:
             told: list[OnelogError | None] = []
-            self.world.broker.staged.commit("session", name, lambda *end: told.append(end[2]))
+            self.world.core.staged.commit("session", name, lambda *end: told.append(end[2]))
             assert told == [None]
             self.committed.append(self.staged.pop(name))
 
     @rule(name=names)
     def aborts(self, name: str) -> None:
         if self.staged.pop(name, None) is not None:
-            self.world.broker.staged.abort("session", name)
+            self.world.core.staged.abort("session", name)
 
     @rule()
     def others_send(self) -> None:
@@ -529,7 +529,7 @@ class StagedModel(RuleBasedStateMachine):
 
     @rule()
     def session_ends(self) -> None:
-        self.world.broker.channel_closed("session")
+        self.world.broker.groups.channel_closed("session")
         self.staged.clear()
 
     @rule()

@@ -48,12 +48,12 @@ class Payer:
     def __init__(self, world: World) -> None:
         self.world = world
         self.told: list[OnelogError | None] = []
-        self.id, self.epoch = world.broker.in_place.begin(SELF, ID, 60_000)
+        self.id, self.epoch = world.broker.transactions.in_place.begin(SELF, ID, 60_000)
         self.numbers = dict.fromkeys(QUEUES, 0)
 
     def send(self) -> None:
         """A message to each queue."""
-        self.world.broker.in_place.add_queues(SELF, ID, self.id, self.epoch, QUEUES)
+        self.world.broker.transactions.in_place.add_queues(SELF, ID, self.id, self.epoch, QUEUES)
         for topic, queue_id in QUEUES:
             number = self.numbers[topic, queue_id]
             batch = bytearray(kafka.from_neutral([Neutral(b"k", b"v", (), 1)]))
@@ -63,7 +63,7 @@ class Payer:
                 topic, queue_id, kafka.with_crc(bytes(batch)), sys_flag=Form.KAFKA.sys_flag
             )
             stamp = Stamp(self.id, self.epoch, number, 1, True)
-            self.world.broker.publish_batch(SELF, message, stamp, self.stored)
+            self.world.broker.publish.send_batch(SELF, message, stamp, self.stored)
             self.numbers[topic, queue_id] += 1
         self.world.end_tick()
 
@@ -72,7 +72,7 @@ class Payer:
 
     def move(self, offset: int) -> None:
         """A position of a group."""
-        in_place = self.world.broker.in_place
+        in_place = self.world.broker.transactions.in_place
         in_place.add_group(SELF, ID, self.id, self.epoch, "readers")
         positions = {"orders": {0: Position(offset, Note(0, "note"))}}
         in_place.commit_offsets(
@@ -87,7 +87,7 @@ class Payer:
             told.append(producer)
             self.told.append(error)
 
-        in_place = self.world.broker.in_place
+        in_place = self.world.broker.transactions.in_place
         in_place.end(SELF, ID, self.id, self.epoch, commit, ended, renews=renews)
         return told[0]
 
@@ -103,7 +103,7 @@ def visible(world: World) -> list[int]:
     for topic, queue_id in QUEUES:
         at = count = 0
         while True:
-            result = world.broker.reader.read(topic, queue_id, at, 32, 1 << 20)
+            result = world.core.reader.read(topic, queue_id, at, 32, 1 << 20)
             count += result.messages
             if result.next_offset <= at:
                 break
@@ -113,7 +113,7 @@ def visible(world: World) -> list[int]:
 
 
 def states(world: World) -> list[TransactionState]:
-    return [each.state for each in world.broker.in_place.transactions(SELF)]
+    return [each.state for each in world.broker.transactions.in_place.transactions(SELF)]
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -125,11 +125,11 @@ def test_the_end_reaches_all_queues_and_positions(shop: World, commit: bool) -> 
     payer.end(commit)
     assert payer.told == [None] * 4
     assert visible(shop) == ([1, 1, 1] if commit else [0, 0, 0])
-    assert shop.broker.offsets.get("readers", "orders", 0) == (1 if commit else None)
+    assert shop.core.offsets.get("readers", "orders", 0) == (1 if commit else None)
     for _ in range(2):
         shop.restart()
         assert visible(shop) == ([1, 1, 1] if commit else [0, 0, 0])
-        note = shop.broker.coordinator.notes.get("readers", "orders", 0)
+        note = shop.broker.groups.coordinator.notes.get("readers", "orders", 0)
         assert note == (Note(0, "note") if commit else Note())
     shop.close()
     assert verify(shop.folder).problems_total == 0
@@ -145,12 +145,14 @@ def test_a_crash_after_the_decision_changes_nothing_of_it(
     payer.send()
     payer.move(1)
     with monkeypatch.context() as patch:
-        patch.setattr(shop.broker.in_place, "_carry_out", lambda transaction: transaction)
+        patch.setattr(
+            shop.broker.transactions.in_place, "_carry_out", lambda transaction: transaction
+        )
         payer.end(commit)
     assert shop.store.wait_flushed(shop.store.log_end)
     getattr(shop, how)()
     assert visible(shop) == ([1, 1, 1] if commit else [0, 0, 0])
-    assert shop.broker.offsets.get("readers", "orders", 0) == (1 if commit else None)
+    assert shop.core.offsets.get("readers", "orders", 0) == (1 if commit else None)
     assert states(shop) == [TransactionState.COMMITTED if commit else TransactionState.ABORTED]
 
 
@@ -172,7 +174,7 @@ def test_an_end_that_the_disk_refuses_is_written_later(
 ) -> None:
     payer = Payer(shop)
     payer.send()
-    real = shop.broker.writer.write_now
+    real = shop.core.writer.write_now
 
     def refuse(messages: Any, records: Any = ()) -> Any:
         if messages:
@@ -180,7 +182,7 @@ def test_an_end_that_the_disk_refuses_is_written_later(
         return real(messages, records)
 
     with monkeypatch.context() as patch:
-        patch.setattr(shop.broker.writer, "write_now", refuse)
+        patch.setattr(shop.core.writer, "write_now", refuse)
         with pytest.raises(TransactionEndingError):
             payer.end(commit=True)
         assert states(shop) == [TransactionState.COMMITTING]
@@ -197,28 +199,30 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_out(shop: World) -> None:
     payer = Payer(shop)
     payer.send()
     payer.move(1)
-    shop.broker.admin.delete_topic(SELF, "orders")
+    shop.broker.topics.delete(SELF, "orders")
     payer.end(commit=True)
     assert visible(shop) == [0, 0, 1]
-    assert shop.broker.offsets.get("readers", "orders", 0) is None
+    assert shop.core.offsets.get("readers", "orders", 0) is None
 
 
 def test_the_last_epoch_is_followed_by_another_producer_id(shop: World) -> None:
     payer = Payer(shop)
-    shop.broker.in_place._record(  # As if it had been taken over thousands of times.
-        shop.broker.in_place._transactions[ID].__class__(ID, payer.id, EPOCH_MAX - 1, 60_000)
+    shop.broker.transactions.in_place._record(  # As if it had been taken over thousands of times.
+        shop.broker.transactions.in_place._transactions[ID].__class__(
+            ID, payer.id, EPOCH_MAX - 1, 60_000
+        )
     )
-    producer_id, epoch = shop.broker.in_place.begin(SELF, ID, 60_000)
+    producer_id, epoch = shop.broker.transactions.in_place.begin(SELF, ID, 60_000)
     assert (producer_id != payer.id, epoch) == (True, 0)
 
 
 def test_an_id_that_nobody_uses_is_forgotten(shop: World) -> None:
     Payer(shop)
     shop.clock.advance(IDLE_MAX_MS - 5_000)
-    shop.broker.in_place.expire()
+    shop.broker.transactions.in_place.expire()
     assert states(shop) == [TransactionState.EMPTY]
     shop.clock.advance(10_000)
-    shop.broker.in_place.expire()
+    shop.broker.transactions.in_place.expire()
     assert states(shop) == []
 
 
@@ -247,7 +251,7 @@ def test_each_end_is_followed_by_another_epoch_and_numbers_begin_anew(shop: Worl
         with pytest.raises(TransactionStateError):
             payer.end(not commit, renews=True)
         with pytest.raises(InvalidProducerEpochError):
-            shop.broker.batch_producers.publish(
+            shop.core.batch_producers.publish(
                 NewMessage("orders", 0, b""), Stamp(payer.id, payer.epoch, 1, 1, True), payer.stored
             )
         payer.become(renewed)
@@ -280,7 +284,9 @@ def test_an_end_is_answered_the_same_after_a_crash(
     payer.move(1)
     with monkeypatch.context() as patch:
         if decided_only:
-            patch.setattr(shop.broker.in_place, "_carry_out", lambda transaction: transaction)
+            patch.setattr(
+                shop.broker.transactions.in_place, "_carry_out", lambda transaction: transaction
+            )
         renewed = payer.end(commit, renews=True)
     assert shop.store.wait_flushed(shop.store.log_end)
     getattr(shop, how)()
@@ -298,7 +304,7 @@ def test_a_crash_before_the_end_leaves_the_transaction_to_its_producer(
     shop: World, sent: bool
 ) -> None:
     payer = Payer(shop)
-    shop.broker.in_place.add_queues(SELF, ID, payer.id, payer.epoch, QUEUES)
+    shop.broker.transactions.in_place.add_queues(SELF, ID, payer.id, payer.epoch, QUEUES)
     if sent:
         payer.send()
     shop.crash()
@@ -310,8 +316,10 @@ def test_a_crash_before_the_end_leaves_the_transaction_to_its_producer(
 
 def test_epochs_that_are_used_up_are_followed_by_another_producer_at_an_end(shop: World) -> None:
     payer = Payer(shop)
-    record = shop.broker.in_place._transactions[ID].__class__(ID, payer.id, EPOCH_MAX - 1, 60_000)
-    shop.broker.in_place._record(record)
+    record = shop.broker.transactions.in_place._transactions[ID].__class__(
+        ID, payer.id, EPOCH_MAX - 1, 60_000
+    )
+    shop.broker.transactions.in_place._record(record)
     payer.epoch = EPOCH_MAX - 1
     payer.send()
     renewed = payer.end(commit=True, renews=True)
@@ -326,7 +334,7 @@ def test_epochs_that_are_used_up_are_followed_by_another_producer_at_an_end(shop
 
 
 def test_who_asks_for_its_next_epoch_again_is_told_the_same(shop: World) -> None:
-    payer, in_place = Payer(shop), shop.broker.in_place
+    payer, in_place = Payer(shop), shop.broker.transactions.in_place
     first = payer.id, payer.epoch
     renewed = in_place.begin(SELF, ID, 60_000, *first)
     assert in_place.begin(SELF, ID, 60_000, *first) == renewed

@@ -18,7 +18,7 @@ ANN, BOB = Principal("ann", "kafka", "10.0.0.7:1"), Principal("bob", "amqp", "10
 
 
 def lines(world: World) -> list[tuple[str, str, str, str]]:
-    found = reversed(world.broker.audit.last(1_000))
+    found = reversed(world.broker.users.audit.last(1_000))
     return [(each.user, each.action, each.thing, each.result) for each in found]
 
 
@@ -26,11 +26,11 @@ def test_what_administrators_do_is_noted_and_what_others_try(world: World) -> No
     broker = world.broker
     broker.users.create_user(ANN, "ann", prove("secret"), ("admin",))
     broker.users.create_user(ANN, "bob", prove("hidden"))
-    broker.admin.create_topic(ANN, TopicConfig("orders", 1, 1))
+    broker.topics.create(ANN, TopicConfig("orders", 1, 1))
     with pytest.raises(NotPermittedError):
-        broker.admin.delete_topic(BOB, "orders")
-    broker.admin.delete_topic(ANN, "orders")
-    broker.admin.create_topic(SELF, TopicConfig("the broker's own business", 1, 1))
+        broker.topics.delete(BOB, "orders")
+    broker.topics.delete(ANN, "orders")
+    broker.topics.create(SELF, TopicConfig("the broker's own business", 1, 1))
     assert lines(world) == [
         ("ann", "alter", "broker:users", "allowed"),
         ("ann", "alter", "user ann created", "done"),
@@ -40,12 +40,12 @@ def test_what_administrators_do_is_noted_and_what_others_try(world: World) -> No
         ("bob", "delete", "topic:orders", "refused"),
         ("ann", "delete", "topic:orders", "allowed"),
     ]
-    (last,) = broker.audit.last(1)
+    (last,) = broker.users.audit.last(1)
     assert (last.protocol, last.address) == ("kafka", "10.0.0.7:1")
     assert [each.user for each in broker.users.audited(ANN, 9, "bob")] == ["bob"]
     with pytest.raises(NotPermittedError):
         broker.users.audited(BOB, 9)
-    for path in (broker.store.folder / "audit").iterdir():
+    for path in (world.core.store.folder / "audit").iterdir():
         assert path.stat().st_mode & 0o077 == 0
         assert not {b"secret", b"hidden"} & set(path.read_bytes().split(b'"'))
 
@@ -54,10 +54,10 @@ def test_what_clients_declare_again_and_again_is_noted_once(world: World) -> Non
     world.broker.users.create_user(SELF, "ann", prove("secret"), ("admin",))
     world.broker.users.create_user(SELF, "bob", prove("b"), ("admin",))
     for _ in range(3):
-        world.broker.routing.declare_exchange(BOB, "/", "events", "topic")
-    world.broker.access.check(BOB, "delete", ("exchange", "events"))
-    world.broker.access.check(BOB, "create", ("exchange", "events"))
-    world.broker.access.check(BOB, "create", ("exchange", "events"))
+        world.broker.publish.routing.declare_exchange(BOB, "/", "events", "topic")
+    world.broker.users.check(BOB, "delete", ("exchange", "events"))
+    world.broker.users.check(BOB, "create", ("exchange", "events"))
+    world.broker.users.check(BOB, "create", ("exchange", "events"))
     assert [action for _, action, _, _ in lines(world)] == ["create", "delete", "create"]
 
 

@@ -27,7 +27,7 @@ PLACE = "test", "10.0.0.7:1234"
 @pytest.fixture
 def logins(world: World) -> Logins:
     """Those of a broker with one user. Workers are done at once."""
-    logins = world.broker.logins
+    logins = world.broker.users.logins
     logins._post = lambda call: call()
     world.broker.users.create_user(SELF, "ann", prove("secret", signing=True), ("admin",))
     return logins
@@ -40,7 +40,7 @@ def told(log_in: Callable[[Callable[[Principal | OnelogError], None]], None]) ->
 
 
 def test_without_users_nobody_has_a_name(world: World) -> None:
-    logins = world.broker.logins
+    logins = world.broker.users.logins
     answers = told(lambda then: logins.log_in("guest", "guest", *PLACE, then))
     assert answers == [Principal("", *PLACE)]
     assert logins.admits(is_local=True)

@@ -200,15 +200,15 @@ def test_users_survive_a_crash(world: World) -> None:
 def test_the_broker_asks_from_the_first_user_on(world: World) -> None:
     world.topic("orders")
     broker = world.broker
-    assert broker.topic(NOBODY, "orders")
+    assert broker.topics.require(NOBODY, "orders")
     broker.users.create_user(SELF, "ann", Proofs(), ("admin",))
     with pytest.raises(NotPermittedError):
-        broker.topic(NOBODY, "orders")
-    _, seen = broker.admin.topics(Principal("ann", "test"))
+        broker.topics.require(NOBODY, "orders")
+    _, seen = broker.topics.all(Principal("ann", "test"))
     assert "orders" in {each.name for each in seen}
     broker.users.create_user(SELF, "bob", Proofs())
     broker.users.set_rules(SELF, "bob", (Rule(("consume",), "topic", "news", "literal"),))
-    _, seen = broker.admin.topics(BOB)
+    _, seen = broker.topics.all(BOB)
     assert "orders" not in {each.name for each in seen}
 
 

@@ -47,13 +47,13 @@ def make_topic(server: BrokerServer, name: str, kind: str = "NORMAL", queues: in
     """A topic for messages of a type."""
     attributes = {"message.type": kind} if kind else {}
     config = TopicConfig(name, queues, queues, attributes=attributes)
-    server.broker.admin.create_topic(SELF, config)
+    server.broker.topics.create(SELF, config)
     return name
 
 
 def make_group(server: BrokerServer, name: str, **settings: Any) -> str:
     """A consumer group."""
-    server.broker.admin.update_group(SELF, GroupConfig(name, **settings))
+    server.broker.groups.put(SELF, GroupConfig(name, **settings))
     return name
 
 

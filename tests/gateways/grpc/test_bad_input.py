@@ -98,14 +98,14 @@ async def test_each_message_has_its_entry_alone_or_with_others(tmp_path: Path) -
             assert [each.status.code for each in answer.entries] == [Code.OK] * len(places)
             assert {each.message_id for each in answer.entries} == {"id"}
             assert max(each.offset for each in answer.entries) in places
-        server.broker.writer.refuse(StoreFullError("no room"))
+        server.core.writer.refuse(StoreFullError("no room"))
         for request in (one, two):
             answer = await client.call("SendMessage", request)
             codes = {each.status.code for each in answer.entries}
             assert codes == {answer.status.code}
             assert Code.OK not in codes
             assert "no room" in answer.entries[0].status.message
-        server.broker.writer.refuse(None)
+        server.core.writer.refuse(None)
 
 
 async def test_consumers_are_told_what_is_wrong_with_their_requests(tmp_path: Path) -> None:

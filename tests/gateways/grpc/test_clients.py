@@ -225,7 +225,7 @@ async def test_a_lease_is_renewed_for_a_listener_that_takes_long(tmp_path: Path)
 
         await in_thread(work)
         assert made == [1]
-        assert not server.broker.leases
+        assert not server.core.leases
 
 
 async def test_a_namespace_keeps_clients_apart(tmp_path: Path) -> None:

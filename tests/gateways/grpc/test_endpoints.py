@@ -85,4 +85,4 @@ async def test_clients_use_all_brokers_by_the_endpoint_of_one(tmp_path: Path) ->
         assert sorted(await in_thread(work)) == sorted(b"%d" % each for each in range(40))
         for server in cluster.brokers:
             assert server.store.max_offset(topic, 0) + server.store.max_offset(topic, 1) > 0
-            assert not server.broker.leases
+            assert not server.core.leases

@@ -44,13 +44,13 @@ async def test_members_of_both_protocols_share_what_a_topic_has(tmp_path: Path, 
 
         def are_waiting() -> bool:
             """Whether both wait for messages; who pulls leaves the other half of the queues."""
-            live = server.broker.members.group("both")
+            live = server.core.members.group("both")
             pulled = [] if live is None else [name for name, _ in live.pulled if name == topic]
-            waiting = server.broker.lending.held("both", topic, -1)
+            waiting = server.core.lending.held("both", topic, -1)
             return waiting >= 2 if pop else waiting >= 1 and len(pulled) == 2
 
         def begin() -> None:
-            wait_until(lambda: server.broker.lending.held("both", topic, -1) >= 1)
+            wait_until(lambda: server.core.lending.held("both", topic, -1) >= 1)
 
         def work() -> None:
             with producer(at, topic) as sending:
@@ -97,7 +97,7 @@ async def test_a_receipt_of_one_protocol_is_good_in_the_other(tmp_path: Path) ->
             extraInfo=receipt,
         )
         assert answer.code == 0, answer.remark
-        assert not server.broker.leases
+        assert not server.core.leases
 
 
 async def test_tools_see_what_a_member_does_and_have_it_try_a_message(tmp_path: Path) -> None:

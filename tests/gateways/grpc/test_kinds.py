@@ -63,7 +63,7 @@ async def test_what_came_back_is_the_lowest_priority_or_the_highest(
                 receive(reading, 1, seconds=0.3)
                 sending.send(with_priority(topic, 1)).message_id  # noqa: B018
                 (got,) = receive(reading, 1, invisible_s=1)
-                wait_until(lambda: not server.broker.leases)
+                wait_until(lambda: not server.core.leases)
                 new = message(topic, b"new")
                 new.priority = 0
                 sending.send(new)
@@ -85,18 +85,18 @@ async def test_what_came_back_keeps_its_queue_if_that_is_set(tmp_path: Path) -> 
                     sending.send(with_priority(topic, value))
                 for _ in range(3):
                     receive(reading, 1, invisible_s=1)
-                wait_until(lambda: not server.broker.leases)
+                wait_until(lambda: not server.core.leases)
                 return [bytes(each.body) for each in receive(reading, 3)]
 
         assert await in_thread(work) == [b"2", b"1", b"0"]
-        assert server.broker.topic(SELF, "%RETRY%g_urgent").write_queues == 3
+        assert server.broker.topics.require(SELF, "%RETRY%g_urgent").write_queues == 3
 
 
 async def test_a_group_can_have_low_priorities_not_starve(tmp_path: Path) -> None:
     async with grpc_broker(tmp_path) as server, client(server) as remoting:
         topic = make_topic(server, "urgent", "PRIORITY", queues=2)
         group = GroupConfig("fair", attributes={"priority.factor": "0"})
-        server.broker.admin.update_group(SELF, group)
+        server.broker.groups.put(SELF, group)
         for number in range(40):
             answer = await remoting.send(topic, b"x", {"UNIQ_KEY": "K", PRIORITY: str(number % 2)})
             assert answer.ext["queueId"] == str(number % 2)
@@ -176,16 +176,16 @@ async def test_lite_topics_are_read_by_those_who_want_them(tmp_path: Path) -> No
 
         await in_thread(work)
         assert sorted(listener.bodies) == [b"room-1 0", b"room-1 1", b"room-1 2"]
-        assert not server.broker.leases
+        assert not server.core.leases
 
 
 async def test_lite_topics_that_nobody_writes_to_are_forgotten(tmp_path: Path) -> None:
     async with grpc_broker(tmp_path) as server:
         at, topic = address(server), make_topic(server, "chats", "LITE")
         make_topic(server, "kept", "LITE")
-        config = server.broker.topics.require(topic)
+        config = server.core.topics.require(topic)
         attributes = {**(config.attributes or {}), "lite.topic.expiration": "20"}
-        server.broker.admin.create_topic(SELF, replace(config, attributes=attributes))
+        server.broker.topics.create(SELF, replace(config, attributes=attributes))
         broker, gateway = server.broker, server.gateways["grpc"]
 
         def send(to: str, *rooms: str) -> None:
@@ -197,7 +197,7 @@ async def test_lite_topics_that_nobody_writes_to_are_forgotten(tmp_path: Path) -
 
         await in_thread(send, topic, *(f"room-{each}" for each in range(30)))
         await in_thread(send, "kept", "room-0")
-        broker.offsets.commit("g", lite.queue_name(topic, "room-0"), 0, 1)
+        server.core.offsets.commit("g", lite.queue_name(topic, "room-0"), 0, 1)
         now_ms, lifetimes_ms = server.context.clock.now_ms(), lite.lifetimes(broker)
         assert lifetimes_ms == {topic: 20 * 60_000}
         assert not lite.expired(broker, now_ms + 19 * 60_000, lifetimes_ms)
@@ -205,9 +205,9 @@ async def test_lite_topics_that_nobody_writes_to_are_forgotten(tmp_path: Path) -
         assert len(found) == 30
         await in_thread(send, topic, "room-7")
         gateway._forget(found)  # type: ignore[attr-defined]
-        queues = broker.store.queue_table.by_topic
+        queues = server.core.store.queue_table.by_topic
         await eventually(lambda: sum(name.startswith("%LMQ%") for name in queues) == 2)
         assert {lite.queue_name(topic, "room-7"), lite.queue_name("kept", "room-0")} < set(queues)
-        assert broker.offsets.get("g", lite.queue_name(topic, "room-0"), 0) is None
+        assert server.core.offsets.get("g", lite.queue_name(topic, "room-0"), 0) is None
         await in_thread(send, topic, "room-0")
-        assert broker.store.max_offset(lite.queue_name(topic, "room-0"), 0) == 1
+        assert server.core.store.max_offset(lite.queue_name(topic, "room-0"), 0) == 1

@@ -96,7 +96,7 @@ async def test_ten_thousand_streams_are_told_their_settings_while_others_go_on(
         assert grown < count * STREAM_BYTES_MAX
         known = clients._known
         assert all(known[f"client-{each}"].telemetry is not None for each in range(count))
-        group = server.broker.members.group("g")
+        group = server.core.members.group("g")
         assert group is not None
         assert len(group.members) == count
         for writer in writers:
@@ -104,4 +104,4 @@ async def test_ten_thousand_streams_are_told_their_settings_while_others_go_on(
             await writer.wait_closed()
         await eventually(lambda: all(client.telemetry is None for client in known.values()))
         clients._give_up(list(known.values()))
-        await eventually(lambda: server.broker.members.group("g") is None)
+        await eventually(lambda: server.core.members.group("g") is None)

@@ -30,7 +30,9 @@ async def test_a_busy_disk_puts_a_renewal_off_and_a_lease_that_is_over_ends_it()
         renewal.keep(holder, [("receipt", kept._replace(handle=answer))], 40)
         return answer
 
-    context = SimpleNamespace(broker=SimpleNamespace(extend=extend), clock=SystemClock())
+    context = SimpleNamespace(
+        broker=SimpleNamespace(queues=SimpleNamespace(extend=extend)), clock=SystemClock()
+    )
     renewal = Renewal(cast(GatewayContext, context))
     kept = RenewedLease("group", "topic", 0, 5, 7)
     holder: RenewedLeases = {}

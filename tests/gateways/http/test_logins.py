@@ -139,7 +139,7 @@ async def test_a_page_of_another_server_can_do_nothing_with_a_session(tmp_path: 
         # A form can be sent without asking first, but is not taken for JSON.
         form = await web.post("/v1/topics", content=b'{"name":"evil"}')
         assert form.status_code == 400
-        assert server.broker.find_topic(SELF, "evil") is None
+        assert server.broker.topics.find(SELF, "evil") is None
 
 
 async def test_without_users_there_is_nothing_to_log_in_to(tmp_path: Path) -> None:

@@ -47,9 +47,9 @@ async def test_messages_lag_and_latencies_are_told(tmp_path: Path) -> None:
         broker = server.broker
         from onelog.core.access import SELF
 
-        broker.group(SELF, "billing")
-        broker.commit_offset(SELF, "billing", "orders", 0, 2)
-        broker.commit_offset(SELF, "billing", "orders", 1, 5)
+        broker.groups.require(SELF, "billing")
+        broker.cursors.commit(SELF, "billing", "orders", 0, 2)
+        broker.cursors.commit(SELF, "billing", "orders", 1, 5)
         found = await scraped(web)
         assert of(found, "rocketmq_messages_in_total", topic="orders") == 10
         assert of(found, "rocketmq_throughput_in_total", topic="orders") > 1_000
@@ -63,7 +63,7 @@ async def test_messages_lag_and_latencies_are_told(tmp_path: Path) -> None:
         assert of(found, "onelog_connections", protocol="http") >= 1
         assert of(found, "onelog_writable") == 1
         assert of(found, "process_resident_memory_bytes") > 10 << 20
-        broker.stats.topic_put.newest.clear()
+        server.core.stats.topic_put.newest.clear()
         await peer.send("orders", b"y")
         again = await scraped(web)
         assert of(again, "onelog_put_messages_total") == of(found, "onelog_put_messages_total") + 1

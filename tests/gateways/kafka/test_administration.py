@@ -56,7 +56,7 @@ async def test_a_peer_on_another_machine_may_not_administer(
         async with raw(server) as client:
             await client.make_topic("orders")
             await client.produce("orders", batch_of(b"x"))
-            server.broker.offsets.commit("readers", "orders", 0, 1)
+            server.core.offsets.commit("readers", "orders", 0, 1)
         monkeypatch.setattr(session, "is_here", lambda remote, local: False)
         async with raw(server) as client:
             codes = []

@@ -95,7 +95,9 @@ async def test_a_group_reads_what_was_sent_to_all_partitions(tmp_path: Path, pro
             settings = {"group_protocol": protocol}
             read = await asyncio.to_thread(read_all, at, "readers", topic, 30, **settings)
             assert read == values
-        assert [each.broker.topic(SELF, "orders0").queues for each in cluster.servers.values()] == [
+        assert [
+            each.broker.topics.require(SELF, "orders0").queues for each in cluster.servers.values()
+        ] == [
             2,
             2,
             2,
@@ -206,7 +208,7 @@ async def test_a_cluster_is_the_same_after_all_of_it_was_stopped(tmp_path: Path)
             assert await topic_on(server, "orders") == before
             gone = await topic_on(server, "gone")
             assert gone["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            assert server.broker.find_topic(SELF, "gone") is None
+            assert server.broker.topics.find(SELF, "gone") is None
         more = {each: [b"more"] for each in range(5)}
         await asyncio.to_thread(send_to, cluster.bootstrap, "orders", more)
         read = await asyncio.to_thread(read_all, cluster.bootstrap, "readers", "orders", 5)
@@ -270,7 +272,10 @@ async def test_administrators_may_ask_any_broker(tmp_path: Path) -> None:
         for future in some[1].incremental_alter_configs([resource]).values():
             future.result(SECONDS)
         for server in cluster.servers.values():
-            assert server.broker.topic(SELF, "orders").attributes["max.message.bytes"] == "6000"
+            assert (
+                server.broker.topics.require(SELF, "orders").attributes["max.message.bytes"]
+                == "6000"
+            )
         send_to(cluster.bootstrap, "orders", {each: [b"x"] for each in range(7)})
         read_all(cluster.bootstrap, "readers", "orders", 7)
         for admin in some:
@@ -280,7 +285,7 @@ async def test_administrators_may_ask_any_broker(tmp_path: Path) -> None:
             future.result(SECONDS)
         delete_topic(address(cluster[2]), "orders")
         for server in cluster.servers.values():
-            assert server.broker.find_topic(SELF, "orders") is None
+            assert server.broker.topics.find(SELF, "orders") is None
         make_topic(address(cluster[1]), "orders", 3)
         assert len(leaders(address(cluster[0]), "orders")) == 3
 
@@ -292,13 +297,13 @@ async def test_topics_of_others_get_a_placement_when_they_are_seen(tmp_path: Pat
     async with kafka_cluster(tmp_path) as cluster:
         for number, queues in ((1, 2), (0, 3)):
             config = TopicConfig("theirs", queues, queues)
-            cluster[number].broker.admin.create_topic(SELF, config)
+            cluster[number].broker.topics.create(SELF, config)
             await eventually(lambda: "topic/theirs" in kv(cluster), "recorded")
         await eventually(lambda: partitions_on(cluster[2], "theirs") == 5, "grown")
         told = await topic_on(cluster[2], "theirs")
         assert [each["leader_id"] for each in told["partitions"]] == [1, 1, 0, 0, 0]
         grown = TopicConfig("theirs", 4, 4)
-        cluster[1].broker.admin.create_topic(SELF, grown)
+        cluster[1].broker.topics.create(SELF, grown)
         await eventually(lambda: partitions_on(cluster[2], "theirs") == 7, "grown")
         told = await topic_on(cluster[0], "theirs")
         assert [each["leader_id"] for each in told["partitions"]] == [1, 1, 0, 0, 0, 1, 1]
@@ -306,9 +311,9 @@ async def test_topics_of_others_get_a_placement_when_they_are_seen(tmp_path: Pat
         await asyncio.to_thread(send_to, cluster.bootstrap, "theirs", values)
         read = await asyncio.to_thread(read_all, cluster.bootstrap, "readers", "theirs", 7)
         assert read == values
-        cluster[0].broker.admin.delete_topic(SELF, "theirs")
+        cluster[0].broker.topics.delete(SELF, "theirs")
         await eventually(
-            lambda: cluster[1].broker.find_topic(SELF, "theirs") is None, "deleted on all"
+            lambda: cluster[1].broker.topics.find(SELF, "theirs") is None, "deleted on all"
         )
 
 

@@ -87,7 +87,7 @@ async def test_members_share_what_was_sent_to_all_brokers_and_tools_see_and_move
             await change(client, key, {"partitions": moved})
             gone = await client.ask(ApiKey.DELETE_GROUPS, 2, {"groups_names": [GROUP]})
             assert gone["results"][0]["error_code"] == 0
-        kept = [each.broker.offsets for each in cluster.servers.values()]
+        kept = [each.core.offsets for each in cluster.servers.values()]
         await eventually(lambda: not any(each.topics_of(GROUP) for each in kept))
 
 
@@ -114,10 +114,10 @@ async def test_settings_of_a_group_are_those_of_all_brokers(tmp_path: Path) -> N
     async with kafka_cluster(tmp_path, count=2) as cluster:
         at = address(cluster[0])
         await asyncio.to_thread(set_group, at, share_record_lock_duration_ms="7000")
-        group = cluster[1].broker.groups.get(GROUP)
+        group = cluster[1].core.groups.get(GROUP)
         assert group is not None
         assert group.attributes == {"share.record.lock.duration.ms": "7000"}
         await cluster.start(2)
-        late = cluster[2].broker.groups
+        late = cluster[2].core.groups
         await eventually(lambda: late.get(GROUP) is not None)
         assert late.require(GROUP).attributes == group.attributes

@@ -131,7 +131,8 @@ async def stable(cluster: KafkaCluster, placed: dict[int, int]) -> dict[int, lis
 def is_ended(cluster: KafkaCluster, node: int, name: str, state: TransactionState) -> bool:
     broker = cluster[node].broker
     return any(
-        each.name == name and each.state is state for each in broker.in_place.transactions(SELF)
+        each.name == name and each.state is state
+        for each in broker.transactions.in_place.transactions(SELF)
     )
 
 
@@ -172,7 +173,9 @@ async def test_an_end_that_was_decided_reaches_all_whoever_is_away_meanwhile(
             1: [b"1"],
             2: [b"2"],
         }
-        assert not any(len(server.broker.branches) for server in cluster.servers.values())
+        assert not any(
+            len(server.broker.transactions.branches) for server in cluster.servers.values()
+        )
 
 
 async def test_producers_have_ids_of_their_own_whatever_broker_gives_them(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ async def is_clean(server: BrokerServer, end: int) -> None:
     """Wait until a pass has come to an offset."""
 
     def has_come() -> bool:
-        left = server.broker.compaction.compacted.get(("prices", 0))
+        left = server.core.compaction.compacted.get(("prices", 0))
         return left is not None and left.clean >= end
 
     await eventually(has_come, f"a pass up to {end}")

@@ -63,7 +63,7 @@ async def test_a_fetch_waits_for_enough_bytes_or_its_time(tmp_path: Path) -> Non
         await client.make_topic("orders")
         held = fetch_fields("orders", [(0, 0)], max_wait_ms=20_000, min_bytes=1_000)
         client.tell(ApiKey.FETCH, 12, held)
-        await eventually(lambda: len(server.broker.waiting) == 1, "held")
+        await eventually(lambda: len(server.core.waiting) == 1, "held")
         await other.produce("orders", batch_of(bytes(100)))
         await asyncio.sleep(0)
         await other.produce("orders", batch_of(bytes(2_000)))

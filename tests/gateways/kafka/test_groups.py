@@ -51,7 +51,7 @@ async def test_a_group_goes_on_where_it_committed(tmp_path: Path, protocol: str)
         values: list[bytes | None] = [b"%d" % each for each in range(20)]
         await asyncio.to_thread(produce, at, "orders", values)
         assert await asyncio.to_thread(read, at, 8) == [*values[:8], 8]
-        assert server.broker.offsets.get("readers", "orders", 0) == 8
+        assert server.core.offsets.get("readers", "orders", 0) == 8
     async with kafka(tmp_path) as server:
         assert await asyncio.to_thread(read, address(server), 12) == [*values[8:], 20]
 
@@ -109,7 +109,7 @@ async def test_kafka_python_produces_and_consumes_with_a_group(tmp_path: Path) -
 
     async with kafka(tmp_path) as server:
         await asyncio.to_thread(run, address(server))
-        assert server.broker.offsets.get("readers", "orders", 0) == 10
+        assert server.core.offsets.get("readers", "orders", 0) == 10
 
 
 async def test_aiokafka_produces_and_consumes_with_a_group(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_aiokafka_produces_and_consumes_with_a_group(tmp_path: Path) -> No
         ]
         await reader.commit()
         await reader.stop()
-        assert server.broker.offsets.get("readers", "orders", 0) == 10
+        assert server.core.offsets.get("readers", "orders", 0) == 10
 
 
 async def test_how_short_a_session_may_be_is_a_setting(tmp_path: Path) -> None:

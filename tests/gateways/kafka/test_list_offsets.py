@@ -87,9 +87,9 @@ async def test_who_may_be_master_no_more_tells_no_positions_and_moves_nobody(
     async with kafka(tmp_path) as server, raw(server) as client:
         await client.make_topic("orders")
         await client.produce("orders", batch_of(b"1", b"2"))
-        server.broker.groups.require("readers")
-        server.broker.commit_offset(SELF, "readers", "orders", 0, 1)
-        replicas = give_replicas(server.broker.durability)
+        server.core.groups.require("readers")
+        server.broker.cursors.commit(SELF, "readers", "orders", 0, 1)
+        replicas = give_replicas(server.core.durability)
         replicas.is_master = False  # It was stopped for a while, say.
         for time_ms in (-1, -2, -3, 0):
             wanted = {"partition_index": 0, "timestamp": time_ms, "current_leader_epoch": -1}
@@ -107,11 +107,11 @@ async def test_who_may_be_master_no_more_tells_no_positions_and_moves_nobody(
         assert told["groups"][0]["error_code"] == ErrorCode.NOT_COORDINATOR
         broker = server.broker
         with pytest.raises(NotMasterError):
-            broker.max_offset(SELF, "orders", 0)
+            broker.topics.max_offset(SELF, "orders", 0)
         with pytest.raises(NotMasterError):
-            broker.query_offset(SELF, "readers", "orders", 0)
+            broker.cursors.query(SELF, "readers", "orders", 0)
         with pytest.raises(NotMasterError):
-            broker.offset_by_time(SELF, "orders", 0, 0)
+            broker.topics.offset_by_time(SELF, "orders", 0, 0)
         # What is there is there for ever; who is further than it knows waits.
         assert (await client.fetch("orders", 0))["error_code"] == 0
         ahead = await client.fetch("orders", 7)

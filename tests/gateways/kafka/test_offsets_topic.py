@@ -170,7 +170,7 @@ async def test_offsets_go_on_growing_over_a_restart(tmp_path: Path) -> None:
             await commit(client, offset)
             await place(client, -1)
         end = await place(client, -1)
-        assert end <= server.broker.log_end
+        assert end <= server.broker.admin.log_end
     async with kafka(tmp_path) as server, raw(server) as client:
         assert await place(client, -1) >= end
         assert (await client.fetch(TOPIC, end, READERS))["error_code"] == 0
@@ -256,9 +256,9 @@ async def test_positions_of_rocketmqs_consumers_appear_when_they_are_recorded(
     async with kafka(tmp_path) as server, raw(server) as client:
         await client.make_topic("orders")
         begin = await place(client, -1)
-        server.broker.offsets.commit("readers", "orders", 0, 3)
+        server.core.offsets.commit("readers", "orders", 0, 3)
         assert records_in(await client.fetch(TOPIC, begin, READERS)) == []
-        server.broker.offsets.flush()
+        server.core.offsets.flush()
         ((_, key, value),) = records_in(await client.fetch(TOPIC, begin, READERS))
         assert position_in(key, value) == ("readers", "orders", 0, 3, -1, "")
 
@@ -315,7 +315,7 @@ async def test_it_is_listed_as_internal_once_there_is_a_group(tmp_path: Path) ->
         assert {each["name"]: each["value"] for each in configs["results"][0]["configs"]}[
             "cleanup.policy"
         ] == "compact"
-        assert not {each.name for each in server.broker.topics.all()} & VIEW_TOPICS
+        assert not {each.name for each in server.core.topics.all()} & VIEW_TOPICS
 
 
 @pytest.mark.parametrize("topic", sorted(VIEW_TOPICS))
@@ -358,8 +358,8 @@ async def test_nobody_makes_writes_changes_or_deletes_them(tmp_path: Path, topic
         (partition,) = gone["topics"][0]["partitions"]
         assert partition["error_code"] == ErrorCode.INVALID_TOPIC_EXCEPTION
         with pytest.raises(SystemTopicError):
-            server.broker.admin.create_topic(SELF, TopicConfig(topic))
-        assert server.broker.topics.get(topic) is None
+            server.broker.topics.create(SELF, TopicConfig(topic))
+        assert server.core.topics.get(topic) is None
 
 
 async def test_a_topic_of_that_name_from_before_is_hidden_and_can_be_deleted(
@@ -371,13 +371,13 @@ async def test_a_topic_of_that_name_from_before_is_hidden_and_can_be_deleted(
         assert (await metadata(client, [TOPIC]))[0]["is_internal"]
         ((_, key, value),) = records_in(await client.fetch(TOPIC, 0, READERS))
         assert position_in(key, value)[0] == "readers"
-        server.broker.admin.delete_topic(SELF, TOPIC)
-        assert server.broker.topics.get(TOPIC) is None
+        server.broker.topics.delete(SELF, TOPIC)
+        assert server.core.topics.get(TOPIC) is None
 
 
 def put_as_it_was_once(server: BrokerServer) -> None:
     """A topic that a client made before nobody could."""
-    server.broker.topics._record(TopicConfig(TOPIC, 1, 1, created_ms=1))
+    server.core.topics._record(TopicConfig(TOPIC, 1, 1, created_ms=1))
 
 
 async def commit_to_new_topic(client: RawClient) -> None:
@@ -390,8 +390,8 @@ async def test_places_that_keys_have_left_are_forgotten(tmp_path: Path) -> None:
         await client.make_topic("orders")
         begin = await place(client, -1)
         for number in range(5_000):
-            server.broker.offsets.commit("readers", "orders", 0, number)
-            server.broker.offsets.flush()
+            server.core.offsets.commit("readers", "orders", 0, number)
+            server.core.offsets.flush()
         ((_, key, value),) = records_in(await client.fetch(TOPIC, begin, READERS))
         assert position_in(key, value)[3] == 4_999
         assert await place(client, -2) > begin
@@ -404,8 +404,8 @@ async def test_of_what_is_forgotten_the_last_are_remembered(tmp_path: Path) -> N
         begin = await place(client, -1)
         same = [name for name in map(str, range(130_000)) if abs(_java_hash(name)) % 50 == READERS]
         for name in same:
-            server.broker.offsets.reset(name, "orders", {0: 1})
-            server.broker.offsets.forget(name, "orders", 0)
+            server.core.offsets.reset(name, "orders", {0: 1})
+            server.core.offsets.forget(name, "orders", 0)
         found = 0
         offset = begin
         while records := records_in(await client.fetch(TOPIC, offset, READERS)):
@@ -442,5 +442,5 @@ async def test_in_a_cluster_every_broker_has_a_part_with_its_own_groups(tmp_path
         found = await asyncio.to_thread(run, address(cluster[0]))
         assert sorted(found) == sorted(groups)
         for number in range(3):
-            known = {group for group, _ in cluster[number].broker.offsets.all()}
+            known = {group for group, _ in cluster[number].core.offsets.all()}
             assert {group for group, node in found.items() if node == number} == known & set(groups)

@@ -40,7 +40,7 @@ async def test_a_batch_is_stored_as_it_came(tmp_path: Path) -> None:
         answer = await client.produce("orders", batch)
         assert (answer["error_code"], answer["base_offset"]) == (0, 2)
         assert answer["log_start_offset"] == 0
-        (first, second) = server.broker.store.messages("orders", 0, 0, 4)
+        (first, second) = server.core.store.messages("orders", 0, 0, 4)
         assert bytes(first.body) == batch
         assert (first.inner_count, second.queue_offset) == (2, 2)
 
@@ -97,7 +97,7 @@ async def test_a_bad_batch_is_refused_and_a_good_one_beside_it_is_not(
         bad, good = answer["responses"][0]["partition_responses"]
         assert (bad["error_code"], good["error_code"]) == (code, 0)
         assert bad["base_offset"] == -1
-        assert server.broker.store.max_offset("orders", 0) == 0
+        assert server.core.store.max_offset("orders", 0) == 0
 
 
 async def test_zstd_needs_a_version_that_knows_it(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ async def test_who_asks_for_all_replicas_waits_for_them_and_others_do_not(tmp_pa
         await client.make_topic("orders", min_insync_replicas="3")
         assert (await client.produce("orders", GOOD))["error_code"] == ErrorCode.NOT_ENOUGH_REPLICAS
         assert (await client.produce("orders", GOOD, acks=1))["base_offset"] == 0
-        replicas = give_replicas(server.broker.durability)
+        replicas = give_replicas(server.core.durability)
         late = await client.produce("orders", GOOD)
         assert late["error_code"] == ErrorCode.REQUEST_TIMED_OUT
         assert (await client.produce("orders", GOOD, acks=1))["base_offset"] == 4
@@ -136,7 +136,7 @@ async def test_who_asks_for_all_replicas_waits_for_them_and_others_do_not(tmp_pa
         few = await client.produce("orders", GOOD)
         assert few["error_code"] == ErrorCode.NOT_ENOUGH_REPLICAS
         assert server.store.max_offset("orders", 0) == 6
-        server.broker.fence()
+        server.core.fence()
         gone = await client.produce("orders", GOOD, acks=1)
         assert gone["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -146,7 +146,7 @@ async def test_replicas_that_went_while_a_batch_was_stored_are_missed_behind_it(
 ) -> None:
     async with kafka(tmp_path) as server, raw(server) as client:
         await client.make_topic("orders")
-        replicas = give_replicas(server.broker.durability)
+        replicas = give_replicas(server.core.durability)
         with mock.patch.object(replicas, "available", side_effect=[True, False]):
             answer = await client.produce("orders", GOOD)
         assert answer["error_code"] == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -247,7 +247,7 @@ async def test_librdkafka_produces_exactly_once(tmp_path: Path) -> None:
             produce, address(server), "orders", values, enable_idempotence=True
         )
         assert [offset for _, offset in sent.places] == list(range(2_000))
-        assert server.broker.batch_producers.stable_end("orders", 0, 2_000) == 2_000
+        assert server.core.batch_producers.stable_end("orders", 0, 2_000) == 2_000
 
 
 async def test_with_sync_flush_batches_are_answered_when_they_are_on_disk(tmp_path: Path) -> None:
@@ -262,9 +262,9 @@ async def test_with_sync_flush_batches_are_answered_when_they_are_on_disk(tmp_pa
             answer = await client.hear(ApiKey.PRODUCE, 9)
             told = answer["responses"][0]["partition_responses"][0]
             assert (told["error_code"], told["base_offset"]) == (0, number)
-        last = server.broker.store.entry_at("orders", 0, 19)
+        last = server.core.store.entry_at("orders", 0, 19)
         assert last is not None
-        assert server.broker.store.log.flushed >= last[0] + last[1]
+        assert server.core.store.log.flushed >= last[0] + last[1]
 
 
 async def test_a_topic_takes_batches_as_large_as_it_says_though_the_broker_takes_less(

@@ -13,11 +13,11 @@ from tests.waiting import eventually
 async def test_a_queue_is_read_and_written_by_kafkas_clients(tmp_path: Path) -> None:
     async with kafka(tmp_path) as server:
         broker = server.broker
-        queue = broker.workqueues.declare(SELF, "/", "orders", durable=True)
-        broker.routing.bind(SELF, "/", "amq.topic", "queue", "orders", "#")
+        queue = broker.queues.declared.declare(SELF, "/", "orders", durable=True)
+        broker.publish.routing.bind(SELF, "/", "amq.topic", "queue", "orders", "#")
         raw = encode_properties({"message_id": "4711", "headers": {"count": 3, "shop": "north"}})
         for body in (b"one", b"two"):
-            broker.routing.publish(
+            broker.publish.routing.publish(
                 SELF, "/", "amq.topic", "a.b", raw, body, lambda token, where, error: None
             )
         reader = consumer(address(server), "readers")
@@ -33,7 +33,7 @@ async def test_a_queue_is_read_and_written_by_kafkas_clients(tmp_path: Path) -> 
         await eventually(lambda: queue.ready == 3, "the message in the queue")
         got: list[bytes] = []
         for _ in range(3):
-            broker.workqueues.get(
+            broker.queues.declared.get(
                 SELF,
                 "/",
                 "orders",

@@ -82,7 +82,7 @@ async def test_the_first_user_is_an_administrator_who_can_log_in_everywhere(
         assert server.broker.users.user(SELF, "ann").roles == ("admin",)
         await asyncio.to_thread(work, address(server))
         proven = asyncio.get_running_loop().create_future()
-        server.broker.logins.log_in("ann", "guess", "http", "127.0.0.1:1", proven.set_result)
+        server.broker.users.logins.log_in("ann", "guess", "http", "127.0.0.1:1", proven.set_result)
         assert isinstance(await asyncio.wait_for(proven, SECONDS), NotAuthenticatedError)
     async with kafka(tmp_path) as server:
         await asyncio.to_thread(
@@ -135,8 +135,8 @@ def users_of(server: BrokerServer) -> None:
     users.create_user(SELF, "bob", prove("b"))
     rules = (Rule(("publish", "consume"), "topic", "or", "prefix"), Rule(("consume",), "group"))
     users.set_rules(SELF, "bob", rules)
-    server.broker.admin.create_topic(SELF, TopicConfig("orders", 1, 1))
-    server.broker.admin.create_topic(SELF, TopicConfig("hidden", 1, 1))
+    server.broker.topics.create(SELF, TopicConfig("orders", 1, 1))
+    server.broker.topics.create(SELF, TopicConfig("hidden", 1, 1))
 
 
 def login(name: str, password: str, mechanism: str = "PLAIN") -> dict[str, Any]:
@@ -196,7 +196,7 @@ async def test_who_cannot_log_in_is_told_so(
             if told:
                 break
         assert told[0].code() == KafkaError._AUTHENTICATION
-        assert server.broker.logins.failed
+        assert server.broker.users.logins.failed
 
 
 async def test_who_does_not_log_in_learns_the_versions_only(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ async def test_what_somebody_may_is_told_as_it_is(tmp_path: Path) -> None:
         "include_cluster_authorized_operations": True,
     }
     async with kafka(tmp_path) as server:
-        server.broker.admin.create_topic(SELF, TopicConfig("orders", 1, 1))
+        server.broker.topics.create(SELF, TopicConfig("orders", 1, 1))
         users = server.broker.users
         users.create_user(SELF, "root", prove("r"), ("admin",))
         users.create_user(SELF, "bob", prove("b"))

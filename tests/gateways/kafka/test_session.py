@@ -102,7 +102,7 @@ async def test_answers_come_in_the_order_of_requests_also_behind_one_that_waits(
         await client.make_topic("orders")
         held = client.tell(ApiKey.FETCH, 12, fetch_fields("orders", [(0, 0)], max_wait_ms=20_000))
         behind = [client.tell(ApiKey.METADATA, 9, {"topics": None}) for _ in range(3)]
-        await eventually(lambda: len(server.broker.waiting) == 1, "held")
+        await eventually(lambda: len(server.core.waiting) == 1, "held")
         await other.produce("orders", batch_of(b"x"))
         await client.hear(ApiKey.FETCH, 12)
         assert client.last_number == held
@@ -147,7 +147,7 @@ async def test_a_client_that_asks_without_reading_is_not_read_from(tmp_path: Pat
         client.tell(ApiKey.FETCH, 12, held)
         for _ in range(1_500):
             client.tell(ApiKey.API_VERSIONS, 0)
-        await eventually(lambda: len(server.broker.waiting) == 1, "held")
+        await eventually(lambda: len(server.core.waiting) == 1, "held")
         async with raw(server) as other:
             await other.produce("orders", batch_of(b"x"))
         await client.hear(ApiKey.FETCH, 12)
@@ -170,6 +170,6 @@ async def test_a_fetch_of_a_client_that_is_gone_is_forgotten(tmp_path: Path) -> 
             await client.make_topic("orders")
             held = fetch_fields("orders", [(0, 0)], max_wait_ms=60_000)
             client.tell(ApiKey.FETCH, 12, held)
-            await eventually(lambda: len(server.broker.waiting) == 1, "held")
-        await eventually(lambda: len(server.broker.waiting) == 0, "forgotten")
+            await eventually(lambda: len(server.core.waiting) == 1, "held")
+        await eventually(lambda: len(server.core.waiting) == 0, "forgotten")
         await asyncio.sleep(0)

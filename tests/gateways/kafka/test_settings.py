@@ -41,7 +41,7 @@ async def test_settings_are_told_with_where_they_come_from(tmp_path: Path) -> No
             ErrorCode.INVALID_REQUEST,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ]
-        assert server.broker.topics.retention_ms() == {"orders": 60_000}
+        assert server.core.topics.retention_ms() == {"orders": 60_000}
 
 
 async def test_librdkafkas_administrator_changes_settings(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ async def test_librdkafkas_administrator_changes_settings(tmp_path: Path) -> Non
         await client.make_topic("orders")
         await asyncio.to_thread(run, address(server))
         for_ever = {"orders": 36_500 * 86_400_000}
-        assert server.broker.topics.retention_ms() == for_ever, "nothing deletes its messages"
+        assert server.core.topics.retention_ms() == for_ever, "nothing deletes its messages"
 
 
 async def test_settings_that_are_not_named_go_back_in_the_old_way(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ async def test_settings_that_are_not_named_go_back_in_the_old_way(tmp_path: Path
         wanted = {"resource_type": 2, "resource_name": "orders", "configs": named}
         told = await client.ask(ApiKey.ALTER_CONFIGS, 1, {"resources": [wanted]})
         assert told["responses"][0]["error_code"] == 0
-        assert server.broker.topics.require("orders").attributes == {"max.message.bytes": "5000"}
+        assert server.core.topics.require("orders").attributes == {"max.message.bytes": "5000"}
         assert (await client.produce("orders", batch_of(bytes(4_000))))["error_code"] == 0
         odd = {"resource_type": 4, "resource_name": "0", "configs": named}
         told = await client.ask(ApiKey.ALTER_CONFIGS, 1, {"resources": [odd]})
@@ -98,7 +98,7 @@ async def test_a_partition_with_a_size_begins_later(tmp_path: Path) -> None:
         for _ in range(10):
             await client.produce("orders", batch_of(b"x" * 800, b"y" * 200))
         await server.retain()
-        first = server.broker.store.min_offset("orders", 0)
+        first = server.core.store.min_offset("orders", 0)
         assert first in range(12, 18, 2), "two or three batches are left, and whole ones"
         found = await client.fetch("orders", 0)
         assert found["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -192,7 +192,7 @@ async def test_blanks_signs_and_capitals_are_taken_as_kafka_takes_them(tmp_path:
             preallocate="TRUE",
             cleanup_policy=" compact , delete ",
         )
-        kept = server.broker.topic(SELF, "orders")
+        kept = server.broker.topics.require(SELF, "orders")
         assert kept.attributes["retention.bytes"] == "5"
         assert kept.attributes["preallocate"] == "true"
         assert kept.cleanup == ("compact", "delete")
@@ -212,7 +212,7 @@ async def test_a_resource_or_a_setting_that_comes_twice_changes_nothing(tmp_path
                 told = await client.ask(key, 1, {"resources": resources})
                 codes = {each["error_code"] for each in told["responses"]}
                 assert codes == {ErrorCode.INVALID_REQUEST}
-        assert server.broker.topics.retention_ms() == {}
+        assert server.core.topics.retention_ms() == {}
 
 
 BROKER, CLIENT_METRICS = 4, 16

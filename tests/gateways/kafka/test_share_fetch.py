@@ -76,7 +76,7 @@ async def test_members_share_one_partition_and_each_message_has_one_of_them(tmp_
 
     async with kafka(tmp_path) as server:
         await asyncio.to_thread(share, address(server))
-        assert server.broker.offsets.get(GROUP, TOPIC, 0) == 300
+        assert server.core.offsets.get(GROUP, TOPIC, 0) == 300
 
 
 async def test_what_is_released_comes_again_what_is_rejected_does_not_and_messages_of_rocketmq_do(
@@ -100,10 +100,10 @@ async def test_what_is_released_comes_again_what_is_rejected_does_not_and_messag
         async with raw(server) as client:
             await client.make_topic(TOPIC)
         await asyncio.to_thread(set_group, at, share_auto_offset_reset="earliest")
-        server.broker.writer.write_now([NewMessage(TOPIC, 0, b"plain")])
+        server.core.writer.write_now([NewMessage(TOPIC, 0, b"plain")])
         await asyncio.to_thread(produce, at, TOPIC, [b"one", b"two"])
         await asyncio.to_thread(share, at)
-        assert server.broker.offsets.get(GROUP, TOPIC, 0) == 3
+        assert server.core.offsets.get(GROUP, TOPIC, 0) == 3
 
 
 async def test_a_member_that_closes_leaves_to_others_what_it_did_not_acknowledge(
@@ -145,7 +145,7 @@ async def test_isolation_is_the_groups(tmp_path: Path, level: str) -> None:
         found = await asyncio.to_thread(share, address(server))
         lost = [] if level == "read_committed" else [b"lost"]
         assert found == [b"kept", *lost, b"kept too"]
-        assert server.broker.offsets.get(GROUP, TOPIC, 0) in (5, 6)
+        assert server.core.offsets.get(GROUP, TOPIC, 0) in (5, 6)
 
 
 # -- by hand -------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class Member:
 
     def __init__(self, client: RawClient, server: BrokerServer, name: str = "ann") -> None:
         self.client, self.server, self.name = client, server, name
-        config = server.broker.topics.get(TOPIC)
+        config = server.core.topics.get(TOPIC)
         assert config is not None
         self.topic = topic_id(config)
         self.epoch = 0

@@ -249,7 +249,7 @@ async def test_a_restart_leaves_groups_positions_and_counts(tmp_path: Path) -> N
         assert await member.acknowledge((0, 0, [2]))
     async with kafka(tmp_path) as server, raw(server) as client:
         assert (await describe(client))["group_state"] == "Stable", "its member may be back"
-        config = server.broker.topics.get(TOPIC)
+        config = server.core.topics.get(TOPIC)
         assert config is not None
         assert topic_id(config) == member.topic
         member = Member(client, server)

@@ -45,7 +45,7 @@ async def test_a_topic_that_is_made_again_begins_at_its_beginning(tmp_path: Path
         await client.produce("orders", batch_of(b"z"))
     async with kafka(tmp_path) as server, raw(server) as client:
         assert (await client.fetch("orders", 0))["error_code"] == 0
-        assert entries_of(server.broker.starts) == {}
+        assert entries_of(server.core.starts) == {}
 
 
 async def test_the_folder_of_everything_is_told(tmp_path: Path) -> None:
@@ -54,6 +54,6 @@ async def test_the_folder_of_everything_is_told(tmp_path: Path) -> None:
         await client.produce("orders", batch_of(b"x"))
         told = await client.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None})
         (folder,) = told["results"]
-        assert folder["log_dir"] == str(server.broker.store.folder)
+        assert folder["log_dir"] == str(server.core.store.folder)
         (topic,) = folder["topics"]
         assert [each["partition_size"] for each in topic["partitions"]] == [20, 0]

@@ -47,7 +47,7 @@ async def test_every_version_is_told_of_the_broker_and_its_topics(
 ) -> None:
     async with kafka(tmp_path) as server, raw(server) as client:
         await client.make_topic("orders", 3)
-        server.broker.topics.ensure(TopicConfig("%RETRY%readers", 1, 1))
+        server.core.topics.ensure(TopicConfig("%RETRY%readers", 1, 1))
         told = await client.ask(ApiKey.METADATA, version, {"topics": [] if version < 1 else None})
         (broker,) = told["brokers"]
         assert (broker["host"], broker["port"]) == ("127.0.0.1", server.config.kafka.port)
@@ -146,7 +146,7 @@ async def test_what_cannot_be_made_is_refused_beside_what_can(tmp_path: Path) ->
         }
         trial = {"topics": [topic("trial")], "validate_only": True}
         assert (await client.ask(ApiKey.CREATE_TOPICS, 7, trial))["topics"][0]["error_code"] == 0
-        assert server.broker.topics.get("trial") is None
+        assert server.core.topics.get("trial") is None
 
 
 async def test_librdkafkas_administrator_makes_grows_and_deletes(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ async def test_librdkafkas_administrator_makes_grows_and_deletes(tmp_path: Path)
 
     async with kafka(tmp_path) as server:
         await asyncio.to_thread(run, address(server))
-        assert server.broker.topics.get("orders") is None
+        assert server.core.topics.get("orders") is None
 
 
 async def test_kafka_pythons_administrator_makes_and_describes(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ async def test_a_name_that_comes_twice_in_a_request_is_refused_once_and_the_othe
         ]
         told = await client.ask(ApiKey.CREATE_TOPICS, 7, {"topics": new})
         assert codes(told, "topics") == [twice, ("once", 0)]
-        assert server.broker.topics.get("twice") is None
+        assert server.core.topics.get("twice") is None
         await client.make_topic("twice")
         more = [
             {"name": name, "count": 3, "assignments": None} for name in ("twice", "once", "twice")
@@ -255,7 +255,7 @@ async def test_a_name_that_comes_twice_in_a_request_is_refused_once_and_the_othe
         names = {"topic_names": ["twice", "twice"]}
         told = await client.ask(ApiKey.DELETE_TOPICS, 5, names)
         assert codes(told, "responses") == [twice]
-        assert server.broker.topics.get("twice") is not None
+        assert server.core.topics.get("twice") is not None
 
 
 async def test_replicas_the_in_sync_set_and_epochs_of_a_set_are_told_as_they_are(
@@ -266,7 +266,7 @@ async def test_replicas_the_in_sync_set_and_epochs_of_a_set_are_told_as_they_are
         await client.make_topic("orders")
         for value in (b"a", b"b", b"c"):
             await client.produce("orders", batch_of(value))
-        second = server.broker.store.entry_at("orders", 0, 1)
+        second = server.core.store.entry_at("orders", 0, 1)
         assert second is not None
         replica_status, port = server.context.replica_status, server.config.kafka.port
         replica_status.epoch = 4

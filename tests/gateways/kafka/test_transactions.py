@@ -110,8 +110,8 @@ async def test_a_producer_is_told_its_epoch_when_another_master_would_know_it(
     tmp_path: Path,
 ) -> None:
     async with kafka(tmp_path) as server, raw(server) as client:
-        replicas = give_replicas(server.broker.durability)
-        server.broker.durability.replicas_timeout_ms = 10_000
+        replicas = give_replicas(server.core.durability)
+        server.core.durability.replicas_timeout_ms = 10_000
         for name in (ID, None):
             fields = {"transactional_id": name, "transaction_timeout_ms": 60_000}
             client.tell(ApiKey.INIT_PRODUCER_ID, 4, fields)
@@ -123,9 +123,10 @@ async def test_a_producer_is_told_its_epoch_when_another_master_would_know_it(
         wanted = {"transactional_id": ID, "transaction_timeout_ms": 60_000}
         client.tell(ApiKey.INIT_PRODUCER_ID, 4, wanted)
         await eventually(
-            lambda: server.broker.in_place.transactions(SELF)[0].epoch == 1, "taken over"
+            lambda: server.broker.transactions.in_place.transactions(SELF)[0].epoch == 1,
+            "taken over",
         )
-        server.broker.fence()
+        server.core.fence()
         told = await client.hear(ApiKey.INIT_PRODUCER_ID, 4)
         # Java's producer gives up on any code that does not say whom else to ask.
         assert (told["error_code"], told["producer_id"]) == (ErrorCode.NOT_COORDINATOR, -1)
@@ -140,8 +141,8 @@ async def test_positions_of_a_transaction_are_told_when_another_master_would_kno
         await client.make_topic("orders")
         teller = Teller(client)
         await teller.begin()
-        replicas = give_replicas(server.broker.durability)
-        server.broker.durability.replicas_timeout_ms = 10_000
+        replicas = give_replicas(server.core.durability)
+        server.core.durability.replicas_timeout_ms = 10_000
         partition = {"partition_index": 0, "committed_offset": 3, "committed_metadata": ""}
         fields = {
             "transactional_id": ID,
@@ -213,7 +214,7 @@ async def test_a_reader_of_committed_messages_waits_for_the_end(tmp_path: Path) 
         await teller.send(b"one")
         held = fetch_fields("orders", [(0, 0)], max_wait_ms=20_000, isolation_level=1)
         reader.tell(ApiKey.FETCH, 12, held)
-        await eventually(lambda: len(server.broker.waiting) == 1, "held")
+        await eventually(lambda: len(server.core.waiting) == 1, "held")
         await teller.end(commit=True)
         answer = await reader.hear(ApiKey.FETCH, 12)
         found = answer["responses"][0]["partitions"][0]
@@ -295,7 +296,7 @@ async def test_a_transaction_that_lasts_too_long_is_aborted(tmp_path: Path) -> N
         await teller.begin(timeout_ms=1)
         await teller.add(0)
         await teller.send(b"x")
-        await eventually(lambda: server.broker.store.max_offset("orders", 0) == 2, "aborted")
+        await eventually(lambda: server.core.store.max_offset("orders", 0) == 2, "aborted")
         assert await teller.end(commit=True) == ErrorCode.PRODUCER_FENCED
         assert await committed(client) == []
 
@@ -361,10 +362,10 @@ async def test_what_was_decided_before_a_crash_is_carried_out_after_it(
         with monkeypatch.context() as patch:
             patch.setattr(TransactionalIds, "_carry_out", lambda self, found: found)
             assert await teller.end(commit=commit) == 0
-        assert server.broker.store.max_offset("orders", 0) == 1
+        assert server.core.store.max_offset("orders", 0) == 1
     async with kafka(tmp_path) as server, raw(server) as client:
         for partition, value in ((0, b"zero"), (1, b"one")):
-            assert server.broker.store.max_offset("orders", partition) == 2
+            assert server.core.store.max_offset("orders", partition) == 2
             assert await committed(client, partition) == ([value] if commit else [])
         teller.client = client
         assert await teller.end(commit=commit) == 0, "the answer was lost"
@@ -422,7 +423,7 @@ async def test_librdkafka_copies_between_topics_exactly_once(tmp_path: Path) -> 
 
     async with kafka(tmp_path) as server:
         await asyncio.to_thread(run, address(server))
-        assert server.broker.offsets.get("copiers", "orders", 0) == 10
+        assert server.core.offsets.get("copiers", "orders", 0) == 10
 
 
 async def test_librdkafka_is_told_that_it_is_fenced(tmp_path: Path) -> None:

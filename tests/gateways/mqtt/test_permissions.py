@@ -147,7 +147,7 @@ def paho_5(server: BrokerServer) -> None:
     assert sorted([str(lamp.hear()), str(lamp.hear())]) == ["('lamps/7/on', b'mine')", "0"]
     lamp.close()
     assert lamp.hear() == "disconnected"
-    assert list(server.broker.retained.matching(["#"])) == []
+    assert list(server.broker.topics.retained.matching(["#"])) == []
 
 
 async def test_a_client_of_version_5_is_told_what_it_may_not(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def revoked(server: BrokerServer) -> None:
             assert again.expect(Packet.PUBACK).reason == NO
             ann.publish("rooms/1/light", b"on", 1, 2)
             assert again.message().topic == b"rooms/1/light"  # It is still subscribed to.
-    assert list(server.broker.retained.matching(["#"])) == []
+    assert list(server.broker.topics.retained.matching(["#"])) == []
 
 
 async def test_what_is_revoked_ends_also_in_sessions_that_are_kept(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ class Desk:
         members.append(Member(peer, session))
         address = session.connection.remote_address
         subscriptions = tuple(subscribe(topic, expression, kind, 9) for topic in topics)
-        self.world.broker.heartbeat(
+        self.world.broker.groups.heartbeat(
             SELF,
             Client(client_id, session, language, version, address),
             [ConsumerData(group, subscriptions=subscriptions)],
@@ -133,12 +133,13 @@ async def open_desk(folder: Path) -> AsyncIterator[Desk]:
         done(None)
 
     def retain(manual: bool, then: Callable[[OnelogError | None], None]) -> None:
-        world.broker.prepare_retention()
-        world.store.retention.run(world.broker.topics.retention_ms(), manual=manual)
+        world.core.prepare_retention()
+        world.store.retention.run(world.core.topics.retention_ms(), manual=manual)
         then(None)
 
     context = GatewayContext(
         world.broker,
+        world.pop,
         world.clock,
         Loaded(config, {}),
         encode_host("127.0.0.1", 10911),

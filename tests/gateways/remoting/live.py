@@ -159,8 +159,8 @@ def pass_time(server: BrokerServer, ms: int, monkeypatch: pytest.MonkeyPatch) ->
     """For the broker it is later at once, and what waits in it for a time is told so."""
     clock = server._clock
     monkeypatch.setattr(clock, "now_ms", lambda now_ms=clock.now_ms: now_ms() + ms)
-    server.broker.timers.watch()
-    deadlines = server.broker.waiting._deadlines
+    server.core.timers.watch()
+    deadlines = server.core.waiting._deadlines
     if deadlines._armed is not None:
         deadlines._time_passed(deadlines._armed)
 

@@ -117,7 +117,7 @@ async def popping(
 ) -> AsyncIterator[tuple[BrokerServer, Popper]]:
     """A broker with a topic, and a member of a group."""
     async with broker(folder, broker__name=BROKER, **settings) as server, client(server) as words:
-        if server.broker.topics.get(TOPIC) is None:
-            server.broker.admin.create_topic(SELF, TopicConfig(TOPIC, queues, queues))
-            server.broker.groups.require(GROUP)
+        if server.core.topics.get(TOPIC) is None:
+            server.broker.topics.create(SELF, TopicConfig(TOPIC, queues, queues))
+            server.core.groups.require(GROUP)
         yield server, Popper(words)

@@ -53,7 +53,7 @@ async def test_a_group_that_rocketmq_refuses_does_not_come_into_being(
             f"the specified group {LONG[:40]!r}... has 121 characters, is longer than group max "
             "length 120",
         )
-        assert server.broker.groups.get(LONG) is None
+        assert server.core.groups.get(LONG) is None
 
 
 async def test_pulls_heartbeats_retries_and_modes_keep_to_the_rules_too(tmp_path: Path) -> None:
@@ -69,13 +69,13 @@ async def test_pulls_heartbeats_retries_and_modes_keep_to_the_rules_too(tmp_path
         mode = {"topic": "t", "consumerGroup": "a b", "mode": "POP", "popShareQueueNum": 0}
         answer = await one.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, msgspec.json.encode(mode))
         assert answer.code == ResponseCode.INVALID_PARAMETER
-        assert {LONG, "a b"}.isdisjoint(each.name for each in server.broker.groups.all())
+        assert {LONG, "a b"}.isdisjoint(each.name for each in server.core.groups.all())
 
 
 async def test_what_other_protocols_named_can_be_used(tmp_path: Path) -> None:
     async with broker(tmp_path) as server, client(server) as one:
         assert (await one.send("a.b/c", b"x")).code == ResponseCode.INVALID_PARAMETER
-        server.broker.admin.create_topic(SELF, TopicConfig("a.b/c", 1, 1))
-        server.broker.groups.put(GroupConfig("my group@home"))
+        server.broker.topics.create(SELF, TopicConfig("a.b/c", 1, 1))
+        server.core.groups.put(GroupConfig("my group@home"))
         assert (await one.send("a.b/c", b"x")).code == ResponseCode.SUCCESS
         assert bodies(await one.pull("a.b/c", 0, consumerGroup="my group@home")) == [b"x"]

@@ -233,17 +233,17 @@ async def test_a_pull_that_is_refused_commits_nothing(
         asked = {"sysFlag": COMMIT, "commitOffset": 1, "topic": TOPIC, **changed}
         refused = await both.pull(str(asked.pop("topic")), 0, **asked)
         assert refused.code != ResponseCode.SUCCESS
-        assert server.broker.offsets.all() == {}
+        assert server.core.offsets.all() == {}
         _commits_go_on(server)
 
 
 def _commits_go_on(server: BrokerServer) -> None:
     broker = server.broker
-    assert broker.offsets.all() == {}
-    broker.groups.require(GROUP)
-    broker.commit_offset(SELF, GROUP, TOPIC, 0, 1)
-    broker.offsets.flush()
-    broker.admin.reset_offsets(SELF, GROUP, TOPIC, -1)
+    assert server.core.offsets.all() == {}
+    server.core.groups.require(GROUP)
+    broker.cursors.commit(SELF, GROUP, TOPIC, 0, 1)
+    server.core.offsets.flush()
+    broker.cursors.reset(SELF, GROUP, TOPIC, -1)
 
 
 @pytest.mark.parametrize(
@@ -278,8 +278,8 @@ async def test_huge_names_in_bodies_are_refused(
         assert refused.code == ResponseCode.SYSTEM_ERROR
         assert refused.remark is not None
         assert "length" in refused.remark or "characters" in refused.remark
-        assert server.broker.members.producer_groups() == []
-        assert server.broker.members.live_groups() == []
+        assert server.core.members.producer_groups() == []
+        assert server.core.members.live_groups() == []
 
 
 async def test_offsets_are_cloned_to_groups_that_can_exist_only(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ async def test_offsets_are_cloned_to_groups_that_can_exist_only(tmp_path: Path) 
             RequestCode.CLONE_GROUP_OFFSET, srcGroup=GROUP, destGroup="n" * 300, topic=TOPIC
         )
         assert refused.code == ResponseCode.INVALID_PARAMETER
-        assert server.broker.offsets.groups_of(TOPIC) == [GROUP]
+        assert server.core.offsets.groups_of(TOPIC) == [GROUP]
 
 
 # -- the disk is waited for elsewhere --------------------------------------------------------------

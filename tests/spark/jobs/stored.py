@@ -27,6 +27,6 @@ def send_born(cluster: ThreadedCluster, topic: str, born_ms: int, body: bytes) -
     """Put a message into a queue that was born at a time."""
 
     async def append() -> None:
-        cluster.broker().broker.store.append([NewMessage(topic, 0, body, born_ms=born_ms)])
+        cluster.broker().core.store.append([NewMessage(topic, 0, body, born_ms=born_ms)])
 
     cluster.run(append())

@@ -71,7 +71,7 @@ def test_a_group_is_taken_along_from_where_it_is(
     cluster.topic("orders", 1)
     cluster.fill("orders", 10, 1)
     cluster.topic("wide", 3)
-    offsets = cluster.broker().broker.offsets
+    offsets = cluster.broker().core.offsets
 
     async def commit() -> None:
         offsets.commit("readers", "orders", 0, 4)

@@ -118,8 +118,8 @@ def test_messages_without_a_body_are_rows(orders: ThreadedCluster, place: dict[s
     async def publish() -> None:
         broker = orders.broker().broker
         run = NewRun("orders", 0, [(0, b"", b""), (0, b"y", b"")], b"y")
-        broker.publish(SELF, NewMessage("orders", 0, b""), lambda token, where, error: None)
-        broker.publish_many(SELF, run, lambda token, where, error: None)
+        broker.publish.send(SELF, NewMessage("orders", 0, b""), lambda token, where, error: None)
+        broker.publish.send_run(SELF, run, lambda token, where, error: None)
 
     orders.run(publish())
     found = reader(orders, startingOffsets='{"orders": {"0": 50, "1": -1}}', **place)
@@ -142,7 +142,7 @@ def test_inner_batches_are_taken_apart(orders: ThreadedCluster, place: dict[str,
     )
 
     async def append() -> None:
-        orders.broker().broker.store.append([record])
+        orders.broker().core.store.append([record])
 
     orders.run(append())
     orders.send("orders", [b"after"])
@@ -160,9 +160,9 @@ def test_filters_spare_the_broker_work(orders: ThreadedCluster) -> None:
     pruning = reader(orders)
     filters = [EqualTo(("queue",), 1), LessThan(("offset",), 5)]
     assert list(pruning.pushFilters(filters)) == filters
-    before = orders.broker().broker.stats.totals.get_count
+    before = orders.broker().core.stats.totals.get_count
     assert rows(pruning) == [(1, offset) for offset in range(5)]
-    assert orders.broker().broker.stats.totals.get_count - before == 5
+    assert orders.broker().core.stats.totals.get_count - before == 5
 
 
 def test_filters_on_tags_meet_the_option(orders: ThreadedCluster, place: dict[str, str]) -> None:
@@ -208,7 +208,7 @@ def test_a_message_has_all_its_columns(spark: SparkSession, orders: ThreadedClus
     message = NewMessage("all", 0, b"body", properties, flag=3, born_ms=1_793_530_800_250)
 
     async def append() -> None:
-        orders.broker().broker.store.append([message])
+        orders.broker().core.store.append([message])
 
     orders.run(append())
     places: list[dict[str, str]] = [{}, {"store": str(orders.store_folder())}]
@@ -242,7 +242,7 @@ def test_columns_are_chosen_by_option_or_schema(
 
 
 def test_filters_spare_reading_if_asked_to(spark: SparkSession, orders: ThreadedCluster) -> None:
-    totals = orders.broker().broker.stats.totals
+    totals = orders.broker().core.stats.totals
     before = totals.get_count
     condition = "queue = 1 and offset >= 5 and offset < 9"
     assert frame(spark, orders, pushdown="true").filter(condition).count() == 4

@@ -245,7 +245,7 @@ def test_a_batch_of_the_old_topic_is_not_run_on_the_new_one(orders: ThreadedClus
 
 def hide_first(cluster: ThreadedCluster, offset: int) -> None:
     async def hide() -> None:
-        queue = cluster.broker().broker.store.queue_table.find("orders", 0)
+        queue = cluster.broker().core.store.queue_table.find("orders", 0)
         assert queue is not None
         queue.start = offset
 

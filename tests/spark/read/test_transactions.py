@@ -181,7 +181,7 @@ def test_a_range_in_an_open_transaction_is_waited_for_and_then_told_as_what_it_i
 
 def test_what_retention_took_is_still_a_loss(orders: ThreadedCluster) -> None:
     async def hide() -> None:
-        queue = orders.broker().broker.store.queue_table.find("orders", 0)
+        queue = orders.broker().core.store.queue_table.find("orders", 0)
         assert queue is not None
         queue.start = 1
 
@@ -211,7 +211,7 @@ def test_the_gaps_of_a_compacted_topic_are_no_loss(start_cluster: StartCluster) 
     producer.produce("orders", None, b"key", partition=0)
     producer.produce("orders", b"other", b"other", partition=0)
     producer.flush(SECONDS)
-    remains = cluster.broker().broker.compaction.compacted
+    remains = cluster.broker().core.compaction.compacted
     deadline = time.monotonic() + SECONDS
     while (left := remains.get(("orders", 0))) is None or left.messages > 1:
         assert time.monotonic() < deadline, left

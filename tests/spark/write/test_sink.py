@@ -330,8 +330,8 @@ def test_a_batch_write_is_forgotten_soon_and_needs_no_broker_but_those_it_writes
     changes = [ext for code, ext in asked if code is not RequestCode.QUERY_STAGED]
     assert [ext["oneOff"] for ext in changes] == ["true", "true"]
     (query,) = {ext["query"] for ext in changes}
-    assert pair.broker(0).broker.prepared_batches.last_batch(query) == 0
-    assert pair.broker(1).broker.prepared_batches.last_batch(query) is None
+    assert pair.broker(0).core.prepared_batches.last_batch(query) == 0
+    assert pair.broker(1).core.prepared_batches.last_batch(query) is None
 
 
 def test_a_query_that_0_1_began_keeps_the_decider_that_it_had(pair: ThreadedCluster) -> None:
@@ -354,7 +354,7 @@ def commit_as_0_1(cluster: ThreadedCluster, broker: int, batch: int, note: str) 
     committed = threading.Event()
 
     async def commit() -> None:
-        cluster.broker(broker).broker.prepared_batches.commit(
+        cluster.broker(broker).core.prepared_batches.commit(
             "spark-q", batch, [], lambda *_: committed.set(), note=note
         )
 

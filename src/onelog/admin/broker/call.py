@@ -27,12 +27,12 @@ class Call:
 
     def check(self, action: Action, name: str, kind: Kind = "broker") -> None:
         """`NotPermittedError` if they may not; for what no verb of the core looks after."""
-        self.broker.access.check(self.principal, action, (kind, name))
+        self.broker.users.check(self.principal, action, (kind, name))
 
     @property
     def knows_names(self) -> bool:
         """Whether they may know of everything that the broker has."""
-        access = self.broker.access
+        access = self.broker.users
         return access.is_open or access.may(self.principal, "describe", ("broker", "names"))
 
 

@@ -20,7 +20,7 @@ _Key = tuple[tuple[tuple[str, int], ...], Credentials | None]
 def admin_of(call: Call) -> AsyncAdmin:
     """The client; `NameserversUnreachableError` if the broker knows no name server."""
     context = call.context
-    addresses = call.broker.config.nameserver_addresses
+    addresses = call.broker.admin.config.nameserver_addresses
     if not addresses:
         raise NameserversUnreachableError(
             "this asks all brokers of the cluster, and the broker knows no name server: set "
@@ -44,7 +44,7 @@ async def _close(known: dict[_Key, AsyncAdmin]) -> None:
 
 
 def _credentials(call: Call) -> Credentials:
-    secret = call.broker.logins.signing_secret(call.principal)
+    secret = call.broker.users.logins.signing_secret(call.principal)
     if not secret:
         raise NotPermittedError(
             f"all brokers would be asked in the name of {call.principal.name}, who cannot sign: "

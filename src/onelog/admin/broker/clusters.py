@@ -77,17 +77,17 @@ async def get_overview(call: Call, given: Arguments) -> Overview:
     state, log = admin.state(principal), admin.log_state(principal)
     return fill(
         Overview,
-        broker.config,
+        broker.admin.config,
         version=__version__,
-        address=f"{broker.config.client_host}:{broker.config.port}",
+        address=f"{broker.admin.config.client_host}:{broker.admin.config.port}",
         role="slave" if context.replica_status.broker_id else "master",
         started_ms=state.started_ms,
         now_ms=context.clock.now_ms(),
         refusal=admin.refusal(principal) or None,
         user=principal.name,
         may_change=call.may_change,
-        topics=len(admin.topics(principal)[1]),
-        groups=len(admin.groups(principal)[1]),
+        topics=len(broker.topics.all(principal)[1]),
+        groups=len(broker.groups.all(principal)[1]),
         put_total=state.totals.put_count,
         put_bytes_total=state.totals.put_bytes,
         put_failed_total=state.totals.put_failed,
@@ -119,12 +119,12 @@ async def _known(call: Call, pace: Pace) -> dict[str, tuple[str, str, set[str]]]
     """Clients by their addresses: what they call themselves, and the groups that they are in."""
     broker = call.broker
     found: dict[str, tuple[str, str, set[str]]] = {}
-    _, groups = broker.admin.groups(call.principal)
-    members = dict(broker.admin.producers(call.principal))
+    _, groups = broker.groups.all(call.principal)
+    members = dict(broker.groups.producers(call.principal))
     for number, group in enumerate(groups):
         if number % 200 == 0:
             await pace.give()
-        live = broker.live_group(call.principal, group.name)
+        live = broker.groups.live(call.principal, group.name)
         if live is not None:
             members[group.name] = [*members.get(group.name, ()), *live.members.values()]
     for name, those in members.items():
@@ -214,7 +214,7 @@ async def change_config(call: Call, given: Changes) -> Listing[Value]:
     (error,) = await called(lambda done: call.context.reconfigure(texts, done))
     if error is not None:
         raise error
-    call.broker.audit.note(call.principal, "alter", f"settings {[*changes]}", "done")
+    call.broker.users.audit.note(call.principal, "alter", f"settings {[*changes]}", "done")
     return await get_config(call, Arguments())
 
 
@@ -226,14 +226,14 @@ async def get_cluster(call: Call, given: Arguments) -> Cluster:
     try:
         for each in await admin_of(call).clusters.brokers():
             members = {str(number): str(address) for number, address in each.members}
-            is_this = each.name == broker.config.name
+            is_this = each.name == broker.admin.config.name
             brokers.append(Broker(each.name, each.cluster, members, is_this))
     except OnelogError as error:
         trouble = str(error)
     return fill(
         Cluster,
         replica_status,
-        nameservers=[f"{host}:{port}" for host, port in broker.config.nameserver_addresses],
+        nameservers=[f"{host}:{port}" for host, port in broker.admin.config.nameserver_addresses],
         brokers=brokers,
         trouble=trouble,
         broker_id=replica_status.broker_id or 0,

@@ -33,10 +33,10 @@ TO_THE_END = -1
 async def _names(call: Call, pace: Pace, wanted: str = "") -> dict[str, tuple[str, str]]:
     """Groups with this in their names, and for those of Kafka's clients their kind and state."""
     broker = call.broker
-    _, configs = broker.admin.groups(call.principal)
+    _, configs = broker.groups.all(call.principal)
     found = {each.name: ("rocketmq", "") for each in configs if wanted in each.name.lower()}
     await pace.give()
-    for number, each in enumerate(broker.coordinator.listed(call.principal)):
+    for number, each in enumerate(broker.groups.coordinator.listed(call.principal)):
         # Whoever has positions is listed, as an empty group; that alone makes it none of Kafka's.
         if wanted in each.name.lower() and (
             each.name not in found or _coordinated(call, each.name) is not None
@@ -49,7 +49,7 @@ async def _names(call: Call, pace: Pace, wanted: str = "") -> dict[str, tuple[st
 
 def _coordinated(call: Call, name: str) -> tuple[str, Any] | None:
     """The group if it is one of Kafka's clients, and its kind."""
-    coordinator = call.broker.coordinator
+    coordinator = call.broker.groups.coordinator
     for kind, find in (
         ("classic", coordinator.classic_group),
         ("consumer", coordinator.consumer_group),
@@ -66,22 +66,22 @@ async def _lags(call: Call, pace: Pace) -> dict[str, tuple[int, list[str]]]:
     found: dict[str, tuple[int, list[str]]] = {}
     if not call.knows_names:
         return found
-    _, positions = broker.admin.positions(call.principal)
+    _, positions = broker.cursors.positions(call.principal)
     for number, ((group, topic), queues) in enumerate(positions.items()):
         if number % GROUPS_TOGETHER == 0:
             await pace.give()
-        if broker.find_topic(call.principal, topic) is None:
+        if broker.topics.find(call.principal, topic) is None:
             continue
         lag, topics = found.get(group, (0, []))
         for queue, position in queues.items():
-            lag += max(0, broker.max_offset(call.principal, topic, queue) - position)
+            lag += max(0, broker.topics.max_offset(call.principal, topic, queue) - position)
         found[group] = (lag, [*topics, topic])
     return found
 
 
 def _lag_of(call: Call, name: str) -> tuple[int, list[str]]:
     """The same for one group, of which they may know."""
-    queues = call.broker.admin.consume_stats(call.principal, name).queues
+    queues = call.broker.groups.consume_stats(call.principal, name).queues
     return sum(max(0, each.lag) for each in queues), sorted({each.topic for each in queues})
 
 
@@ -111,7 +111,7 @@ async def list_groups(call: Call, given: GroupQuery) -> Listing[GroupState]:
 
 
 def _members(call: Call, name: str) -> list[Member]:
-    live = call.broker.live_group(call.principal, name)
+    live = call.broker.groups.live(call.principal, name)
     found = [
         fill(Member, each.client, topics=sorted(each.subscriptions))
         for each in (live.members.values() if live is not None else ())
@@ -128,9 +128,9 @@ def _require(call: Call, name: str) -> tuple[str, str]:
     if coordinated := _coordinated(call, name):
         kind, group = coordinated
         return kind, group.state if isinstance(group.state, str) else str(group.state.value)
-    if call.broker.find_group(call.principal, name) is not None:
+    if call.broker.groups.find(call.principal, name) is not None:
         return "rocketmq", ""
-    if call.broker.coordinator.has_positions(call.principal, name):
+    if call.broker.groups.coordinator.has_positions(call.principal, name):
         return "classic", "Empty"
     raise GroupNotFoundError(f"group {name} does not exist")
 
@@ -140,9 +140,9 @@ async def get_group(call: Call, given: OfGroup) -> GroupDescription:
     name, broker = given.group, call.broker
     kind, state = _require(call, name)
     members = _members(call, name)
-    live = broker.live_group(call.principal, name)
+    live = broker.groups.live(call.principal, name)
     stats = await looked_up(
-        call.context, lambda: broker.admin.consume_stats(call.principal, name)
+        call.context, lambda: broker.groups.consume_stats(call.principal, name)
     )  # Times are read from the disk.
     queues = [
         Progress(
@@ -156,7 +156,7 @@ async def get_group(call: Call, given: OfGroup) -> GroupDescription:
         )
         for each in stats.queues
     ]
-    config = broker.find_group(call.principal, name)
+    config = broker.groups.find(call.principal, name)
     return GroupDescription(
         name=name,
         protocol=kind,
@@ -188,9 +188,9 @@ def _changed(config: GroupConfig, settings: GroupSettings) -> GroupConfig:
 async def create_group(call: Call, given: NewGroup) -> GroupDescription:
     """A new group."""
     broker = call.broker
-    if broker.find_group(call.principal, given.name) is not None:
+    if broker.groups.find(call.principal, given.name) is not None:
         raise GroupExistsError(f"group {given.name} exists")
-    broker.admin.update_group(call.principal, _changed(GroupConfig(given.name), given))
+    broker.groups.put(call.principal, _changed(GroupConfig(given.name), given))
     return await get_group(call, OfGroup(group=given.name))
 
 
@@ -198,8 +198,8 @@ async def update_group(call: Call, given: ChangedGroup) -> GroupDescription:
     """Other settings."""
     name, broker = given.group, call.broker
     _require(call, name)
-    config = broker.find_group(call.principal, name) or GroupConfig(name)
-    broker.admin.update_group(call.principal, _changed(config, given))
+    config = broker.groups.find(call.principal, name) or GroupConfig(name)
+    broker.groups.put(call.principal, _changed(config, given))
     return await get_group(call, OfGroup(group=name))
 
 
@@ -208,9 +208,9 @@ async def delete_group(call: Call, given: OfGroup) -> Done:
     name, broker = given.group, call.broker
     kind, _ = _require(call, name)
     if kind != "rocketmq":
-        broker.coordinator.delete(call.principal, name)
-    if broker.find_group(call.principal, name) is not None:
-        broker.admin.delete_group(call.principal, name, clean_offsets=True)
+        broker.groups.coordinator.delete(call.principal, name)
+    if broker.groups.find(call.principal, name) is not None:
+        broker.groups.delete(call.principal, name, clean_offsets=True)
     return Done()
 
 
@@ -220,29 +220,29 @@ async def reset_group(call: Call, given: Reset) -> Moves:
     _require(call, name)
     if (given.to is None) == (given.to_ms is None):
         raise InvalidRequestError("say where to: either to or to_ms")
-    config = broker.topic(call.principal, given.topic)
+    config = broker.topics.require(call.principal, given.topic)
     time_ms = given.to_ms or 0
     if given.to == "latest":
         time_ms = TO_THE_END
     queues = range(config.read_queues)
 
     def find() -> dict[int, int]:
-        starts = broker.admin.offsets_at(call.principal, config.name, queues, time_ms)
+        starts = broker.cursors.offsets_at(call.principal, config.name, queues, time_ms)
         return {
-            queue: max(position, broker.min_offset(call.principal, config.name, queue))
+            queue: max(position, broker.topics.min_offset(call.principal, config.name, queue))
             for queue, position in starts.items()
         }
 
     starts = await looked_up(call.context, find)
-    stats = broker.admin.consume_stats(call.principal, name, topics=[config.name])
+    stats = broker.groups.consume_stats(call.principal, name, topics=[config.name])
     before = {each.queue_id: each.consumer_offset for each in stats.queues}
     moves = [
         Move(queue, before.get(queue, 0), position) for queue, position in sorted(starts.items())
     ]
     if not given.dry_run:
-        if broker.find_group(call.principal, name) is None:
-            broker.admin.update_group(call.principal, GroupConfig(name))
-        broker.admin.reset_offsets(call.principal, name, config.name, time_ms, starts=starts)
+        if broker.groups.find(call.principal, name) is None:
+            broker.groups.put(call.principal, GroupConfig(name))
+        broker.cursors.reset(call.principal, name, config.name, time_ms, starts=starts)
     return Moves(
         group=name,
         topic=config.name,

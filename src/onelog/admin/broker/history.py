@@ -140,7 +140,9 @@ async def list_transactions(call: Call, given: Arguments) -> Listing[Transaction
     """Transactions of Kafka's kind; those that hang are overdue."""
     now_ms = call.context.clock.now_ms()
     items = []
-    for number, each in enumerate(call.broker.in_place.transactions(call.principal), 1):
+    for number, each in enumerate(
+        call.broker.transactions.in_place.transactions(call.principal), 1
+    ):
         is_open = each.state.value == "Ongoing"
         items.append(
             fill(
@@ -162,11 +164,13 @@ async def abort_transaction(call: Call, given: Identified) -> Done:
     """Put an end to a transaction that hangs; its producer is told so when it comes back."""
     name = given.id
     broker = call.broker
-    found = {each.name: each for each in broker.in_place.transactions(call.principal)}.get(name)
+    found = {
+        each.name: each for each in broker.transactions.in_place.transactions(call.principal)
+    }.get(name)
     if found is None or found.state.value != "Ongoing":
         raise InvalidRequestError(f"there is no open transaction {name!r:.80}")
     _, error = await called(
-        lambda done: broker.in_place.end(
+        lambda done: broker.transactions.in_place.end(
             call.principal, name, found.producer_id, found.epoch, False, done
         )
     )
@@ -177,10 +181,11 @@ async def abort_transaction(call: Call, given: Identified) -> Done:
 
 async def list_halves(call: Call, given: HalfQuery) -> Listing[HalfMessage]:
     """Half messages that are open, the oldest first."""
-    admin = call.broker.admin
-    offsets = admin.half_offsets(call.principal)
+    offsets = call.broker.transactions.half_offsets(call.principal)
     first = offsets[: given.limit]
-    found = await looked_up(call.context, lambda: admin.open_halves(call.principal, first))
+    found = await looked_up(
+        call.context, lambda: call.broker.transactions.open_halves(call.principal, first)
+    )
     return Listing([_half(message, checks) for message, checks in found], len(offsets))
 
 
@@ -200,9 +205,11 @@ def _half(message: Message, checks: int) -> HalfMessage:
 async def resume_half(call: Call, given: Identified) -> Done:
     """Ask again about a half message that was put away because nobody answered."""
     broker = call.broker
-    await looked_up(call.context, lambda: broker.admin.find_given_up(call.principal, given.id))
+    await looked_up(
+        call.context, lambda: broker.transactions.find_given_up(call.principal, given.id)
+    )
     _, _, error = await called(
-        lambda done: broker.admin.resume_check(call.principal, given.id, done)
+        lambda done: broker.transactions.resume_check(call.principal, given.id, done)
     )
     if error is not None:
         raise error

@@ -110,10 +110,12 @@ def _ends(path: Path) -> Ends:
 def _measured(call: Call, query: LakeQuery, ends: Ends) -> LakeQuery:
     broker = call.broker
     for topic, queues in ends.items():
-        if broker.find_topic(call.principal, topic) is None:
+        if broker.topics.find(call.principal, topic) is None:
             continue
         for name, offset in queues.items():
             owner, _, queue = name.rpartition(":")
-            if owner == broker.config.name and queue.isdecimal():
-                query.lag += max(0, broker.max_offset(call.principal, topic, int(queue)) - offset)
+            if owner == broker.admin.config.name and queue.isdecimal():
+                query.lag += max(
+                    0, broker.topics.max_offset(call.principal, topic, int(queue)) - offset
+                )
     return query

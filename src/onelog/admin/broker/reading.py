@@ -72,7 +72,7 @@ async def browse(call: Call, topic: str, query: MessageQuery) -> Found:
 
 def _subscription(call: Call, topic: str, query: MessageQuery) -> Subscription | None:
     if query.sql:
-        if not call.broker.config.property_filter:
+        if not call.broker.admin.config.property_filter:
             raise FilterDisabledError("SQL-92 filters are off: set broker.property_filter = true")
         return subscribe(topic, query.sql, "SQL92")
     return subscribe(topic, query.tag) if query.tag else None
@@ -82,8 +82,8 @@ async def _forth(call: Call, topic: str, query: MessageQuery, wanted: Wanted | N
     broker, queue = call.broker, query.queue
     assert queue is not None
     assert query.offset is not None
-    end = broker.max_offset(call.principal, topic, queue)
-    at = max(query.offset, broker.min_offset(call.principal, topic, queue))
+    end = broker.topics.max_offset(call.principal, topic, queue)
+    at = max(query.offset, broker.topics.min_offset(call.principal, topic, queue))
     found: list[Message] = []
     began, first = time.monotonic(), at
     while at < end and len(found) < query.limit:
@@ -101,7 +101,7 @@ async def _forth(call: Call, topic: str, query: MessageQuery, wanted: Wanted | N
 
 
 async def _back(call: Call, topic: str, query: MessageQuery, wanted: Wanted | None) -> Found:
-    config = call.broker.topic(call.principal, topic)
+    config = call.broker.topics.require(call.principal, topic)
     queues = range(config.queues) if query.queue is None else [query.queue]
     found: list[Message] = []
     looked_at = 0
@@ -164,8 +164,8 @@ async def _stretch(call: Call, topic: str, queue: int, query: MessageQuery) -> t
     """From where to where the times are that are asked for."""
     broker, principal = call.broker, call.principal
     begin, end = (
-        broker.min_offset(principal, topic, queue),
-        broker.max_offset(principal, topic, queue),
+        broker.topics.min_offset(principal, topic, queue),
+        broker.topics.max_offset(principal, topic, queue),
     )
     if query.from_ms is None and query.to_ms is None:
         return begin, end
@@ -173,9 +173,9 @@ async def _stretch(call: Call, topic: str, queue: int, query: MessageQuery) -> t
     def find() -> tuple[int, int]:
         first, last = begin, end
         if query.from_ms is not None:
-            first = max(begin, broker.offset_by_time(principal, topic, queue, query.from_ms))
+            first = max(begin, broker.topics.offset_by_time(principal, topic, queue, query.from_ms))
         if query.to_ms is not None:
-            last = min(end, broker.offset_by_time(principal, topic, queue, query.to_ms))
+            last = min(end, broker.topics.offset_by_time(principal, topic, queue, query.to_ms))
         return first, last
 
     return await looked_up(call.context, find)
@@ -188,7 +188,7 @@ async def _read(
     cursor = Cursor(None, topic, queue, offset)
     limits = Limits(count, BYTES_MAX, BYTES_MAX, 1, True)
     _, results = await called(
-        lambda done: call.broker.fetch(call.principal, [cursor], limits, 0, done)
+        lambda done: call.broker.cursors.fetch(call.principal, [cursor], limits, 0, done)
     )
     result = results[0]
     if isinstance(result, OnelogError):
@@ -215,7 +215,7 @@ async def by_key(call: Call, topic: str, query: MessageQuery) -> list[Message]:
     key, broker = query.key, call.broker
 
     def find() -> list[Message]:
-        records = broker.find_by_key(
+        records = broker.topics.find_by_key(
             call.principal, topic, key, query.from_ms or 0, query.to_ms or TIME_MAX, query.limit
         )
         return [
@@ -247,7 +247,7 @@ async def by_id(
 
     def find() -> tuple[Message, Message]:
         try:
-            record = broker.message_by_id(call.principal, message_id)
+            record = broker.topics.message_by_id(call.principal, message_id)
         except (ValueError, OffsetOutOfRangeError):
             raise MessageNotFoundError(f"no message has the id {message_id!r:.80}") from None
         for each in targets(record) if topic not in ("", record.topic) else ():

@@ -25,7 +25,7 @@ def _etcd(call: Call) -> str:
 async def _set(call: Call) -> AsyncIterator[ReplicaSet]:
     """The set that this broker is in."""
     call.check("alter", "names")
-    config = call.broker.config
+    config = call.broker.admin.config
     replicas = ReplicaSet(_etcd(call), config.cluster, config.name)
     try:
         yield replicas

@@ -36,7 +36,7 @@ def _plain(arguments: Any) -> dict[str, Any]:
 
 async def list_exchanges(call: Call, given: VhostQuery) -> Listing[ExchangeSettings]:
     """Exchanges of a vhost."""
-    found = call.broker.routing.exchanges(call.principal, given.vhost)
+    found = call.broker.publish.routing.exchanges(call.principal, given.vhost)
     return listed(found, given, _exchange)
 
 
@@ -51,7 +51,7 @@ def _exchange(each: Exchange) -> ExchangeSettings:
 
 async def declare_exchange(call: Call, given: NewExchange) -> ExchangeSettings:
     """An exchange with these settings."""
-    made = call.broker.routing.declare_exchange(
+    made = call.broker.publish.routing.declare_exchange(
         call.principal,
         given.vhost,
         given.name,
@@ -66,7 +66,7 @@ async def declare_exchange(call: Call, given: NewExchange) -> ExchangeSettings:
 
 async def delete_exchange(call: Call, given: OneOfVhost) -> Done:
     """With its bindings."""
-    routing = call.broker.routing
+    routing = call.broker.publish.routing
     routing.exchange(call.principal, given.vhost, given.name)
     routing.delete_exchange(call.principal, given.vhost, given.name)
     return Done()
@@ -74,7 +74,7 @@ async def delete_exchange(call: Call, given: OneOfVhost) -> Done:
 
 async def list_work_queues(call: Call, given: VhostQuery) -> Listing[WorkQueueState]:
     """Queues of a vhost."""
-    found = call.broker.workqueues.queues(call.principal, given.vhost)
+    found = call.broker.queues.declared.queues(call.principal, given.vhost)
     return listed(found, given, _queue)
 
 
@@ -90,7 +90,7 @@ def _queue(each: WorkQueue) -> WorkQueueState:
 
 async def declare_queue(call: Call, given: NewQueue) -> WorkQueueState:
     """A queue with these settings."""
-    made = call.broker.workqueues.declare(
+    made = call.broker.queues.declared.declare(
         call.principal,
         given.vhost,
         given.name,
@@ -102,7 +102,7 @@ async def declare_queue(call: Call, given: NewQueue) -> WorkQueueState:
 
 
 def _known(call: Call, given: OneOfVhost) -> str:
-    queues = call.broker.workqueues.queues(call.principal, given.vhost)
+    queues = call.broker.queues.declared.queues(call.principal, given.vhost)
     if all(each.name != given.name for each in queues):
         raise QueueNotFoundError(f"no queue {given.name!r:.80} in vhost {given.vhost!r:.80}")
     return given.name
@@ -110,26 +110,26 @@ def _known(call: Call, given: OneOfVhost) -> str:
 
 async def delete_queue(call: Call, given: OneOfVhost) -> Done:
     """With its messages."""
-    call.broker.workqueues.delete(call.principal, given.vhost, _known(call, given))
+    call.broker.queues.declared.delete(call.principal, given.vhost, _known(call, given))
     return Done()
 
 
 async def purge_queue(call: Call, given: OneOfVhost) -> Done:
     """Drop what waits in a queue."""
-    call.broker.workqueues.purge(call.principal, given.vhost, _known(call, given))
+    call.broker.queues.declared.purge(call.principal, given.vhost, _known(call, given))
     return Done()
 
 
 async def list_bindings(call: Call, given: BindingQuery) -> Listing[BindingSettings]:
     """Bindings of a vhost, or from one exchange."""
-    found = call.broker.routing.bindings(call.principal, given.vhost, given.source)
+    found = call.broker.publish.routing.bindings(call.principal, given.vhost, given.source)
     items = [fill(BindingSettings, each, arguments=_plain(each.arguments)) for each in found]
     return Listing(items, len(items))
 
 
 async def bind(call: Call, given: NewBinding) -> Done:
     """Lead messages from an exchange to a queue, an exchange or a topic; or no more."""
-    routing = call.broker.routing
+    routing = call.broker.publish.routing
     act = routing.unbind if given.remove else routing.bind
     act(
         call.principal,
@@ -145,7 +145,7 @@ async def bind(call: Call, given: NewBinding) -> Done:
 
 async def simulate_route(call: Call, given: RouteQuery) -> RouteResult:
     """Where would a message go, and why? Nothing is published."""
-    routing = call.broker.routing
+    routing = call.broker.publish.routing
     headers: dict[str, Any] = {}
     for part in filter(None, given.headers.split(",")):
         name, equals, value = part.partition("=")
@@ -167,7 +167,7 @@ async def _explain(
     if exchange.name in seen:
         return
     seen.add(exchange.name)
-    routing = call.broker.routing
+    routing = call.broker.publish.routing
     if not exchange.name:
         why = "the default exchange leads to the queue that the key names"
         hops.append(Hop("", "queue", looked_up.keys[0], why))

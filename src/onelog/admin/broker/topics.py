@@ -66,11 +66,11 @@ def kind_of(call: Call, name: str) -> Kind:
         return "retry"
     if name.startswith(DEAD_LETTER_PREFIX):
         return "dead"
-    return "system" if call.broker.admin.is_system_topic(name) else "normal"
+    return "system" if call.broker.topics.is_system(name) else "normal"
 
 
 def _topic(call: Call, config: TopicConfig) -> TopicState:
-    stats = call.broker.admin.topic_stats(call.principal, config.name)
+    stats = call.broker.topics.stats(call.principal, config.name)
     return fill(
         TopicState,
         config,
@@ -85,13 +85,13 @@ def _topic(call: Call, config: TopicConfig) -> TopicState:
 
 async def _found(call: Call, name: str) -> TopicState:
     """A topic; times are read from the disk."""
-    config = call.broker.topic(call.principal, name)
+    config = call.broker.topics.require(call.principal, name)
     return await looked_up(call.context, lambda: _topic(call, config))
 
 
 async def list_topics(call: Call, given: TopicQuery) -> Listing[TopicState]:
     """Topics by name."""
-    _, topics = call.broker.admin.topics(call.principal)
+    _, topics = call.broker.topics.all(call.principal)
     known = {each.name: each for each in topics}
     pace = Pace()
     names = []
@@ -128,34 +128,34 @@ def _changed(config: TopicConfig, settings: TopicSettings) -> TopicConfig:
 async def create_topic(call: Call, given: NewTopic) -> TopicState:
     """A new topic."""
     broker = call.broker
-    if broker.find_topic(call.principal, given.name) is not None:
+    if broker.topics.find(call.principal, given.name) is not None:
         raise TopicExistsError(f"topic {given.name} exists")
-    queues = broker.config.default_topic_queues
+    queues = broker.admin.config.default_topic_queues
     config = TopicConfig(given.name, queues, queues, created_ms=call.context.clock.now_ms())
-    broker.admin.create_topic(call.principal, _changed(config, given))
+    broker.topics.create(call.principal, _changed(config, given))
     return await _found(call, given.name)
 
 
 async def update_topic(call: Call, given: ChangedTopic) -> TopicState:
     """Other settings."""
     broker = call.broker
-    config = broker.topic(call.principal, given.topic)
-    broker.admin.create_topic(call.principal, _changed(config, given))
+    config = broker.topics.require(call.principal, given.topic)
+    broker.topics.create(call.principal, _changed(config, given))
     return await _found(call, config.name)
 
 
 async def delete_topic(call: Call, given: OfTopic) -> Done:
     """Without a way back."""
     broker = call.broker
-    config = broker.topic(call.principal, given.topic)
-    broker.admin.delete_topic(call.principal, config.name)
+    config = broker.topics.require(call.principal, given.topic)
+    broker.topics.delete(call.principal, config.name)
     return Done()
 
 
 async def list_queues(call: Call, given: OfTopic) -> Listing[QueueRange]:
     """The queues of a topic."""
     stats = await looked_up(
-        call.context, lambda: call.broker.admin.topic_stats(call.principal, given.topic)
+        call.context, lambda: call.broker.topics.stats(call.principal, given.topic)
     )
     items = [
         QueueRange(each.queue_id, each.min_offset, each.max_offset, each.last_ms or None)
@@ -167,8 +167,8 @@ async def list_queues(call: Call, given: OfTopic) -> Listing[QueueRange]:
 async def list_topic_groups(call: Call, given: OfTopic) -> Listing[str]:
     """Who consumes a topic."""
     broker = call.broker
-    name = broker.topic(call.principal, given.topic).name
-    groups = broker.admin.groups_of_topic(call.principal, name)
+    name = broker.topics.require(call.principal, given.topic).name
+    groups = broker.groups.of_topic(call.principal, name)
     return Listing(groups, len(groups))
 
 
@@ -195,7 +195,7 @@ async def list_messages(call: Call, given: MessageQuery) -> Messages:
     By key, by place (queue and offset), by time, with tags or a SQL-92 condition; without an offset
     the newest come first.
     """
-    topic = call.broker.topic(call.principal, given.topic).name
+    topic = call.broker.topics.require(call.principal, given.topic).name
     if given.key:
         found = await by_key(call, topic, given)
         if found:
@@ -210,9 +210,9 @@ async def list_messages(call: Call, given: MessageQuery) -> Messages:
 async def purge_topic(call: Call, given: OfTopic) -> Done:
     """Delete all messages that a topic has now."""
     broker = call.broker
-    config = broker.topic(call.principal, given.topic)
+    config = broker.topics.require(call.principal, given.topic)
     for queue_id in range(config.queues):
-        broker.delete_before(call.principal, config.name, queue_id, -1)
+        broker.topics.delete_before(call.principal, config.name, queue_id, -1)
         await asyncio.sleep(0)
     return Done()
 
@@ -220,7 +220,7 @@ async def purge_topic(call: Call, given: OfTopic) -> Done:
 async def send_message(call: Call, given: OutgoingMessage) -> Sent:
     """Send one message."""
     broker = call.broker
-    config = broker.topic(call.principal, given.topic)
+    config = broker.topics.require(call.principal, given.topic)
     queue = given.queue
     if queue is None:
         queue = call.context.random.randrange(max(1, config.write_queues))
@@ -244,7 +244,7 @@ async def send_message(call: Call, given: OutgoingMessage) -> Sent:
     )
     intent = None if given.deliver_at_ms is None else Intent(given.deliver_at_ms)
     _, where, error = await called(
-        lambda done: broker.publish(call.principal, message, done, None, intent)
+        lambda done: broker.publish.send(call.principal, message, done, None, intent)
     )
     if error is not None:
         raise error
@@ -275,21 +275,27 @@ async def get_message(call: Call, given: OffsetQuery) -> WholeMessage:
 
 async def get_schema(call: Call, given: OfTopic) -> SchemaOfTopic:
     """Its schema, if it has one."""
-    return SchemaOfTopic(_schema(call, call.broker.topic(call.principal, given.topic).name))
+    return SchemaOfTopic(
+        _schema(call, call.broker.topics.require(call.principal, given.topic).name)
+    )
 
 
 def _schema(call: Call, topic: str) -> BodySchema | None:
-    text = call.broker.schemas.get(topic)
+    text = call.broker.topics.schemas.get(topic)
     return None if text is None else msgspec.json.decode(text, type=BodySchema)
 
 
 async def put_schema(call: Call, given: NewSchema) -> SchemaOfTopic:
     """Say what its bodies are, or with null that this is not known any more."""
     broker = call.broker
-    name = broker.topic(call.principal, given.topic).name
+    name = broker.topics.require(call.principal, given.topic).name
     call.check("alter", name, "topic")
     text = None if given.schema is None else msgspec.json.encode(given.schema).decode()
-    if text and len(broker.schemas.all()) >= SCHEMAS_MAX and broker.schemas.get(name) is None:
+    if (
+        text
+        and len(broker.topics.schemas.all()) >= SCHEMAS_MAX
+        and broker.topics.schemas.get(name) is None
+    ):
         raise InvalidRequestError(f"{SCHEMAS_MAX} topics have a schema, which is the limit")
-    broker.schemas.put(name, text)
+    broker.topics.schemas.put(name, text)
     return SchemaOfTopic(given.schema)

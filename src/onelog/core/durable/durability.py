@@ -170,6 +170,8 @@ class Durability:
         self._here = _TicketQueue(self._clock, self._schedule, self.timeout_ms)
         self._everywhere = _TicketQueue(self._clock, self._schedule, self.replicas_timeout_ms)
         self._refusal: OnelogError | None = None
+        self.for_master: NotMasterError | None = None
+        """Of a follower with a master: what those are told who want what only that one does."""
 
     def when_safe(self, log_offset: int, callback: WhenSafe) -> None:
         """Call back once everything below `log_offset` is as safe as promised."""
@@ -225,6 +227,11 @@ class Durability:
         """`NotMasterError` if positions that are known here may be old ones."""
         if not self.is_current():
             raise NotMasterError("this broker may not be the master any more: ask again who is")
+
+    def require_served(self) -> None:
+        """`NotMasterError` if a master is there who looks after groups."""
+        if self.for_master is not None:
+            raise self.for_master
 
     def when_on_disk(self, callback: WhenSafe) -> None:
         """Call back, in the flush thread, once everything written so far is confirmed and on disk.

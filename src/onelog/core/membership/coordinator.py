@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from onelog.clock import Clock
 from onelog.core.access import SELF, Access, Principal
-from onelog.core.admin import Admin
 from onelog.core.catalog.groups import GroupConfig, Groups
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.offset_notes import NO_NOTE, Note, OffsetNotes
@@ -30,6 +29,7 @@ from onelog.core.durable.tables import Change, Tables, in_parts
 from onelog.core.membership import classic, consumers
 from onelog.core.membership.classic import ClassicGroup, ClassicGroups, Joining, OnJoined, OnSynced
 from onelog.core.membership.consumers import Beat, Beaten, ConsumerGroup, ConsumerGroups
+from onelog.core.membership.group_membership import GroupMembership
 from onelog.core.membership.group_uses import GroupUses
 from onelog.core.membership.members import Members
 from onelog.core.membership.mixed import MixedGroups
@@ -103,7 +103,7 @@ class Coordinator:
         groups: Groups,
         members: Members,
         offsets: Offsets,
-        admin: Admin,
+        membership: GroupMembership,
         when_durable: Callable[[WhenSafe], None],
     ) -> None:
         self.access = access
@@ -113,7 +113,7 @@ class Coordinator:
         self._groups = groups
         self._members = members
         self._offsets = offsets
-        self._admin = admin
+        self._membership = membership
         self._when_durable = when_durable
         self.notes = OffsetNotes(tables, topics, groups)
         self.uses = GroupUses(tables, groups, clock)
@@ -577,7 +577,7 @@ class Coordinator:
         self._classic.delete(group)
         self._consumers.delete(group)
         self.shares.delete(group)
-        self._admin.delete_group(principal, group, clean_offsets=True)
+        self._membership.delete(principal, group, clean_offsets=True)
 
 
 def subscribed(subscriptions: Sequence[bytes]) -> frozenset[str] | None:

@@ -24,7 +24,7 @@ from typing import Any, Unpack
 from onelog.clock import Clock
 from onelog.config import BrokerConfig
 from onelog.core.access import SELF, Access, Action, Principal
-from onelog.core.admin import Admin
+from onelog.core.catalog.topic_catalog import TopicCatalog
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.cold_reads import ColdReads
 from onelog.core.cursors.reading import QueueReader
@@ -90,7 +90,7 @@ class WorkQueues:
     _store: MessageStore
     _writer: Writer
     _topics: Topics
-    _admin: Admin
+    _catalog: TopicCatalog
     _routing: Routing
     _reader: QueueReader
     _cold_reads: ColdReads
@@ -114,7 +114,7 @@ class WorkQueues:
         self._owned: dict[Hashable, dict[WorkQueue, None]] = {}
         self._consumers: dict[Hashable, dict[Consumer, None]] = {}
         self._of_topic: dict[str, WorkQueue] = {}
-        self._delivery_loop = DeliveryLoop(self._call_soon, self._admin.stats)
+        self._delivery_loop = DeliveryLoop(self._call_soon, self._catalog.counters)
         self.pend = self._delivery_loop.pend
         self._unseen: list[WorkQueue] = []
         self.memory_bytes = 0
@@ -420,7 +420,7 @@ class WorkQueues:
         removal = self.declared.removal(queue.vhost, queue.name)
         try:
             if has_topic and self._topics.get(queue.topic) is not None:
-                self._admin.delete_topic(SELF, queue.topic, [removal])
+                self._catalog.delete(SELF, queue.topic, [removal])
             else:
                 self._tables.write([removal])
         except OnelogError:

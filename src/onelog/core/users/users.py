@@ -15,7 +15,7 @@ one of them changes.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -35,6 +35,9 @@ from onelog.core.users.permissions import (
 )
 from onelog.errors import InvalidRequestError, RoleNotFoundError, UserExistsError, UserNotFoundError
 from onelog.names import check_name
+
+if TYPE_CHECKING:
+    from onelog.core.users.logins import Logins
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +113,9 @@ class _Table:
 class Users(Access):
     """All users and roles of one broker."""
 
-    audit: Audit | None = None
+    audit: Audit
+    logins: "Logins"
+    """How users prove who they are."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -228,8 +233,6 @@ class Users(Access):
     def audited(self, principal: Principal, count: int, user: str = "") -> list[Entry]:
         """What administrators did last, all or one, newest first; for a worker to ask."""
         self.check(principal, "describe", ("broker", "users"))
-        if self.audit is None:
-            return []
         return self.audit.last(count, lambda entry: user in ("", entry.user))
 
     # -- changing ------------------------------------------------------------------------------

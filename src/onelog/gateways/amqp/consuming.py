@@ -53,7 +53,7 @@ class Consuming:
     def __init__(self, channel: "Channel") -> None:
         self.channel = channel
         self.session = channel.session
-        self.queues = channel.broker.workqueues
+        self.queues = channel.broker.queues.declared
         self.consumers: dict[str, Consumer | StreamReader] = {}
         self.unacked: dict[int, tuple[Settled, int]] = {}
         self._tag = 0

@@ -44,7 +44,7 @@ def exchange_declare(
     nowait: bool,
     arguments: Table,
 ) -> None:
-    routing, principal, vhost = channel.broker.routing, channel.principal, channel.vhost
+    routing, principal, vhost = channel.broker.publish.routing, channel.principal, channel.vhost
     name = _clean(name)
     _no_default(name)
     if passive:
@@ -75,7 +75,7 @@ def exchange_delete(channel: "Channel", name: str, if_unused: bool, nowait: bool
         raise refused(
             f"deletion of system exchange '{name}' in vhost '{channel.vhost}' not allowed"
         )
-    channel.broker.routing.delete_exchange(
+    channel.broker.publish.routing.delete_exchange(
         channel.principal, channel.vhost, name, if_unused=if_unused
     )
     channel.answer(nowait, "exchange.delete-ok")
@@ -86,7 +86,7 @@ def exchange_bind(
 ) -> None:
     _no_default(source)
     _no_default(destination)
-    channel.broker.routing.bind(
+    channel.broker.publish.routing.bind(
         channel.principal, channel.vhost, source, "exchange", destination, key, arguments
     )
     channel.answer(nowait, "exchange.bind-ok")
@@ -99,7 +99,7 @@ def exchange_unbind(
     _no_default(destination)
     # What leads nowhere, or from nowhere, is not bound: RabbitMQ says that it is well.
     with suppress(ExchangeNotFoundError):
-        channel.broker.routing.unbind(
+        channel.broker.publish.routing.unbind(
             channel.principal, channel.vhost, source, "exchange", destination, key, arguments
         )
     channel.answer(nowait, "exchange.unbind-ok")
@@ -119,7 +119,7 @@ def queue_declare(
     arguments: Table,
 ) -> None:
     name = _clean(name)
-    queues = channel.broker.workqueues
+    queues = channel.broker.queues.declared
     if name == REPLY_TO or name.startswith(REPLY_TO_PREFIX):
         if name != REPLY_TO and name not in channel.gateway.replies:
             raise not_found(f"no queue '{name}' in vhost '{channel.vhost}'")
@@ -169,7 +169,7 @@ def _bind(
     name = channel.consuming.named(_clean(name))
     exchange = _clean(exchange)
     _no_default(exchange)
-    routing = channel.broker.routing
+    routing = channel.broker.publish.routing
     try:
         # Of an exclusive queue of another connection nothing may be changed.
         stream = channel.consuming.stream(name)
@@ -186,7 +186,9 @@ def _bind(
 
 def queue_purge(channel: "Channel", name: str, nowait: bool) -> None:
     name = channel.consuming.named(_clean(name))
-    count = channel.broker.workqueues.purge(channel.principal, channel.vhost, name, channel.session)
+    count = channel.broker.queues.declared.purge(
+        channel.principal, channel.vhost, name, channel.session
+    )
     channel.answer(nowait, "queue.purge-ok", count)
 
 
@@ -194,7 +196,7 @@ def queue_delete(
     channel: "Channel", name: str, if_unused: bool, if_empty: bool, nowait: bool
 ) -> None:
     name = channel.consuming.named(_clean(name))
-    count = channel.broker.workqueues.delete(
+    count = channel.broker.queues.declared.delete(
         channel.principal,
         channel.vhost,
         name,

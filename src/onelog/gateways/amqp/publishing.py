@@ -39,8 +39,8 @@ class Publishing:
         self.channel = channel
         self.session = channel.session
         self.mode: Literal["plain", "confirm", "tx"] = "plain"
-        self._publish = channel.broker.routing.publish
-        self._publish_all = channel.broker.routing.publish_all
+        self._publish = channel.broker.publish.routing.publish
+        self._publish_all = channel.broker.publish.routing.publish_all
         self._principal, self._vhost = channel.principal, channel.vhost
         self._seen = b""
         """The last properties; most messages have the same as the one before."""
@@ -94,7 +94,7 @@ class Publishing:
             if queues:
                 return
         else:
-            queues = self.channel.broker.routing.stage(
+            queues = self.channel.broker.publish.routing.stage(
                 self._principal, self.channel, "", self._vhost, exchange, key, properties, body
             )
             if not queues and mandatory:
@@ -134,7 +134,7 @@ class Publishing:
             return found
         if any(key.startswith(REPLY_TO_PREFIX) for key, _ in found):
             return found
-        left = self.channel.broker.routing.publish_scattered(
+        left = self.channel.broker.publish.routing.publish_scattered(
             self._vhost, "", properties, found, nobody
         )
         self.count += sum([len(bodies) for _, bodies in found])
@@ -225,7 +225,7 @@ class Publishing:
             raise unmet("cannot switch from confirm to tx mode")
         if self.mode != "tx":
             self.mode = "tx"
-            self.channel.broker.begin(self._principal, self.channel)
+            self.channel.broker.transactions.begin(self._principal, self.channel)
 
     def commit(self) -> None:
         if self.mode != "tx":
@@ -234,7 +234,9 @@ class Publishing:
         for arguments, properties, body in returns:
             self._give_back(arguments, properties, body)
         self.channel.wait()
-        self.channel.broker.routing.commit(self._principal, self.channel, "", self._committed)
+        self.channel.broker.publish.routing.commit(
+            self._principal, self.channel, "", self._committed
+        )
 
     def _committed(self, _: object, appended: Appended | None, error: OnelogError | None) -> None:
         if self._is_ended:
@@ -247,7 +249,7 @@ class Publishing:
         left = {
             queue for how, taken in settling for queue in self.channel.consuming.settle(how, taken)
         }
-        self.channel.broker.begin(self._principal, self.channel)
+        self.channel.broker.transactions.begin(self._principal, self.channel)
         if not left:
             self._end_commit()
             return
@@ -276,8 +278,8 @@ class Publishing:
         if self.mode != "tx":
             raise unmet("channel is not transactional")
         self._returns.clear()
-        self.channel.broker.routing.abort(self._principal, self.channel, "")
-        self.channel.broker.begin(self._principal, self.channel)
+        self.channel.broker.publish.routing.abort(self._principal, self.channel, "")
+        self.channel.broker.transactions.begin(self._principal, self.channel)
         self._unsettle()
         self.channel.reply("tx.rollback-ok")
 
@@ -291,4 +293,4 @@ class Publishing:
         self._is_ended = True
         if self.mode == "tx":
             self._unsettle()
-            self.channel.broker.channel_closed(self.channel)
+            self.channel.broker.groups.channel_closed(self.channel)

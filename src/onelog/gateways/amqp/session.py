@@ -102,15 +102,15 @@ class Gateway:
         self.sessions: set[AmqpSession] = set()
         self.alarm = ""
         """Why nothing can be published; empty if that is not so."""
-        self.broker.workqueues.on_alarm.append(self.look_at_alarms)
-        name = context.broker.config.name
+        self.broker.queues.declared.on_alarm.append(self.look_at_alarms)
+        name = context.broker.admin.config.name
         self.properties: Table = {
             "product": "RabbitMQ",
             "version": RABBITMQ_VERSION,
             "platform": f"OneLog {__version__}",
             "copyright": "",
             "information": "",
-            "cluster_name": context.broker.config.cluster or name,
+            "cluster_name": context.broker.admin.config.cluster or name,
             "capabilities": CAPABILITIES,
         }
 
@@ -123,8 +123,8 @@ class Gateway:
 
     def look_at_alarms(self) -> None:
         """Block those who publish while there is no room on disk or in memory; or let them go."""
-        alarm = "low on disk" if self.broker.writes_refused() else ""
-        if self.broker.workqueues.memory_is_high:
+        alarm = "low on disk" if self.broker.publish.refusal() else ""
+        if self.broker.queues.declared.memory_is_high:
             alarm = alarm or "low on memory"
         if bool(alarm) != bool(self.alarm):
             self.alarm = alarm
@@ -154,7 +154,7 @@ class AmqpSession(FramedSession):
         self._config = gateway.context.loaded.config.amqp
         self.frame_max = self._config.frame_bytes_max
         self.channel_max = self._config.channel_max
-        self.body_bytes_max = gateway.broker.config.routed_body_bytes_max
+        self.body_bytes_max = gateway.broker.admin.config.routed_body_bytes_max
         self._reader = EventReader(FRAME_BYTES_MIN, self.body_bytes_max)
         self.state = ConnectionState.GREETING
         self.principal = Principal("", "amqp", connection.remote_address)
@@ -241,7 +241,7 @@ class AmqpSession(FramedSession):
         """The connection is gone, and with it everything that hung on it."""
         self.gateway.sessions.discard(self)
         self._end_channels()
-        self.broker.channel_closed(self)
+        self.broker.groups.channel_closed(self)
 
     def _handle_read(self) -> None:
         if self.connection.held or (self.state == ConnectionState.GREETING and not self._greet()):
@@ -297,7 +297,7 @@ class AmqpSession(FramedSession):
         if now_ms - self._paced_ms >= PACE_MS:
             self._is_fast = self._came >= FAST_PER_MS * (now_ms - self._paced_ms)
             self._paced_ms, self._came = now_ms, 0
-        is_behind = self.broker.workqueues.is_behind
+        is_behind = self.broker.queues.declared.is_behind
         if (
             (self._is_fast or published >= MANY)
             and (scattered < MANY or is_behind())
@@ -361,7 +361,7 @@ class AmqpSession(FramedSession):
         capabilities = client.get("capabilities")
         if isinstance(capabilities, dict):
             self._capabilities = capabilities
-        logins = self.broker.logins
+        logins = self.broker.users.logins
         if mechanism == EXTERNAL and self.connection.certificate:
             where = self.connection.remote_address
             certified = logins.certified(self.connection.certificate, "amqp", where)
@@ -426,7 +426,7 @@ class AmqpSession(FramedSession):
 
     def open(self, vhost: str) -> None:
         try:
-            is_there = self.broker.routing.enter(self.principal, vhost)
+            is_there = self.broker.publish.routing.enter(self.principal, vhost)
         except NotPermittedError:
             raise not_allowed(
                 f"access to vhost '{vhost}' refused for user '{self.principal.name}'"
@@ -531,7 +531,7 @@ class AmqpSession(FramedSession):
 
     def closed_by_peer(self, *reason: object) -> None:
         self._end_channels()
-        self.broker.channel_closed(self)
+        self.broker.groups.channel_closed(self)
         self._send("connection.close-ok")
         # Some clients would take the end of the socket for an error: it is for them to close it.
         self.state = ConnectionState.DEAF

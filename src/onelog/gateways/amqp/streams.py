@@ -51,8 +51,8 @@ class Stream(NamedTuple):
         """How many messages it has."""
         broker, principal = channel.broker, channel.principal
         return sum(
-            broker.max_offset(principal, self.topic, each)
-            - broker.min_offset(principal, self.topic, each)
+            broker.topics.max_offset(principal, self.topic, each)
+            - broker.topics.min_offset(principal, self.topic, each)
             for each in range(self.queues)
         )
 
@@ -60,9 +60,11 @@ class Stream(NamedTuple):
 def find_stream(channel: "Channel", name: str) -> Stream | None:
     """The topic of that name, if it is one of other protocols, and nobody's queue."""
     topic = topic_of(channel.vhost, name)
-    if queue_of(topic) != (channel.vhost, name) or not channel.broker.routing.is_topic(topic):
+    if queue_of(topic) != (channel.vhost, name) or not channel.broker.publish.routing.is_topic(
+        topic
+    ):
         return None
-    return Stream(name, topic, channel.broker.topic(channel.principal, topic).read_queues)
+    return Stream(name, topic, channel.broker.topics.require(channel.principal, topic).read_queues)
 
 
 class StreamReader:
@@ -87,15 +89,16 @@ class StreamReader:
     def _first(self, start: Value, queue_id: int) -> int:
         broker, principal, address = self._broker, self._principal, (self.queue.topic, queue_id)
         if start is None or start == "next":
-            return broker.max_offset(principal, *address)
+            return broker.topics.max_offset(principal, *address)
         if start == "first":
-            return broker.min_offset(principal, *address)
+            return broker.topics.min_offset(principal, *address)
         if start == "last":
             return max(
-                broker.min_offset(principal, *address), broker.max_offset(principal, *address) - 1
+                broker.topics.min_offset(principal, *address),
+                broker.topics.max_offset(principal, *address) - 1,
             )
         if isinstance(start, Timestamp):
-            return broker.offset_by_time(principal, *address, int(start) * 1000)
+            return broker.topics.offset_by_time(principal, *address, int(start) * 1000)
         if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
             return start
         found = _INTERVAL.fullmatch(start) if isinstance(start, str) else None
@@ -103,7 +106,7 @@ class StreamReader:
             raise unmet(f"invalid arg 'x-stream-offset': {start!r}")
         seconds = int(found[1]) * _SECONDS[found[2]]
         now_ms = self._channel.gateway.clock.now_ms()
-        return broker.offset_by_time(principal, *address, now_ms - seconds * 1000)
+        return broker.topics.offset_by_time(principal, *address, now_ms - seconds * 1000)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -121,7 +124,7 @@ class StreamReader:
         topic, count = self.queue.topic, len(self._offsets)
         order = [(self._turn + number) % count for number in range(count)]
         cursors = [Cursor(None, topic, each, self._offsets[each]) for each in order]
-        self._broker.fetch(
+        self._broker.cursors.fetch(
             self._principal, cursors, limits, WAIT_MS, partial(self._fetched, order), self
         )
 
@@ -142,7 +145,9 @@ class StreamReader:
                 except ColdError as cold:
                     if not items:
                         self._is_reading = True
-                        self._broker.prepare(cold, partial(self._fetched, order, token, results))
+                        self._broker.cursors.prepare(
+                            cold, partial(self._fetched, order, token, results)
+                        )
                         return
                     break
                 self._turn = queue_id + 1
@@ -156,7 +161,7 @@ class StreamReader:
     ) -> None:
         """The messages that were read of a queue, as far as there is room for them."""
         topic, name, offset = self.queue.topic, self.queue.name, self._offsets[queue_id]
-        _, aborted = self._broker.settled(
+        _, aborted = self._broker.cursors.settled(
             self._principal, topic, queue_id, offset, fetched.next_offset
         )
         size = 0
@@ -184,14 +189,14 @@ class StreamReader:
         if form_of(message.sys_flag) == Form.AMQP:
             yield 0, bytes(message.body)
             return
-        for delta, neutral in self._broker.messages_in(message, begin):
+        for delta, neutral in self._broker.cursors.messages_in(message, begin):
             yield delta, from_neutral(neutral, key=name)
 
     def stop(self) -> None:
         """Deliver nothing any more."""
         self._is_stopped = True
         self._channel.session.paused.discard(self)
-        self._broker.channel_closed(self)
+        self._broker.groups.channel_closed(self)
 
     # -- as a queue ----------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ def full_name(resource: Any) -> str:
 def topic_name(broker: Broker, resource: Any) -> str:
     """The name of a topic that clients may use, whether or not it is there."""
     name = full_name(resource)
-    if broker.find_topic(SELF, name) is None:
+    if broker.topics.find(SELF, name) is None:
         check_topic(name)
     _refuse_system_topic(name)
     return name

@@ -174,7 +174,7 @@ class Clients:
         self._gateway = gateway
         self._broker = gateway.broker
         self._known: dict[str, GrpcClient] = {}
-        self._broker.hooks.channel_expired.append(self._expired)
+        self._broker.groups.on_channel_expired.append(self._expired)
 
     def find(self, call: "Call") -> GrpcClient | None:
         """The client that makes a call, if it has introduced itself; nobody else may use its id."""
@@ -244,7 +244,7 @@ class Clients:
             client.telemetry = None
 
     def _gone(self, client: GrpcClient) -> None:
-        self._broker.channel_closed(client)
+        self._broker.groups.channel_closed(client)
         self._gateway.renewal.release(client.leases)
         for nonce in list(client.questions):
             client.answered(nonce, PeerClosedError(f"{client.client_id} is gone"))
@@ -284,7 +284,7 @@ class Clients:
         known = Client(client.client_id, client, language, VERSION, address, is_notified=False)
         if settings.HasField("publishing"):
             topics = [topic_name(self._broker, each) for each in settings.publishing.topics]
-            self._broker.heartbeat(call.principal, known, (), topics)
+            self._broker.groups.heartbeat(call.principal, known, (), topics)
         else:
             group = group_name(settings.subscription.group)
             consumer = ConsumerData(
@@ -292,7 +292,7 @@ class Clients:
                 CONSUMERS.get(client.kind, "CONSUME_PASSIVELY"),
                 subscriptions=tuple(map(_subscription, settings.subscription.subscriptions)),
             )
-            self._broker.heartbeat(call.principal, known, (consumer,), ())
+            self._broker.groups.heartbeat(call.principal, known, (consumer,), ())
 
     def heartbeat(self, call: "Call", request: Any) -> Any:
         client = self.find(call)
@@ -336,7 +336,7 @@ class Clients:
             backoff.max.seconds = 1
             backoff.multiplier = 2
             return settings
-        group = self._broker.group(SELF, full_name(settings.subscription.group))
+        group = self._broker.groups.require(SELF, full_name(settings.subscription.group))
         subscription = settings.subscription
         subscription.fifo = group.consume_message_orderly
         subscription.receive_batch_size = BATCH

@@ -42,8 +42,8 @@ class Endpoints:
 
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
-        self._config = context.broker.config
-        self._register = Register("GRPC", lambda: context.broker.config, context.tls)
+        self._config = context.broker.admin.config
+        self._register = Register("GRPC", lambda: context.broker.admin.config, context.tls)
         self._addresses: dict[str, str] = {}
         self._known: dict[str, tuple[float, list[OtherBroker]]] = {}
         self._asking: dict[str, list[OnFound]] = {}
@@ -67,7 +67,7 @@ class Endpoints:
             await self._look()
 
     async def _look(self) -> None:
-        config = self._context.broker.config
+        config = self._context.broker.admin.config
         here = f"{config.client_host} {self._context.loaded.config.grpc.port}"
         role = self._context.replica_status.broker_id
         is_master = (config.broker_id if role is None else role) == 0

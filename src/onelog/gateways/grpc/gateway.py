@@ -148,7 +148,7 @@ class GrpcGateway:
             from onelog.gateways.grpc.session import Gateway
 
             self._shared = Gateway(self.context, _handlers(), self.endpoints)
-            self.context.broker.hooks.ask_producer.append(ask_producer)
+            self.context.broker.transactions.ask_producer.append(ask_producer)
         return self._shared
 
     def refresh(self, loaded: Loaded) -> None:

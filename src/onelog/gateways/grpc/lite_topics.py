@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def sync(call: "Call", request: Any) -> Any:
     gateway = call.gateway
     topic, group = topic_name(gateway.broker, request.topic), group_name(request.group)
-    gateway.broker.topic(call.principal, topic)
-    gateway.broker.group(call.principal, group)
+    gateway.broker.topics.require(call.principal, topic)
+    gateway.broker.groups.require(call.principal, group)
     client = gateway.clients.find(call)
     if client is None or not client.is_lite:
         raise RefusedError(
@@ -54,7 +54,7 @@ def sync(call: "Call", request: Any) -> Any:
     if wanted != before:
         # What is held waits for the others; who asks again, waits for these.
         for held in list(client.receiving):
-            gateway.broker.channel_closed(held)
+            gateway.broker.groups.channel_closed(held)
             held.answer_status(
                 messages.Status(code=Code.MESSAGE_NOT_FOUND, message="no new message")
             )
@@ -84,7 +84,7 @@ def request(
         invisible_ms,
         IN_PLACE,
         from_last=True,
-        bytes_max=gateway.broker.config.pull_bytes_max,
+        bytes_max=gateway.broker.admin.config.pull_bytes_max,
     )
 
 

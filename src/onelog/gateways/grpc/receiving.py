@@ -75,7 +75,7 @@ def receive_message(call: Call, request: Any) -> None:
     else:
         check_invisible(invisible_ms, gateway.settings.invisible_min_ms)
     subscription = subscription_of(topic, request.filter_expression)
-    ordered = broker.group(call.principal, group).consume_message_orderly
+    ordered = broker.groups.require(call.principal, group).consume_message_orderly
     count = max(1, min(request.batch_size, COUNT_MAX))
     attempt_id = request.attempt_id if request.HasField("attempt_id") else None
     wanted: LeaseRequest
@@ -98,11 +98,11 @@ def receive_message(call: Call, request: Any) -> None:
     call.ended = partial(_forget, call, client)
     if client is not None and client.is_lite:
         client.receiving.add(call)
-    broker.lease(call.principal, wanted, wait_ms, _leased, call, waiting)
+    broker.queues.lease(call.principal, wanted, wait_ms, _leased, call, waiting)
 
 
 def _forget(call: Call, client: GrpcClient | None) -> None:
-    call.gateway.broker.channel_closed(call)
+    call.gateway.broker.groups.channel_closed(call)
     if client is not None:
         client.receiving.discard(call)
 
@@ -170,7 +170,9 @@ def _give_back(waiting: _ReceiveRequest, leased: Leased) -> None:
     broker = waiting.call.gateway.broker
     for part in leased.parts:
         for offset in part.offsets:
-            broker.release(SELF, waiting.group, part.topic, part.queue_id, offset, leased.handle)
+            broker.queues.release(
+                SELF, waiting.group, part.topic, part.queue_id, offset, leased.handle
+            )
 
 
 def _deliver(waiting: _ReceiveRequest, leased: Leased) -> None:
@@ -200,7 +202,7 @@ def _add_part(
     group, topic, queue_id = waiting.group, part.topic, part.queue_id
     revive = ORDERED_QUEUE if waiting.ordered else 0
     beginning = f"{part.offsets[0]} {handle} {waiting.invisible_ms} {revive} {retry_mark(topic)} "
-    beginning += f"{broker.config.name} {queue_id} "
+    beginning += f"{broker.admin.config.name} {queue_id} "
     tags = waiting.subscription.tags
     where = number(b"\x68", queue_id) + time(b"\x7a", waiting.invisible_ms)
     # Records that lie side by side are one piece.
@@ -209,7 +211,7 @@ def _add_part(
         properties = decode_properties(message.properties)
         if tags and properties.get("TAGS") not in tags:
             # Its tag has the hash of one that is wanted.
-            broker.acknowledge_some(SELF, group, topic, queue_id, (offset,), handle)
+            broker.queues.acknowledge_some(SELF, group, topic, queue_id, (offset,), handle)
             continue
         attempt = message.reconsume_times + 1
         if waiting.ordered:
@@ -231,7 +233,7 @@ def _held(call: Call, group: str, topic: str, text: str, lite_topic: str = "") -
         if kept is not None:
             return kept
     receipt = parse_receipt(text)
-    if receipt.offset is None or receipt.broker != call.gateway.broker.config.name:
+    if receipt.offset is None or receipt.broker != call.gateway.broker.admin.config.name:
         raise RefusedError(Code.INVALID_RECEIPT_HANDLE, f"the receipt {receipt} is not of here")
     if lite_topic:
         queue_name = lite_topics.queue_name(topic, lite_topic)
@@ -254,7 +256,9 @@ def ack_message(call: Call, request: Any) -> None:
         status_field = _DONE
         receipt = each.receipt_handle
         try:
-            broker.acknowledge(call.principal, *_held(call, group, topic, receipt, each.lite_topic))
+            broker.queues.acknowledge(
+                call.principal, *_held(call, group, topic, receipt, each.lite_topic)
+            )
             statuses[Code.OK] = _OK
         except OnelogError as error:
             status = status_of(error)
@@ -264,7 +268,7 @@ def ack_message(call: Call, request: Any) -> None:
         entry = text(b"\x0a", each.message_id) + text(b"\x12", receipt) + status_field
         entries.append(field(b"\x12", entry))
     answer = field(b"\x0a", overall(statuses)) + b"".join(entries)
-    broker.when_leases_safe(partial(_conclude, call, answer))
+    broker.queues.when_leases_safe(partial(_conclude, call, answer))
 
 
 def _conclude(call: Call, answer: bytes, error: OnelogError | None) -> None:
@@ -287,14 +291,14 @@ def change_invisible(call: Call, request: Any) -> None:
     answer = messages.ChangeInvisibleDurationResponse(status=OK, receipt_handle=text)
     if request.suspend:
         # It comes again as if it had not been tried.
-        broker.release(call.principal, *kept, after_ms=invisible_ms)
+        broker.queues.release(call.principal, *kept, after_ms=invisible_ms)
     else:
-        handle = broker.extend(call.principal, *kept, invisible_ms)
+        handle = broker.queues.extend(call.principal, *kept, invisible_ms)
         assert receipt.offset is not None
         now_ms = gateway.clock.now_ms()
         changed = receipt.extended(receipt.offset, handle, invisible_ms, now_ms)
         answer.receipt_handle = " ".join((str(changed), *text.split(" ")[8:]))
-    broker.when_leases_safe(partial(_conclude, call, answer.SerializeToString()))
+    broker.queues.when_leases_safe(partial(_conclude, call, answer.SerializeToString()))
 
 
 def to_dead_letters(call: Call, request: Any) -> None:
@@ -302,8 +306,8 @@ def to_dead_letters(call: Call, request: Any) -> None:
     broker = call.gateway.broker
     topic, group = topic_name(broker, request.topic), group_name(request.group)
     kept = _held(call, group, topic, request.receipt_handle, request.lite_topic)
-    broker.reject(call.principal, *kept)
-    broker.when_leases_safe(call.conclude)
+    broker.queues.reject(call.principal, *kept)
+    broker.queues.when_leases_safe(call.conclude)
 
 
 _ILLEGAL = (FetchStatus.OFFSET_OVERFLOW_BADLY, FetchStatus.OFFSET_TOO_SMALL)
@@ -319,11 +323,11 @@ def pull_message(call: Call, request: Any) -> None:
     subscription = subscription_of(topic, request.filter_expression)
     if request.offset < 0:
         raise RefusedError(Code.ILLEGAL_OFFSET, f"an offset is 0 or more, not {request.offset}")
-    limits = allowed(broker.config, max(1, request.batch_size), 0, 0)
+    limits = allowed(broker.admin.config, max(1, request.batch_size), 0, 0)
     wait_ms = min(milliseconds(request.long_polling_timeout), call.gateway.settings.poll_max_ms)
     cursor = Cursor(group, topic, queue.id, request.offset, subscription, -1)
-    call.ended = lambda: broker.channel_closed(call)
-    broker.fetch(
+    call.ended = lambda: broker.groups.channel_closed(call)
+    broker.cursors.fetch(
         call.principal, (cursor,), limits, wait_ms, _fetched, call, (call, topic, queue.id)
     )
 
@@ -360,8 +364,8 @@ def update_offset(call: Call, request: Any) -> Any:
     broker = call.gateway.broker
     queue = request.message_queue
     topic, group = topic_name(broker, queue.topic), group_name(request.group)
-    broker.group(call.principal, group)
-    broker.commit_offset(call.principal, group, topic, queue.id, request.offset)
+    broker.groups.require(call.principal, group)
+    broker.cursors.commit(call.principal, group, topic, queue.id, request.offset)
     return messages.UpdateOffsetResponse(status=OK)
 
 
@@ -369,8 +373,8 @@ def get_offset(call: Call, request: Any) -> Any:
     broker = call.gateway.broker
     queue = request.message_queue
     topic, group = topic_name(broker, queue.topic), group_name(request.group)
-    broker.topic(call.principal, topic)
-    offset = broker.query_offset(call.principal, group, topic, queue.id, zero_if_missing=False)
+    broker.topics.require(call.principal, topic)
+    offset = broker.cursors.query(call.principal, group, topic, queue.id, zero_if_missing=False)
     if offset is None:
         raise RefusedError(
             Code.OFFSET_NOT_FOUND, f"group {group} was never in queue {queue.id} of {topic}"
@@ -382,7 +386,7 @@ def query_offset(call: Call, request: Any) -> Any:
     broker, principal = call.gateway.broker, call.principal
     queue = request.message_queue
     topic = topic_name(broker, queue.topic)
-    config = broker.topic(principal, topic)
+    config = broker.topics.require(principal, topic)
     if not 0 <= queue.id < config.queues:
         raise RefusedError(Code.BAD_REQUEST, f"topic {topic} has no queue {queue.id}")
 
@@ -391,13 +395,15 @@ def query_offset(call: Call, request: Any) -> Any:
 
     policy = request.query_offset_policy
     if policy == QueryOffsetPolicy.BEGINNING:
-        return answer_of(broker.min_offset(principal, topic, queue.id))
+        return answer_of(broker.topics.min_offset(principal, topic, queue.id))
     if policy == QueryOffsetPolicy.END:
-        return answer_of(broker.max_offset(principal, topic, queue.id))
+        return answer_of(broker.topics.max_offset(principal, topic, queue.id))
     if policy != QueryOffsetPolicy.TIMESTAMP:
         raise RefusedError(Code.BAD_REQUEST, f"there is no policy {policy}")
     if not request.HasField("timestamp"):
         raise RefusedError(Code.BAD_REQUEST, "the policy TIMESTAMP needs a timestamp")
     time_ms = milliseconds(request.timestamp)
-    call.look_up(lambda: broker.offset_by_time(principal, topic, queue.id, time_ms), answer_of)
+    call.look_up(
+        lambda: broker.topics.offset_by_time(principal, topic, queue.id, time_ms), answer_of
+    )
     return None

@@ -117,7 +117,7 @@ class Renewal:
                 del holder[receipt]  # It comes again when its time is up.
             return len(receipts)
         period_ms = PERIODS_MS[min(batch.times, len(PERIODS_MS) - 1)]
-        left, again, extend = [], [], self._broker.extend
+        left, again, extend = [], [], self._broker.queues.extend
         for receipt in receipts:
             group, topic, queue_id, offset, handle = kept = holder[receipt]
             try:
@@ -141,7 +141,7 @@ class Renewal:
         """Who has these messages is gone."""
         for group, topic, queue_id, offset, handle in holder.values():
             try:
-                self._broker.extend(SELF, group, topic, queue_id, offset, handle, GONE_MS)
+                self._broker.queues.extend(SELF, group, topic, queue_id, offset, handle, GONE_MS)
             except OnelogError as error:
                 log.debug("a lease was over already: %s", error)
         holder.clear()

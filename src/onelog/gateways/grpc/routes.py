@@ -60,14 +60,14 @@ def query_route(call: Call, request: Any) -> None:
     """QueryRoute: the queues of all brokers that gRPC clients can reach."""
     broker = call.gateway.broker
     topic = topic_name(broker, request.topic)
-    config = broker.find_topic(call.principal, topic)
+    config = broker.topics.find(call.principal, topic)
 
     def found(others: Sequence[OtherBroker]) -> Any:
         answer = messages.QueryRouteResponse(status=OK)
         here = _own_broker(call, request.endpoints)
         servers = []
         if config is None and not others:
-            broker.topic(call.principal, topic)  # Which says that there is none.
+            broker.topics.require(call.principal, topic)  # Which says that there is none.
         if config is not None:
             queues = (config.perm, config.read_queues, config.write_queues)
             servers.append((here, accepted_types(config), _permissions(*queues)))
@@ -88,7 +88,7 @@ def query_route(call: Call, request: Any) -> None:
 
 def _own_broker(call: Call, endpoints: Any) -> Any:
     """This broker, at the address by which the client came, if that is one address."""
-    own = call.gateway.broker.config
+    own = call.gateway.broker.admin.config
     host = own.client_host
     found = messages.Broker(name=own.name, id=0)
     if len(endpoints.addresses) == 1 and own.host in ("", "0.0.0.0", "::"):
@@ -113,8 +113,8 @@ def query_assignment(call: Call, request: Any) -> None:
     """QueryAssignment: every member of a group reads everywhere, by leases."""
     broker = call.gateway.broker
     topic, group = topic_name(broker, request.topic), group_name(request.group)
-    config = broker.find_topic(call.principal, topic)
-    known = broker.find_group(call.principal, group)
+    config = broker.topics.find(call.principal, topic)
+    known = broker.groups.find(call.principal, group)
     ordered = known is not None and known.consume_message_orderly
 
     def found(others: Sequence[OtherBroker]) -> Any:
@@ -126,7 +126,7 @@ def query_assignment(call: Call, request: Any) -> None:
         if config is not None:
             servers.insert(0, (here, config.perm, config.read_queues))
         elif not others:
-            broker.topic(call.principal, topic)  # Which says that there is none.
+            broker.topics.require(call.principal, topic)  # Which says that there is none.
         answer = messages.QueryAssignmentResponse(status=OK)
         for server, perm, count in servers:
             numbers = range(count) if ordered else (_ANY_QUEUE,)

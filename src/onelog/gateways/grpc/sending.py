@@ -121,7 +121,7 @@ class _Sending:
         if intent.half:
             return text(b"\x1a", transaction_id(appended.queue_offset, appended.log_offset))
         if intent.deliver_at_ms is not None:
-            broker = self.call.gateway.broker.config.name
+            broker = self.call.gateway.broker.admin.config.name
             handle = encode_handle(topic, broker, intent.deliver_at_ms + 1, message_id)
             return text(b"\x2a", handle)
         return b""
@@ -140,11 +140,11 @@ def send_message(call: Call, request: Any) -> None:
         raise RefusedError(Code.PAYLOAD_TOO_LARGE, f"more than {BATCH_MAX} messages in one batch")
     broker, first = call.gateway.broker, given[0]
     topic = topic_name(broker, first.topic)
-    config = broker.topic(call.principal, topic)
+    config = broker.topics.require(call.principal, topic)
     message, intent, message_id = _message(call, config, first, None)
     if len(given) == 1 and intent is None:
         try:
-            broker.publish(call.principal, message, _stored_alone, (call, message_id))
+            broker.publish.send(call.principal, message, _stored_alone, (call, message_id))
         except OnelogError as error:
             _stored_alone((call, message_id), None, error)
         return
@@ -157,7 +157,7 @@ def send_message(call: Call, request: Any) -> None:
     for index, (message, intent, message_id) in enumerate(made):
         token = (index, message_id, intent, topic)
         try:
-            broker.publish(call.principal, message, sending.stored, token, intent)
+            broker.publish.send(call.principal, message, sending.stored, token, intent)
         except OnelogError as error:
             sending.stored(token, None, error)
 
@@ -169,7 +169,7 @@ def _message(
     body: bytes = given.body
     if not body:
         raise EmptyMessageError("message body cannot be empty")
-    gateway.broker.check_sizes(len(body), 0)
+    gateway.broker.publish.check_sizes(len(body), 0)
     if system.body_encoding == Encoding.GZIP:
         # Plain, because remoting clients would take what is compressed for zlib's.
         body = unpack(body, Method.GZIP, gateway.context.loaded.config.store.body_bytes_max)
@@ -321,7 +321,7 @@ def _add_intent(call: Call, config: TopicConfig, system: Any, properties: dict[s
             properties[IMMUNITY_SECONDS] = str(seconds)
     if system.HasField("delivery_timestamp"):
         deliver_ms = milliseconds(system.delivery_timestamp)
-        most_ms = call.gateway.broker.config.timer_delay_max_ms
+        most_ms = call.gateway.broker.admin.config.timer_delay_max_ms
         if deliver_ms - call.gateway.clock.now_ms() > most_ms:
             raise RefusedError(
                 Code.ILLEGAL_DELIVERY_TIME,

@@ -207,7 +207,7 @@ class GrpcSession(FramedSession):
         self._reader = self._http = ServerConnection(connection.write, self, self._is_over)
         host, port = connection.remote
         origin = "grpc", connection.remote_address
-        certified = gateway.broker.logins.certified(connection.certificate, *origin)
+        certified = gateway.broker.users.logins.certified(connection.certificate, *origin)
         self.principal = self._signed = certified or Principal("", *origin)
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
         self._late: set[Stream] = set()
@@ -287,7 +287,7 @@ class GrpcSession(FramedSession):
 
         `NotAuthenticatedError` if requests must be signed, and this one is not.
         """
-        logins = self.gateway.broker.logins
+        logins = self.gateway.broker.users.logins
         signed = _SIGNED.fullmatch(call.header(b"authorization"))
         if signed is None:
             if logins.is_needed and not self.principal.name:

@@ -88,7 +88,9 @@ async def _send(context: GatewayContext, request: Request) -> Response:
     exchange = TOPIC_EXCHANGE if is_topic else ""
 
     def publish(done: Any) -> None:
-        if not broker.routing.publish(principal, VHOST, exchange, name, properties, body, done):
+        if not broker.publish.routing.publish(
+            principal, VHOST, exchange, name, properties, body, done
+        ):
             done(None, None, None)
 
     *_, error = await called(publish)
@@ -119,7 +121,7 @@ def _properties(parameters: Mapping[str, str], content_type: str) -> bytes:
 
 
 def _queue(context: GatewayContext, principal: Principal, name: str) -> "WorkQueue":
-    workqueues = context.broker.workqueues
+    workqueues = context.broker.queues.declared
     try:
         return workqueues.find(principal, VHOST, name)
     except QueueNotFoundError:
@@ -135,7 +137,7 @@ async def _receive(context: GatewayContext, request: Request) -> Response:
         queue = _queue(context, principal, name)
     else:
         client_id = parameters.get("clientId", "")
-        queue = broker.workqueues.declare(
+        queue = broker.queues.declared.declare(
             principal,
             VHOST,
             f"http-{client_id}-{name}" if client_id else "",
@@ -144,11 +146,11 @@ async def _receive(context: GatewayContext, request: Request) -> Response:
             arguments={"x-expires": KEPT_MS} if client_id else {},
         )
         key = f"{name.removesuffix('>')}#" if name.endswith(".>") or name == ">" else name
-        broker.routing.bind(principal, VHOST, TOPIC_EXCHANGE, "queue", queue.name, key)
+        broker.publish.routing.bind(principal, VHOST, TOPIC_EXCHANGE, "queue", queue.name, key)
     try:
         delivery = await _next(context, principal, queue, wait_ms, reader)
     finally:
-        broker.channel_closed(reader)
+        broker.groups.channel_closed(reader)
     if delivery is None:
         return Response(status_code=204)
     neutral = _neutral(delivery)
@@ -174,7 +176,7 @@ async def _next(
         if not came.done():
             came.set_exception(QueueNotFoundError(f"queue {queue.name} is gone: {reason}"))
 
-    workqueues = context.broker.workqueues
+    workqueues = context.broker.queues.declared
     consumer = workqueues.consume(
         principal, VHOST, queue.name, deliver, cancelled, prefetch=1, owner=reader
     )

@@ -124,7 +124,7 @@ class Guard:
             shown = re.sub(rb"%2[fF]", quote(SLASH).encode(), raw)
             scope["path"] = unquote(shown.decode("ascii", "replace"))
         refusal = self._refusal(scope)
-        if not refusal and not self._context.broker.access.is_open:
+        if not refusal and not self._context.broker.users.is_open:
             found = await self._logins.principal(HTTPConnection(scope))
             if isinstance(found, OnelogError):
                 if scope["type"] == "http":
@@ -183,7 +183,10 @@ class Guard:
         name = _parts(f"//{host}").hostname if host else None
         if name is None:
             return False
-        own_settings, hosts = self._context.broker.config, self._context.loaded.config.http.hosts
+        own_settings, hosts = (
+            self._context.broker.admin.config,
+            self._context.loaded.config.http.hosts,
+        )
         try:
             ipaddress.ip_address(name)
         except ValueError:

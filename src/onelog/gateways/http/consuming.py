@@ -59,17 +59,19 @@ def routes(context: GatewayContext) -> list[BaseRoute]:
         return raw(neutral, kind, "application/octet-stream", {RECEIPT: more["receipt"]})
 
     async def ack(request: Request) -> Response:
-        return await _settled(context, request, context.broker.acknowledge)
+        return await _settled(context, request, context.broker.queues.acknowledge)
 
     async def nack(request: Request) -> Response:
-        return await _settled(context, request, context.broker.release)
+        return await _settled(context, request, context.broker.queues.release)
 
     async def extend(request: Request) -> Response:
         lease_ms = number(request.query_params, "lease_ms", LEASE_MS, 1, LEASE_MAX_MS)
         group, topic = request.path_params["group"], request.path_params["topic"]
         receipts = []
         for receipt in await _receipts(request):
-            handle = context.broker.extend(principal_of(request), group, topic, *receipt, lease_ms)
+            handle = context.broker.queues.extend(
+                principal_of(request), group, topic, *receipt, lease_ms
+            )
             receipts.append(f"{receipt[0]}-{receipt[1]}-{handle}")
         await _recorded(context)
         return answer({"receipts": receipts})
@@ -88,8 +90,8 @@ async def _lease(
     """Messages with their places, and what else is told of each."""
     principal, broker, parameters = principal_of(request), context.broker, request.query_params
     topic, group = request.path_params["topic"], request.path_params["group"]
-    settings = broker.topic(principal, topic)
-    broker.group(principal, group)
+    settings = broker.topics.require(principal, topic)
+    broker.groups.require(principal, group)
     begin = context.random.randrange(max(1, settings.read_queues))
     queues = [
         (topic, (begin + each) % settings.read_queues) for each in range(settings.read_queues)
@@ -108,9 +110,11 @@ async def _lease(
     wait_ms = number(parameters, "wait_ms", 0, 0, WAIT_MAX_MS)
     waiter = _Waiter()
     try:
-        _, leased = await called(lambda done: broker.lease(principal, lease, wait_ms, done, waiter))
+        _, leased = await called(
+            lambda done: broker.queues.lease(principal, lease, wait_ms, done, waiter)
+        )
     finally:
-        broker.channel_closed(waiter)
+        broker.groups.channel_closed(waiter)
     if isinstance(leased, OnelogError):
         raise leased
     assert isinstance(leased, Leased)
@@ -141,7 +145,7 @@ async def _settled(context: GatewayContext, request: Request, settle: Any) -> Re
 
 
 async def _recorded(context: GatewayContext) -> None:
-    (error,) = await called(context.broker.when_leases_safe)
+    (error,) = await called(context.broker.queues.when_leases_safe)
     if error is not None:
         raise error
 

@@ -85,7 +85,7 @@ async def _events(
                     context, principal, topic, positions, COUNT_MAX, KEEP_ALIVE_MS, reader
                 )
                 # It may have waited for long.
-                context.broker.access.check(principal, "consume", ("topic", topic))
+                context.broker.users.check(principal, "consume", ("topic", topic))
             except OnelogError as error:
                 yield b"event: error\ndata: %b\n\n" % _encode({"error": str(error)})
                 return
@@ -98,7 +98,7 @@ async def _events(
                 yield b": still there\n\n"
     finally:
         followers.discard(reader)
-        context.broker.channel_closed(reader)
+        context.broker.groups.channel_closed(reader)
 
 
 async def _read(
@@ -114,7 +114,7 @@ async def _read(
     cursors = [Cursor(None, topic, queue_id, offset) for queue_id, offset in positions.items()]
     limits = Limits(count, BYTES_MAX, BYTES_MAX)
     _, results = await called(
-        lambda done: context.broker.fetch(principal, cursors, limits, wait_ms, done, reader)
+        lambda done: context.broker.cursors.fetch(principal, cursors, limits, wait_ms, done, reader)
     )
     found: list[dict[str, object]] = []
     for cursor, result in zip(cursors, results, strict=True):
@@ -130,11 +130,11 @@ def _positions(
 ) -> dict[int, int]:
     """Where to begin in each queue; `back`: so many before the end is the latest, too."""
     broker = context.broker
-    queues = range(broker.topic(principal, topic).read_queues)
-    least = {queue: broker.min_offset(principal, topic, queue) for queue in queues}
+    queues = range(broker.topics.require(principal, topic).read_queues)
+    least = {queue: broker.topics.min_offset(principal, topic, queue) for queue in queues}
     if start == "earliest":
         return least
-    most = {queue: broker.max_offset(principal, topic, queue) for queue in queues}
+    most = {queue: broker.topics.max_offset(principal, topic, queue) for queue in queues}
     if start == "latest":
         return {queue: max(least[queue], most[queue] - back) for queue in queues}
     given: dict[int, int] = {}

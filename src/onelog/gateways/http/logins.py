@@ -75,7 +75,7 @@ class Logins:
 
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
-        self._logins = context.broker.logins
+        self._logins = context.broker.users.logins
         self._now_ms: Callable[[], int] = context.clock.now_ms
         self.sessions: dict[bytes, _Session] = {}
         """By the hash of what the cookie has, the one that began first at the beginning."""

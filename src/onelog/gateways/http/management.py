@@ -114,7 +114,7 @@ def _queue_stats(each: WorkQueue) -> dict[str, int]:
 
 def _queue(call: Call, each: WorkQueue) -> Body:
     ready, unacked = each.ready, each.unacked
-    policies = call.broker.workqueues.policies
+    policies = call.broker.queues.declared.policies
     policy, limits = policies.of_queue("policy", each), policies.of_queue("operator", each)
     return {
         "policy": policy and policy.name, "operator_policy": limits and limits.name,
@@ -143,7 +143,7 @@ def _binding(vhost: str, each: Binding) -> Body:
 
 async def overview(call: Call) -> Body:
     """What the first page of RabbitMQ's console has."""
-    queues = call.broker.workqueues.queues(call.principal)
+    queues = call.broker.queues.declared.queues(call.principal)
     call.broker.admin.state(call.principal)
     clients = call.clients()
     totals: Counter[str] = Counter()
@@ -151,11 +151,13 @@ async def overview(call: Call) -> Body:
         totals.update(_queue_stats(each))
     ready, unacked = sum(each.ready for each in queues), sum(each.unacked for each in queues)
     vhosts = call.vhosts
-    exchanges = sum(len(call.broker.routing.exchanges(call.principal, each)) for each in vhosts)
+    exchanges = sum(
+        len(call.broker.publish.routing.exchanges(call.principal, each)) for each in vhosts
+    )
     return {
         "management_version": RABBITMQ_VERSION, "rabbitmq_version": RABBITMQ_VERSION,
         "product_name": "OneLog", "product_version": __version__, "erlang_version": "",
-        "cluster_name": call.broker.config.cluster, "node": NODE, "rates_mode": "basic",
+        "cluster_name": call.broker.admin.config.cluster, "node": NODE, "rates_mode": "basic",
         "queue_totals": {
             "messages": ready + unacked, "messages_ready": ready,
             "messages_unacknowledged": unacked,
@@ -166,7 +168,7 @@ async def overview(call: Call) -> Body:
             "consumers": sum(len(each.consumers) for each in queues),
             "connections": len(clients),
         },
-        "message_stats": call.rates.of(call.broker.workqueues, dict(totals)),
+        "message_stats": call.rates.of(call.broker.queues.declared, dict(totals)),
         "listeners": [], "contexts": [], "statistics_db_event_queue": 0,
         "exchange_types": [{"name": each} for each in ("direct", "fanout", "headers", "topic")],
     }  # fmt: skip
@@ -204,7 +206,7 @@ async def list_vhosts(call: Call) -> list[Body]:
     """All of them, with their messages."""
     found = []
     for each in call.vhosts:
-        queues = call.broker.workqueues.queues(call.principal, each)
+        queues = call.broker.queues.declared.queues(call.principal, each)
         ready = sum(queue.ready for queue in queues)
         unacked = sum(queue.unacked for queue in queues)
         found.append({"name": each, "messages": ready + unacked, "messages_ready": ready})
@@ -213,7 +215,7 @@ async def list_vhosts(call: Call) -> list[Body]:
 
 async def get_vhost(call: Call) -> Body:
     (found,) = await list_vhosts(call)
-    for each in call.broker.routing.vhosts(call.principal):
+    for each in call.broker.publish.routing.vhosts(call.principal):
         if each.name == call.vhost:
             said = {"description": each.description, "tags": list(each.tags)}
             found |= {**said, "metadata": said, "tracing": False}
@@ -223,7 +225,7 @@ async def get_vhost(call: Call) -> Body:
 
 async def put_vhost(call: Call) -> bool:
     """Make one, or change what is said of it; True if it was not there."""
-    routing = call.broker.routing
+    routing = call.broker.publish.routing
     is_new = not routing.has_vhost(call.vhost)
     tags = call.body.get("tags") or ()
     tags = tags.split(",") if isinstance(tags, str) else tags
@@ -237,7 +239,7 @@ async def put_vhost(call: Call) -> bool:
 async def delete_vhost(call: Call) -> None:
     """Forget one, with all in it."""
     _ = call.vhosts
-    call.broker.routing.delete_vhost(call.principal, call.vhost)
+    call.broker.publish.routing.delete_vhost(call.principal, call.vhost)
 
 
 # -- exchanges -------------------------------------------------------------------------------------
@@ -249,8 +251,8 @@ def _named(name: str) -> str:
 
 async def list_exchanges(call: Call) -> list[Body]:
     """Exchanges of a vhost, or of all."""
-    found = call.broker.routing.exchanges
-    policies = call.broker.workqueues.policies
+    found = call.broker.publish.routing.exchanges
+    policies = call.broker.queues.declared.policies
     return [
         _exchange(each, policies) for vhost in call.vhosts for each in found(call.principal, vhost)
     ]
@@ -258,15 +260,15 @@ async def list_exchanges(call: Call) -> list[Body]:
 
 async def get_exchange(call: Call) -> Body:
     name = _named(call.path["name"])
-    exchange = call.broker.routing.exchange(call.principal, call.vhost, name)
-    return _exchange(exchange, call.broker.workqueues.policies)
+    exchange = call.broker.publish.routing.exchange(call.principal, call.vhost, name)
+    return _exchange(exchange, call.broker.queues.declared.policies)
 
 
 async def put_exchange(call: Call) -> bool:
     """Declare one; True if it was not there."""
     _ = call.vhosts
-    is_new = not call.broker.routing.has_exchange(call.vhost, call.path["name"])
-    call.broker.routing.declare_exchange(
+    is_new = not call.broker.publish.routing.has_exchange(call.vhost, call.path["name"])
+    call.broker.publish.routing.declare_exchange(
         call.principal, call.vhost, call.path["name"], call.text("type", "direct"),
         durable=call.flag("durable", True), auto_delete=call.flag("auto_delete"),
         internal=call.flag("internal"), arguments=call.table("arguments"),
@@ -276,7 +278,7 @@ async def put_exchange(call: Call) -> bool:
 
 async def delete_exchange(call: Call) -> None:
     if_unused = call.request.query_params.get("if-unused") == "true"
-    routing = call.broker.routing
+    routing = call.broker.publish.routing
     routing.exchange(call.principal, call.vhost, call.path["name"])
     routing.delete_exchange(call.principal, call.vhost, call.path["name"], if_unused=if_unused)
 
@@ -297,7 +299,7 @@ async def publish(call: Call) -> Body:
     counts: list[int] = []
 
     def start(done: Callable[..., None]) -> None:
-        count = call.broker.routing.publish(
+        count = call.broker.publish.routing.publish(
             call.principal,
             call.vhost,
             _named(call.path["name"]),
@@ -321,13 +323,13 @@ async def publish(call: Call) -> Body:
 
 async def list_queues(call: Call) -> list[Body]:
     """Queues of a vhost, or of all."""
-    queues = call.broker.workqueues.queues
+    queues = call.broker.queues.declared.queues
     return [_queue(call, each) for vhost in call.vhosts for each in queues(call.principal, vhost)]
 
 
 def _found(call: Call) -> WorkQueue:
     """The queue that the path names; exclusive ones, too."""
-    for each in call.broker.workqueues.queues(call.principal, call.vhosts[0]):
+    for each in call.broker.queues.declared.queues(call.principal, call.vhosts[0]):
         if each.name == call.path["name"]:
             return each
     raise QueueNotFoundError(f"no queue '{call.path['name']}' in vhost '{call.vhost}'")
@@ -372,7 +374,7 @@ async def consumers(call: Call) -> list[Body]:
     return [
         _consumer(queue, each, where)
         for vhost in call.vhosts
-        for queue in call.broker.workqueues.queues(call.principal, vhost)
+        for queue in call.broker.queues.declared.queues(call.principal, vhost)
         for each in queue.consumers
     ]
 
@@ -380,8 +382,8 @@ async def consumers(call: Call) -> list[Body]:
 async def put_queue(call: Call) -> bool:
     """Declare one; True if it was not there."""
     _ = call.vhosts
-    is_new = not call.broker.workqueues.has(call.vhost, call.path["name"])
-    call.broker.workqueues.declare(
+    is_new = not call.broker.queues.declared.has(call.vhost, call.path["name"])
+    call.broker.queues.declared.declare(
         call.principal, call.vhost, call.path["name"], durable=call.flag("durable", True),
         auto_delete=call.flag("auto_delete"), arguments=call.table("arguments"),
     )  # fmt: skip
@@ -391,14 +393,14 @@ async def put_queue(call: Call) -> bool:
 async def delete_queue(call: Call) -> None:
     _found(call)
     query = call.request.query_params
-    call.broker.workqueues.delete(
+    call.broker.queues.declared.delete(
         call.principal, call.vhost, call.path["name"], if_unused=query.get("if-unused") == "true",
         if_empty=query.get("if-empty") == "true",
     )  # fmt: skip
 
 
 async def purge(call: Call) -> None:
-    call.broker.workqueues.purge(call.principal, call.vhost, call.path["name"])
+    call.broker.queues.declared.purge(call.principal, call.vhost, call.path["name"])
 
 
 async def get_messages(call: Call) -> list[Body]:
@@ -411,7 +413,7 @@ async def get_messages(call: Call) -> list[Body]:
     taken: list[tuple[Any, WorkQueue, int]] = []
     for _ in range(count):
         _, delivery, queue, left, error = await called(
-            lambda done: call.broker.workqueues.get(
+            lambda done: call.broker.queues.declared.get(
                 call.principal, call.vhost, call.path["name"], done
             )
         )
@@ -468,7 +470,7 @@ async def list_bindings(call: Call) -> list[Body]:
     for vhost in call.vhosts:
         found += [
             _binding(vhost, each)
-            for each in call.broker.routing.bindings(
+            for each in call.broker.publish.routing.bindings(
                 call.principal, vhost, None if source is None else _named(source),
                 None if destination is None else (kind, destination),  # type: ignore[arg-type]
             )
@@ -480,7 +482,7 @@ async def list_bindings(call: Call) -> list[Body]:
 
 async def post_binding(call: Call) -> None:
     kind = "queue" if call.path["kind"] == "q" else "exchange"
-    call.broker.routing.bind(
+    call.broker.publish.routing.bind(
         call.principal,
         call.vhost,
         call.path["source"],
@@ -501,7 +503,7 @@ async def get_binding(call: Call) -> Body:
 async def delete_binding(call: Call) -> None:
     await get_binding(call)
     for each in await list_bindings(call):
-        call.broker.routing.unbind(
+        call.broker.publish.routing.unbind(
             call.principal,
             call.vhost,
             each["source"],
@@ -517,7 +519,7 @@ async def delete_binding(call: Call) -> None:
 
 async def export(call: Call) -> Body:
     """All that was declared and outlives a restart."""
-    routing, queues = call.broker.routing, call.broker.workqueues
+    routing, queues = call.broker.publish.routing, call.broker.queues.declared
     made: Body = {
         "rabbit_version": RABBITMQ_VERSION, "rabbitmq_version": RABBITMQ_VERSION,
         "product_name": "OneLog", "product_version": __version__, "users": [], "permissions": [],
@@ -525,7 +527,7 @@ async def export(call: Call) -> Body:
         "vhosts": [{"name": each} for each in call.vhosts], "queues": [], "exchanges": [],
         "bindings": [],
     }  # fmt: skip
-    listed = call.broker.workqueues.policies.listed
+    listed = call.broker.queues.declared.policies.listed
     made["policies"] = [shown(each) for each in listed(call.principal, "policy", call.vhosts)]
     for vhost in call.vhosts:
         kept = ("name", "vhost", "durable", "auto_delete", "arguments")
@@ -553,7 +555,7 @@ async def export(call: Call) -> Body:
 
 async def load(call: Call) -> None:
     """Declare all that definitions name, which may be RabbitMQ's own."""
-    routing = call.broker.routing
+    routing = call.broker.publish.routing
     try:
         for each in _listed(call, "vhosts"):
             if not routing.is_open_to(call.principal, each["name"]):
@@ -565,7 +567,7 @@ async def load(call: Call) -> None:
                 internal=each.get("internal", False), arguments=each.get("arguments") or {},
             )  # fmt: skip
         for each in _listed(call, "queues"):
-            call.broker.workqueues.declare(
+            call.broker.queues.declared.declare(
                 call.principal,
                 _vhost_of(call, each),
                 each["name"],

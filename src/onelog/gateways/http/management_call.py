@@ -35,7 +35,7 @@ class Call:
     @property
     def sees_all(self) -> bool:
         """Whether they may know of everything that the broker has."""
-        return self.broker.access.may(self.principal, "describe", ("broker", "names"))
+        return self.broker.users.may(self.principal, "describe", ("broker", "names"))
 
     def clients(self) -> list[ClientState]:
         """Connections of AMQP, their own only if they may not know of others."""
@@ -56,9 +56,11 @@ class Call:
         """The vhost that the path names, which has to be there, or all."""
         named = self.path.get("vhost")
         if named is None:
-            return [each.name for each in self.broker.routing.vhosts(self.principal)]
+            return [each.name for each in self.broker.publish.routing.vhosts(self.principal)]
         # The default one is always there, also for who may not describe it.
-        if named != DEFAULT_VHOST and not self.broker.routing.is_open_to(self.principal, named):
+        if named != DEFAULT_VHOST and not self.broker.publish.routing.is_open_to(
+            self.principal, named
+        ):
             raise VhostNotFoundError(f"there is no vhost '{named}'")
         return [named]
 

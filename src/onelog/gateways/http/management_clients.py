@@ -106,7 +106,7 @@ def _the_one(call: Call, found: list[Body]) -> Body:
 
 
 async def close_connection(call: Call) -> None:
-    call.broker.access.check(call.principal, "alter", ("broker", "names"))
+    call.broker.users.check(call.principal, "alter", ("broker", "names"))
     for _, each in call.context.connections():
         if call.path["name"].startswith(f"{each.remote_address} "):
             each.close()

@@ -40,7 +40,7 @@ _NOT_HERE = (
 async def nodes(call: Call) -> list[Body]:
     log = call.broker.admin.log_state(call.principal)
     started = call.broker.admin.state(call.principal).started_ms
-    process, config = process_state(), call.broker.config
+    process, config = process_state(), call.broker.admin.config
     return [
         {
             "name": NODE,
@@ -48,7 +48,7 @@ async def nodes(call: Call) -> list[Body]:
             "running": True,
             "mem_used": process.memory_bytes,
             "mem_limit": config.memory_queue_bytes_max,
-            "mem_alarm": call.broker.workqueues.memory_is_high,
+            "mem_alarm": call.broker.queues.declared.memory_is_high,
             "fd_used": process.open_files,
             "disk_free_alarm": bool(call.broker.admin.refusal(call.principal)),
             "disk_used_percent": log.disk_percent,
@@ -83,13 +83,13 @@ async def relative_memory(call: Call) -> Body:
 
 async def _parts(call: Call) -> tuple[int, dict[str, int]]:
     await get_node(call)
-    total, queues = process_state().memory_bytes, call.broker.workqueues.memory_bytes
+    total, queues = process_state().memory_bytes, call.broker.queues.declared.memory_bytes
     parts = dict.fromkeys(_NOT_HERE, 0)
     return total, {**parts, "queue_procs": queues, "other_proc": max(0, total - queues)}
 
 
 async def cluster_name(call: Call) -> Body:
-    return {"name": call.broker.config.cluster or call.broker.config.name}
+    return {"name": call.broker.admin.config.cluster or call.broker.admin.config.name}
 
 
 async def global_parameters(call: Call) -> list[Body]:

@@ -70,7 +70,7 @@ def _process(page: Page) -> None:
 
 
 def _broker(context: GatewayContext, principal: Principal, page: Page) -> None:
-    admin, config = context.broker.admin, context.broker.config
+    admin, config = context.broker.admin, context.broker.admin.config
     state, log = admin.state(principal), admin.log_state(principal)
     measures = admin.measures(principal)
     where = {"cluster": config.cluster, "node_type": "broker", "node_id": config.name}
@@ -97,7 +97,7 @@ def _broker(context: GatewayContext, principal: Principal, page: Page) -> None:
         "onelog_messages_passed_over_total",
         "counter",
         "Messages that could not be read, and that readers of other protocols did not get.",
-        context.broker.messages_passed_over,
+        context.broker.cursors.messages_passed_over,
     )
     delayed = sum(end - done for done, end in state.delayed.values())
     page.one("onelog_delayed_messages", "gauge", "Messages of delay levels that wait.", delayed)
@@ -193,7 +193,7 @@ def _topics(
     context: GatewayContext, principal: Principal, page: Page, offsets: Offsets
 ) -> Iterator[None]:
     broker = context.broker
-    _, topics = broker.admin.topics(principal)
+    _, topics = broker.topics.all(principal)
     page.one("rocketmq_topic_number", "gauge", "Topics.", len(topics))
     page.one(
         "kafka_brokers",
@@ -207,8 +207,8 @@ def _topics(
         name = config.name
         queues = [
             (
-                broker.min_offset(principal, name, each),
-                broker.max_offset(principal, name, each, rough=True),
+                broker.topics.min_offset(principal, name, each),
+                broker.topics.max_offset(principal, name, each, rough=True),
             )
             for each in range(config.queues)
         ]
@@ -233,15 +233,15 @@ def _groups(
     context: GatewayContext, principal: Principal, page: Page, offsets: Offsets
 ) -> Iterator[None]:
     broker = context.broker
-    _, groups = broker.admin.groups(principal)
+    _, groups = broker.groups.all(principal)
     page.one("rocketmq_consumer_group_number", "gauge", "Consumer groups.", len(groups))
     yield
-    _, positions = broker.admin.positions(principal)
+    _, positions = broker.cursors.positions(principal)
     yield
     lags, group_offsets, sums = [], [], []
     lag_sums, offset_sums = [], []
     done = 0
-    where = f'cluster="{broker.config.cluster}",node_id="{broker.config.name}"'
+    where = f'cluster="{broker.admin.config.cluster}",node_id="{broker.admin.config.name}"'
     for (group, topic), queues in positions.items():
         ends = offsets.get(topic)
         if ends is None:
@@ -292,13 +292,13 @@ def _members(
     broker = context.broker
     samples = []
     for number, group in enumerate(groups, 1):
-        found = broker.live_group(principal, group)
+        found = broker.groups.live(principal, group)
         if found is not None:
             samples.append(({"consumergroup": group}, len(found.members)))
         if number % SAMPLES_TOGETHER == 0:
             yield
     page.many("kafka_consumergroup_members", "gauge", "Live members of a group.", samples)
-    producers = broker.admin.producers(principal)
+    producers = broker.groups.producers(principal)
     counts = [({"producer_group": group}, len(found)) for group, found in producers.items()]
     page.many("rocketmq_producer_connections", "gauge", "Live producers of a group.", counts)
 

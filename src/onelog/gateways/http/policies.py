@@ -28,7 +28,7 @@ def _kind(call: Call) -> Kind:
 
 async def list_policies(call: Call) -> list[Body]:
     """Those of a vhost, or of all."""
-    found = call.broker.workqueues.policies.listed(call.principal, _kind(call), call.vhosts)
+    found = call.broker.queues.declared.policies.listed(call.principal, _kind(call), call.vhosts)
     return [shown(each) for each in found]
 
 
@@ -41,7 +41,7 @@ async def get_policy(call: Call) -> Body:
 
 async def put_policy(call: Call) -> bool:
     """Make one, or change it; True if it was not there."""
-    policies, name = call.broker.workqueues.policies, call.path["name"]
+    policies, name = call.broker.queues.declared.policies, call.path["name"]
     is_new = not policies.has(_kind(call), call.vhost, name)
     put(call, _kind(call), call.vhost, name, call.body)
     return is_new
@@ -58,9 +58,9 @@ def put(call: Call, kind: Kind, vhost: str, name: str, body: Body) -> None:
         raise InvalidRequestError("a policy has a pattern, and a definition that is an object")
     apply_to = str(body.get("apply-to") or "all")
     policy = Policy(vhost, name, pattern, definition, priority, apply_to)
-    call.broker.workqueues.policies.put(call.principal, kind, policy)
+    call.broker.queues.declared.policies.put(call.principal, kind, policy)
 
 
 async def delete_policy(call: Call) -> None:
-    policies = call.broker.workqueues.policies
+    policies = call.broker.queues.declared.policies
     policies.delete(call.principal, _kind(call), call.vhost, call.path["name"])

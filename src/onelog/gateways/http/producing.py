@@ -137,10 +137,10 @@ async def _store(
     delay_ms: int,
 ) -> dict[str, Any]:
     broker, now_ms = context.broker, context.clock.now_ms()
-    settings = broker.find_topic(principal, topic)
+    settings = broker.topics.find(principal, topic)
     if settings is None:
         check_topic(topic)
-        settings = broker.create_topic_for_send(principal, topic, DEFAULT_TOPIC, 4)
+        settings = broker.topics.create_for_send(principal, topic, DEFAULT_TOPIC, 4)
     queues = max(1, settings.write_queues)
     if queue_id < 0:
         # Messages of one key stay in order.
@@ -154,7 +154,7 @@ async def _store(
     )
     intent = Intent(deliver_at_ms=now_ms + delay_ms) if delay_ms else None
     _, appended, error = await called(
-        lambda done: broker.publish(principal, message, done, None, intent)
+        lambda done: broker.publish.send(principal, message, done, None, intent)
     )
     if error is not None:
         raise error

@@ -89,7 +89,7 @@ def require_admin(request: HTTPConnection) -> Principal:
 
 async def body_of(request: Request, bytes_max: int | None = None) -> bytes:
     """The body, up to a size; by default that of the largest request of any protocol."""
-    limit = bytes_max or context_of(request).broker.config.frame_bytes_max
+    limit = bytes_max or context_of(request).broker.admin.config.frame_bytes_max
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)

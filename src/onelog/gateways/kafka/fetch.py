@@ -111,7 +111,7 @@ def fetch(session: KafkaSession, request: Request) -> Steps:
     )
     if len(wanted) > PARTITIONS_MAX:
         wait_ms = min(wait_ms, OTHERS_WAIT_MS)
-    session.broker.fetch(
+    session.broker.cursors.fetch(
         session.principal, fetching.cursors, limits, wait_ms, _fetched, session, fetching
     )
     return None
@@ -191,7 +191,7 @@ def _name(session: KafkaSession, key: str | bytes) -> TopicConfig | ErrorCode:
     try:
         found = require_readable(session.broker, session.principal, name)
         # Else the core refuses the whole fetch, with the topics that they may read.
-        session.broker.access.check(session.principal, "consume", ("topic", name))
+        session.broker.users.check(session.principal, "consume", ("topic", name))
         return found
     except OnelogError as error:
         return error_code(error)
@@ -223,7 +223,7 @@ def _fetched(fetching: _Fetching, results: Sequence[Result]) -> None:
                 (partition_key, _partition(fetching, partition_key[1], cursor, result, budget))
             )
         except ColdError as cold:
-            session.broker.prepare(cold, partial(_fetched, fetching, results))
+            session.broker.cursors.prepare(cold, partial(_fetched, fetching, results))
             return
     for partition_key, partition in answers:
         if fetch_session is not None:
@@ -280,7 +280,7 @@ def _partition(
         return _refused(partition, error_code(result))
     stable, aborted = result.max_offset, list[Aborted]()
     if cursor.topic not in VIEW_TOPICS:
-        stable, aborted = session.broker.settled(
+        stable, aborted = session.broker.cursors.settled(
             session.principal, cursor.topic, cursor.queue_id, cursor.offset, result.next_offset
         )
     is_committed = request.fields.get("isolation_level") == _READ_COMMITTED
@@ -307,7 +307,7 @@ def _read(
     """Put the batches into an answer; or what is wrong."""
     status, version = result.status, fetching.request.version
     if status is FetchStatus.FOUND:
-        messages_in = fetching.session.broker.messages_in
+        messages_in = fetching.session.broker.cursors.messages_in
         pieces: list[bytes | memoryview] = list(result.slices)
         codecs = 0
         if cursor.topic in VIEW_TOPICS:
@@ -340,7 +340,7 @@ def _message_set(fetching: _Fetching, cursor: Cursor, result: Fetched) -> bytes:
     """What was read, for a consumer from before there were batches."""
     topic, queue_id, begin = cursor.topic, cursor.queue_id, cursor.offset
     magic = 1 if fetching.request.version >= _TIME_VERSION else 0
-    messages_in = fetching.session.broker.messages_in
+    messages_in = fetching.session.broker.cursors.messages_in
     wanted = _wanted(fetching.request.fields)
     bytes_max = min(FETCH_BYTES_MAX, max(each.bytes_max for _, each in wanted))
     found = message_sets.from_messages(

@@ -22,16 +22,17 @@ class KafkaGateway:
         """Open its port, and join the cluster, if the broker is in one."""
         config = self.context.loaded.config
         self.refresh(self.context.loaded)
-        if self.context.broker.kafka_settings.all():
+        if self.context.broker.admin.kafka_settings.all():
             self.shared().kept_settings.apply()
         await self.context.listen(config.kafka.port, self._session)
         if config.kafka.node_id >= 0:
-            if not self.context.broker.config.nameserver_addresses:
+            if not self.context.broker.admin.config.nameserver_addresses:
                 raise ConfigError("kafka.node_id is of a cluster: set broker.nameservers, too")
             agreement = self.shared().agreement
             assert agreement is not None
             await agreement.start()
-            self.context.broker.in_place.expire()  # What others may not know the end of.
+            # What others may not know the end of.
+            self.context.broker.transactions.in_place.expire()
 
     def _session(self, connection: Connection) -> "KafkaSession":
         from onelog.gateways.kafka.session import KafkaSession
@@ -58,9 +59,9 @@ class KafkaGateway:
 
     def refresh(self, loaded: Loaded) -> None:
         """Most settings are looked up where they are needed."""
-        self.context.broker.take_batches_of(loaded.config.kafka.message_bytes_max)
+        self.context.broker.publish.set_batch_bytes_max(loaded.config.kafka.message_bytes_max)
         minutes = loaded.config.kafka.offsets_retention_minutes
-        self.context.broker.forget_groups_after(minutes * 60_000)
+        self.context.broker.groups.forget_after(minutes * 60_000)
 
     async def close(self) -> None:
         """Clients find out by themselves."""

@@ -168,7 +168,7 @@ class KeptSettings:
         self._node_id = node_id
         self._configured: Config = context.loaded.config
         """Without what Kafka's tools changed."""
-        self._texts = context.broker.kafka_settings
+        self._texts = context.broker.admin.kafka_settings
         self._texts.on_change.append(self._apply)
 
     def given(self, key: str) -> dict[str, str]:
@@ -260,7 +260,7 @@ def alter_broker(
     result: Fields,
 ) -> None:
     """Change settings of a broker, or ("") of all; None for a default."""
-    session.broker.access.check(session.principal, "alter", ("broker", "settings"))
+    session.broker.users.check(session.principal, "alter", ("broker", "settings"))
     if name not in ("", str(session.gateway.cluster.node_id)):
         node_id = session.gateway.cluster.node_id
         raise InvalidRequestError(f"this is not broker {name!r}, but {node_id}")
@@ -290,7 +290,7 @@ def alter_metrics(
     result: Fields,
 ) -> None:
     """Change a subscription of clients' metrics; without settings it is gone."""
-    session.broker.access.check(session.principal, "alter", ("broker", "settings"))
+    session.broker.users.check(session.principal, "alter", ("broker", "settings"))
     if not name:
         raise InvalidRequestError("a subscription of clients' metrics has a name")
     given = {}
@@ -323,6 +323,6 @@ def _keep(
     if is_trial:
         return
     if session.gateway.cluster.is_alone:
-        session.broker.kafka_settings.put(key, text or None)
+        session.broker.admin.kafka_settings.put(key, text or None)
     else:
         session.gateway.cluster.proposals.append(Proposal(CONFIG_KEY + key, text, result))

@@ -75,20 +75,20 @@ def _queue_id(
 ) -> Dated:
     broker, principal = session.broker, session.principal
     queue_id = queue_of(session, topic, partition)
-    broker.require_current()
+    broker.topics.require_current()
     if topic in VIEW_TOPICS:
         return _found_in_view(session, topic, queue_id, time_ms)
     if time_ms in (EARLIEST, EARLIEST_LOCAL):
-        return Dated(broker.min_offset(principal, topic, queue_id), -1)
+        return Dated(broker.topics.min_offset(principal, topic, queue_id), -1)
     if time_ms == LATEST:
         if is_committed:
-            return Dated(broker.settled(principal, topic, queue_id, 0, 0)[0], -1)
-        return Dated(broker.max_offset(principal, topic, queue_id), -1)
+            return Dated(broker.cursors.settled(principal, topic, queue_id, 0, 0)[0], -1)
+        return Dated(broker.topics.max_offset(principal, topic, queue_id), -1)
     if time_ms == MAX_TIMESTAMP:
-        return broker.latest_message(principal, topic, queue_id) or _NOWHERE
+        return broker.topics.latest_message(principal, topic, queue_id) or _NOWHERE
     if time_ms < 0:
         return _NOWHERE
-    return broker.first_message_since(principal, topic, queue_id, time_ms) or _NOWHERE
+    return broker.topics.first_message_since(principal, topic, queue_id, time_ms) or _NOWHERE
 
 
 def _found_in_view(session: KafkaSession, topic: str, queue_id: int, time_ms: int) -> Dated:
@@ -141,7 +141,7 @@ def _end_of_epoch(session: KafkaSession, topic: str, partition: int, epoch: int)
     later = [start for number, start in known if number > epoch]
     if later and topic not in VIEW_TOPICS:
         broker, principal = session.broker, session.principal
-        end = broker.first_offset_behind(principal, topic, partition, min(later))
+        end = broker.topics.first_offset_behind(principal, topic, partition, min(later))
         return {
             "leader_epoch": max((number for number, _ in known if number <= epoch), default=epoch),
             "end_offset": end,

@@ -48,7 +48,7 @@ class TopicIds:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._names: dict[bytes, str] | None = None
-        broker.hooks.topic_changed.append(self._topic_changed)
+        broker.topics.on_change.append(self._topic_changed)
 
     def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
         self._names = None
@@ -56,7 +56,7 @@ class TopicIds:
     def name_of(self, id_: bytes) -> str | None:
         """The topic with this id, if there is one."""
         if self._names is None:
-            _, configs = self._broker.admin.topics(SELF)
+            _, configs = self._broker.topics.all(SELF)
             known = (*configs, *INTERNAL_TOPICS.values())
             self._names = {topic_id(config): config.name for config in known}
         return self._names.get(id_)
@@ -77,14 +77,14 @@ INTERNAL_TOPICS = {
 
 def visible_topics(broker: Broker, principal: Principal) -> list[TopicConfig]:
     """The topics that Kafka's clients are told of, and can change."""
-    _, configs = broker.admin.topics(principal)
+    _, configs = broker.topics.all(principal)
     return [each for each in configs if is_visible(broker, each.name)]
 
 
 def listed_topics(broker: Broker, principal: Principal) -> list[TopicConfig]:
     """The same, and of Kafka's own that of groups, once there is a group."""
     found = visible_topics(broker, principal)
-    if broker.coordinator.is_used and broker.access.may(
+    if broker.groups.coordinator.is_used and broker.users.may(
         principal, "describe", ("topic", OFFSETS_TOPIC)
     ):
         found.append(INTERNAL_TOPICS[OFFSETS_TOPIC])
@@ -93,9 +93,7 @@ def listed_topics(broker: Broker, principal: Principal) -> list[TopicConfig]:
 
 def is_visible(broker: Broker, name: str) -> bool:
     """Whether a topic is one for users, and has a name that Kafka allows."""
-    return (
-        is_legal_topic(name) and name not in VIEW_TOPICS and not broker.admin.is_system_topic(name)
-    )
+    return is_legal_topic(name) and name not in VIEW_TOPICS and not broker.topics.is_system(name)
 
 
 def require_topic(broker: Broker, principal: Principal, name: str) -> TopicConfig:
@@ -103,7 +101,7 @@ def require_topic(broker: Broker, principal: Principal, name: str) -> TopicConfi
 
     `SystemTopicError` for Kafka's own, which are only read.
     """
-    config = broker.find_topic(principal, name)
+    config = broker.topics.find(principal, name)
     if name in VIEW_TOPICS:
         raise SystemTopicError(f"topic {name} is Kafka's own: it can only be read")
     if config is None or not is_visible(broker, name):
@@ -114,6 +112,6 @@ def require_topic(broker: Broker, principal: Principal, name: str) -> TopicConfi
 def require_readable(broker: Broker, principal: Principal, name: str) -> TopicConfig:
     """The settings of a topic that may be one of Kafka's own."""
     if name in VIEW_TOPICS:
-        broker.access.check(principal, "describe", ("topic", name))
+        broker.users.check(principal, "describe", ("topic", name))
         return INTERNAL_TOPICS[name]
     return require_topic(broker, principal, name)

@@ -83,7 +83,7 @@ class _Producing:
             ]
             name, self.added = fields["transactional_id"] or "", None
             try:
-                session.broker.in_place.add_queues(
+                session.broker.transactions.in_place.add_queues(
                     session.principal, name, stamp.producer_id, stamp.epoch, queues
                 )
             except OnelogError as error:
@@ -127,7 +127,9 @@ def produce(session: KafkaSession, request: Request) -> Steps:
                 if known is None:
                     raise failure
                 if fields["acks"] == ALL:
-                    session.broker.require_replicas(session.principal, in_sync_min(known, settings))
+                    session.broker.publish.require_replicas(
+                        session.principal, in_sync_min(known, settings)
+                    )
                 _publish(producing, known, each, partition)
             except BatchError as error:
                 producing.refuse(partition, error.code, str(error))
@@ -260,7 +262,7 @@ def _append(
     stamp = batches.stamp_of(batch)
     if stamp is not None and stamp.transactional and request.version >= _ADDING_VERSION:
         producing.add_to_transaction(stamp)
-    session.broker.publish_batch(
+    session.broker.publish.send_batch(
         session.principal,
         message,
         stamp,
@@ -294,7 +296,9 @@ def _stored(
         assert appended is not None
         session = producing.session
         result["base_offset"] = appended.queue_offset
-        result["log_start_offset"] = session.broker.min_offset(session.principal, topic, queue_id)
+        result["log_start_offset"] = session.broker.topics.min_offset(
+            session.principal, topic, queue_id
+        )
     producing.done()
 
 

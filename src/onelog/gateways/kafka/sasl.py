@@ -40,7 +40,7 @@ def authenticate(session: KafkaSession, request: Request) -> Fields | None:
     mechanism = session.sasl
     if mechanism is None or len(data) > AUTH_BYTES_MAX:
         return _refused("a handshake has to come before: SASL_HANDSHAKE")
-    logins = session.broker.logins
+    logins = session.broker.users.logins
     origin = "kafka", session.connection.remote_address
     if mechanism == PLAIN:
         parts = data.split(b"\0")
@@ -60,7 +60,7 @@ def authenticate(session: KafkaSession, request: Request) -> Fields | None:
 
 
 def _scram(session: KafkaSession, request: Request, mechanism: str, data: bytes) -> Fields | None:
-    logins = session.broker.logins
+    logins = session.broker.users.logins
     origin = "kafka", session.connection.remote_address
     exchange = session.scram
     try:

@@ -133,11 +133,11 @@ class Gateway:
 
     def _member_gone(self, group: str, member: str) -> None:
         """A member of a share group was cut off: others may have what it has."""
-        self.broker.sharing.release(SELF, group, member)
+        self.broker.queues.sharing.release(SELF, group, member)
 
     def _here(self) -> KafkaNode:
         """This broker, as clients are told of it."""
-        config = self.broker.config
+        config = self.broker.admin.config
         port = self.context.loaded.config.kafka.port
         return KafkaNode(self.cluster.node_id, config.name, config.client_host, port)
 
@@ -148,7 +148,7 @@ class Gateway:
             host, _, port = address.rpartition(":")
             if number != self.cluster.node_id:
                 found.append(
-                    KafkaNode(number, self.broker.config.name, host.strip("[]"), int(port))
+                    KafkaNode(number, self.broker.admin.config.name, host.strip("[]"), int(port))
                 )
         return found
 
@@ -160,13 +160,13 @@ class KafkaSession(FramedSession):
 
     def __init__(self, connection: Connection, gateway: Gateway) -> None:
         super().__init__(connection)
-        self._reader = KafkaFrameReader(gateway.broker.config.frame_bytes_max)
+        self._reader = KafkaFrameReader(gateway.broker.admin.config.frame_bytes_max)
         self.gateway = gateway
         self.broker = gateway.broker
         host, port = connection.remote
         self.host = host
         origin = "kafka", connection.remote_address
-        certified = self.broker.logins.certified(connection.certificate, *origin)
+        certified = self.broker.users.logins.certified(connection.certificate, *origin)
         self.log_in(certified or Principal("", *origin))
         self.born_host = encode_host(host.partition("%")[0] or "127.0.0.1", port)
         self.sasl: str | None = None
@@ -187,7 +187,7 @@ class KafkaSession(FramedSession):
 
     def operations(self, kind: Kind, name: str, most: int) -> int:
         """Which of Kafka's operations they may, of those that such a thing has; a bit for each."""
-        access, principal = self.broker.access, self.principal
+        access, principal = self.broker.users, self.principal
         if access.is_open:
             return most
         return sum(
@@ -234,14 +234,14 @@ class KafkaSession(FramedSession):
 
     def _keep(self, unread: int, anew: bool) -> None:
         """So many bytes wait for the rest of their request; `anew`: it is another than before."""
-        if unread > 2 * self.broker.config.frame_bytes_max:
+        if unread > 2 * self.broker.admin.config.frame_bytes_max:
             raise WireError(f"{unread} bytes of requests wait for {len(self._pending)} answers")
         super()._keep(unread, anew)
 
     def connection_lost(self) -> None:
         """The connection is gone, and with it everything that hung on it."""
         self._pending.clear()
-        self.broker.channel_closed(self)
+        self.broker.groups.channel_closed(self)
         self.gateway.share_sessions.channel_closed(self)
 
     def _handle_read(self) -> None:
@@ -269,7 +269,11 @@ class KafkaSession(FramedSession):
             self._pending.append(request)
             self.answer(request, api_versions_answer(self.gateway, ErrorCode.UNSUPPORTED_VERSION))
             return
-        if not self.principal.name and key not in _BEFORE_LOGIN and self.broker.logins.is_needed:
+        if (
+            not self.principal.name
+            and key not in _BEFORE_LOGIN
+            and self.broker.users.logins.is_needed
+        ):
             raise WireError("not logged in: users log in by SASL here")
         if len(frame) < LONG_BYTES:
             self._serve(Request(key, version, number, client_id, read_fields(header, frame)))
@@ -384,7 +388,7 @@ class KafkaSession(FramedSession):
 
         self._reads_apart += 1
         self.connection.hold()
-        self.broker.in_line(look, on_found)
+        self.broker.cursors.in_line(look, on_found)
 
     def look_up(self, request: Request, find: Callable[[], Fields]) -> None:
         """Answer with what `find` finds in a worker."""

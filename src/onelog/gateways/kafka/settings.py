@@ -71,13 +71,13 @@ def _shown(session: KafkaSession, resource: Fields) -> list[Shown]:
         node_id = session.gateway.cluster.node_id
         if name not in ("", str(node_id)):
             raise InvalidRequestError(f"this is not broker {name!r}, but {node_id}")
-        session.broker.access.check(session.principal, "describe", ("broker", "names"))
+        session.broker.users.check(session.principal, "describe", ("broker", "names"))
         return session.gateway.kept_settings.shown(name)
     if kind == CLIENT_METRICS:
-        session.broker.access.check(session.principal, "describe", ("broker", "names"))
+        session.broker.users.check(session.principal, "describe", ("broker", "names"))
         return session.gateway.kept_settings.shown_metrics(name)
     if kind == GROUP:
-        group = session.broker.find_group(session.principal, name)
+        group = session.broker.groups.find(session.principal, name)
         return shown_group_configs(group, loaded.kafka)
     raise InvalidRequestError(f"settings of kind {kind} are unknown here")
 
@@ -173,7 +173,7 @@ def _altered(session: KafkaSession, request: Request, changes: Changes) -> Field
                 raise InvalidRequestError(f"{name!r} is named twice in one request")
             is_trial = request.fields["validate_only"]
             if kind == GROUP:
-                group = session.broker.find_group(session.principal, name)
+                group = session.broker.groups.find(session.principal, name)
                 given = {} if group is None else group.attributes
                 alter_group(session, name, changes(given, resource), is_trial, answer)
             elif kind == TOPIC:
@@ -209,7 +209,7 @@ def _alter(
     cluster = session.gateway.cluster
     if not is_trial and cluster.is_alone:
         altered = replace(topic, attributes=kept | given)
-        session.broker.admin.create_topic(session.principal, altered)
+        session.broker.topics.create(session.principal, altered)
     elif not is_trial:
         placement = replace(cluster.placed[topic.name].placement, attributes=kept | given)
         cluster.propose(topic.name, placement, results)
@@ -230,7 +230,7 @@ def list_config_resources(session: KafkaSession, request: Request) -> Fields:
             for each in visible_topics(session.broker, session.principal)
         ]
     if GROUP in kinds:
-        _, groups = session.broker.admin.groups(session.principal)
+        _, groups = session.broker.groups.all(session.principal)
         found += [
             {"resource_name": each.name, "resource_type": GROUP}
             for each in groups
@@ -241,7 +241,7 @@ def list_config_resources(session: KafkaSession, request: Request) -> Fields:
             {"resource_name": str(each.node_id), "resource_type": BROKER}
             for each in session.gateway.cluster.brokers()
         ]
-    may, principal = session.broker.access.may, session.principal
+    may, principal = session.broker.users.may, session.principal
     if CLIENT_METRICS in kinds and may(principal, "describe", ("broker", "names")):
         found += [
             {"resource_name": each, "resource_type": CLIENT_METRICS}

@@ -77,7 +77,7 @@ def share_fetch(session: KafkaSession, request: Request) -> Fields | None:
             share_session.partitions.pop((topic["topic_id"], partition), None)
     _settle(pending)
     if fields["share_session_epoch"] == FINAL:
-        session.broker.sharing.release(session.principal, pending.group, pending.member)
+        session.broker.queues.sharing.release(session.principal, pending.group, pending.member)
     elif not fields.get("is_renew_ack") and fields["max_records"] > 0:
         _aim(pending, share_session)
     if not pending.partition_keys:
@@ -92,7 +92,7 @@ def share_fetch(session: KafkaSession, request: Request) -> Fields | None:
         not fields.get("share_acquire_mode"),
     )
     wait_ms = 0 if pending.refused else fields["max_wait_ms"]
-    session.broker.sharing.take(
+    session.broker.queues.sharing.take(
         session.principal, taking, pending.share_limits, wait_ms, _taken, session, pending
     )
     return None
@@ -108,7 +108,7 @@ def share_acknowledge(session: KafkaSession, request: Request) -> Fields | None:
     pending, _ = found
     _settle(pending)
     if request.fields["share_session_epoch"] == FINAL:
-        session.broker.sharing.release(session.principal, pending.group, pending.member)
+        session.broker.queues.sharing.release(session.principal, pending.group, pending.member)
 
     def safe(error: OnelogError | None) -> None:
         results = {
@@ -117,7 +117,7 @@ def share_acknowledge(session: KafkaSession, request: Request) -> Fields | None:
         }
         session.answer(request, _answer(pending, results))
 
-    session.broker.sharing.when_safe(safe)
+    session.broker.queues.sharing.when_safe(safe)
     return None
 
 
@@ -137,7 +137,7 @@ def _begun(
     if isinstance(found, ErrorCode):
         return found
     config = session.gateway.context.loaded.config.kafka
-    share_limits = limits_of(session.broker.find_group(session.principal, group), config)
+    share_limits = limits_of(session.broker.groups.find(session.principal, group), config)
     return _ShareFetchRequest(session, request, group, member, share_limits), found
 
 
@@ -158,7 +158,7 @@ def _settle(pending: _ShareFetchRequest) -> None:
                 continue
             try:
                 outcomes = _outcomes(each["acknowledgement_batches"], fields.get("is_renew_ack"))
-                session.broker.sharing.settle(
+                session.broker.queues.sharing.settle(
                     session.principal,
                     pending.group,
                     pending.member,
@@ -243,7 +243,7 @@ def _answer_when_safe(pending: _ShareFetchRequest, parts: Sequence[LeasedPart]) 
         _tell(pending, list(parts), results)
 
     if pending.acknowledged:
-        pending.session.broker.sharing.when_safe(safe)
+        pending.session.broker.queues.sharing.when_safe(safe)
     else:
         safe(None)
 
@@ -257,7 +257,7 @@ def _tell(
         try:
             records = _records(pending, part)
         except ColdError as cold:
-            pending.session.broker.prepare(cold, partial(_tell, pending, parts, results))
+            pending.session.broker.cursors.prepare(cold, partial(_tell, pending, parts, results))
             return
         partition_key = pending.partition_keys[part.topic, part.queue_id]
         part = records[1]
@@ -278,16 +278,18 @@ def _records(
     broker, budget = pending.session.broker, batches.Budget(1 << 30, 1 << 40, True)
     try:
         if not done:
-            return batches.pieces_of(*partition_key, 0, records, broker.messages_in, budget)[
-                0
-            ], part
+            return batches.pieces_of(
+                *partition_key, 0, records, broker.cursors.messages_in, budget
+            )[0], part
     except ColdError:
         pass
     for record in records[len(done) :]:
         if sum(map(len, chain.from_iterable(done))) > _CONVERTED_BYTES_MAX:
             part = _without_rest(pending, part, offset_in(*partition_key, decode_message(record)))
             break
-        done.append(batches.pieces_of(*partition_key, 0, [record], broker.messages_in, budget)[0])
+        done.append(
+            batches.pieces_of(*partition_key, 0, [record], broker.cursors.messages_in, budget)[0]
+        )
     return [*chain.from_iterable(pending.converted.pop(partition_key))], part
 
 
@@ -295,7 +297,7 @@ def _without_rest(pending: _ShareFetchRequest, part: LeasedPart, end: int) -> Le
     """A part up to an offset; what follows others may have."""
     count = sum(offset < end for offset in part.offsets)
     unsent = [(range(offset, offset + 1), Outcome.UNTOLD) for offset in part.offsets[count:]]
-    pending.session.broker.sharing.settle(
+    pending.session.broker.queues.sharing.settle(
         pending.session.principal,
         pending.group,
         pending.member,
@@ -344,7 +346,7 @@ def _answer(pending: _ShareFetchRequest, results: dict[PartitionKey, Fields]) ->
 
 def _leader(session: KafkaSession, topic: bytes, partition: int) -> Fields:
     name = session.gateway.ids.name_of(topic)
-    config = None if name is None else session.broker.find_topic(session.principal, name)
+    config = None if name is None else session.broker.topics.find(session.principal, name)
     return _NO_LEADER if config is None else leader_of(session, config, partition)
 
 

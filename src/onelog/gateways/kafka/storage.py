@@ -26,7 +26,7 @@ def delete_records(session: KafkaSession, request: Request) -> Fields:
                 session.require_administrator()
                 require_topic(broker, principal, name)
                 queue_id = queue_of(session, name, partition)
-                start = broker.delete_before(principal, name, queue_id, each["offset"])
+                start = broker.topics.delete_before(principal, name, queue_id, each["offset"])
                 answer["low_watermark"] = start
             except OnelogError as error:
                 answer["error_code"] = error_code(error)
@@ -59,8 +59,8 @@ def describe_log_dirs(session: KafkaSession, request: Request) -> None:
                         "partition_index": partition,
                         "partition_size": _ENTRY_BYTES
                         * (
-                            broker.max_offset(principal, name, queue_id, rough=True)
-                            - broker.min_offset(principal, name, queue_id)
+                            broker.topics.max_offset(principal, name, queue_id, rough=True)
+                            - broker.topics.min_offset(principal, name, queue_id)
                         ),
                         "offset_lag": 0,
                         "is_future_key": False,
@@ -77,7 +77,7 @@ def describe_log_dirs(session: KafkaSession, request: Request) -> None:
 
 def _here(session: KafkaSession, topic: str, some: set[int] | None) -> dict[int, int]:
     """The partitions of a topic that this broker has, all or of some, and their queues."""
-    config, cluster = session.broker.find_topic(session.principal, topic), session.gateway.cluster
+    config, cluster = session.broker.topics.find(session.principal, topic), session.gateway.cluster
     found: dict[int, int] = {}
     for queue_id in range(0 if config is None else config.queues):
         partition = cluster.partition(topic, queue_id)

@@ -74,13 +74,13 @@ def metadata(session: KafkaSession, request: Request) -> Steps:
                 )
     answer: Fields = {
         "brokers": cluster.endpoints(),
-        "cluster_id": session.broker.config.cluster,
+        "cluster_id": session.broker.admin.config.cluster,
         "controller_id": cluster.controller_id,
         "topics": topics,
     }
     if fields.get("include_cluster_authorized_operations"):
         answer["cluster_authorized_operations"] = session.operations(
-            "broker", session.broker.config.name, _CLUSTER_OPERATIONS
+            "broker", session.broker.admin.config.name, _CLUSTER_OPERATIONS
         )
     return answer
 
@@ -107,7 +107,7 @@ def _found_or_made(session: KafkaSession, name: str, may_create: bool) -> TopicC
     except TopicNotFoundError:
         if (
             not may_create
-            or not broker.config.auto_create_topics
+            or not broker.admin.config.auto_create_topics
             or session.gateway.cluster.follows
         ):
             raise
@@ -180,7 +180,7 @@ def elect_leaders(session: KafkaSession, request: Request) -> Fields:
     wanted = request.fields["topic_partitions"] or []
     results = []
     for topic in wanted:
-        config = session.broker.find_topic(session.principal, topic["topic"])
+        config = session.broker.topics.find(session.principal, topic["topic"])
         queues = 0 if config is None else session.gateway.cluster.partitions(config)
         results.append(
             {
@@ -203,7 +203,7 @@ def elect_leaders(session: KafkaSession, request: Request) -> Fields:
 def describe_cluster(session: KafkaSession, request: Request) -> Fields:
     cluster = session.gateway.cluster
     answer: Fields = {
-        "cluster_id": session.broker.config.cluster,
+        "cluster_id": session.broker.admin.config.cluster,
         "controller_id": cluster.controller_id,
         "brokers": [
             {"broker_id": each.node_id, "host": each.host, "port": each.port}
@@ -212,7 +212,7 @@ def describe_cluster(session: KafkaSession, request: Request) -> Fields:
     }
     if request.fields["include_cluster_authorized_operations"]:
         answer["cluster_authorized_operations"] = session.operations(
-            "broker", session.broker.config.name, _CLUSTER_OPERATIONS
+            "broker", session.broker.admin.config.name, _CLUSTER_OPERATIONS
         )
     return answer
 
@@ -285,7 +285,7 @@ def _create(
     broker, principal, name = session.broker, session.principal, wanted["name"]
     session.require_administrator()
     check_topic(name)
-    if broker.find_topic(principal, name) is not None or name in VIEW_TOPICS:
+    if broker.topics.find(principal, name) is not None or name in VIEW_TOPICS:
         return _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
     count, copies, placed = (
         wanted["num_partitions"],
@@ -336,8 +336,8 @@ def _make(
     """Create a topic, on these brokers or any; in a cluster, all have to agree first."""
     broker, cluster = session.broker, session.gateway.cluster
     if cluster.is_alone:
-        broker.admin.create_topic(session.principal, config)
-        return broker.topic(session.principal, config.name)
+        broker.topics.create(session.principal, config)
+        return broker.topics.require(session.principal, config.name)
     config = replace(config, created_ms=session.gateway.clock.now_ms())
     placement = Placement(config.created_ms, [], config.attributes)
     if nodes:
@@ -407,7 +407,7 @@ def _grow(
         return None
     if cluster.is_alone:
         grown = replace(config, read_queues=count, write_queues=count)
-        broker.admin.create_topic(principal, grown)
+        broker.topics.create(principal, grown)
         return None
     placement = cluster.placed[config.name].placement
     if placed is not None:
@@ -441,7 +441,7 @@ def delete_topics(session: KafkaSession, request: Request) -> Fields:
                 config = require_topic(broker, principal, name)
                 answer["topic_id"] = topic_id(config)
                 if session.gateway.cluster.is_alone:
-                    broker.admin.delete_topic(principal, name)
+                    broker.topics.delete(principal, name)
                 else:
                     gone = Placement(config.created_ms, [], {}, session.gateway.clock.now_ms())
                     session.gateway.cluster.propose(name, gone, answer)

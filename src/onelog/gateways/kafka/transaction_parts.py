@@ -25,7 +25,7 @@ def join_transactions(session: KafkaSession, request: Request) -> Fields:
                 if topic["name"] != POSITIONS_TOPIC
                 for partition in topic["partitions"]
             ]
-            session.broker.branches.join(
+            session.broker.transactions.branches.join(
                 session.principal, wanted["producer_id"], wanted["producer_epoch"], queues
             )
         except OnelogError as error:
@@ -65,7 +65,7 @@ def write_txn_markers(session: KafkaSession, request: Request) -> Fields | None:
         return {"markers": []}
     for number, each in enumerate(markers):
         try:
-            session.broker.branches.end(
+            session.broker.transactions.branches.end(
                 session.principal,
                 each["producer_id"],
                 each["producer_epoch"],

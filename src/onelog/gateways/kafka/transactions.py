@@ -68,9 +68,9 @@ def init_producer_id(session: KafkaSession, request: Request) -> Fields | None:
         return {"error_code": ErrorCode.UNSUPPORTED_VERSION, **refused}
     try:
         if name is None:
-            producer_id, epoch = broker.new_producer_id(session.principal), 0
+            producer_id, epoch = broker.publish.new_producer_id(session.principal), 0
         else:
-            producer_id, epoch = broker.in_place.begin(
+            producer_id, epoch = broker.transactions.in_place.begin(
                 session.principal,
                 name,
                 fields["transaction_timeout_ms"],
@@ -85,7 +85,7 @@ def init_producer_id(session: KafkaSession, request: Request) -> Fields | None:
         failed = error and {"error_code": _code(request, error), **refused}
         session.answer(request, failed or results)
 
-    broker.in_place.when_durable(safe)
+    broker.transactions.in_place.when_durable(safe)
     return None
 
 
@@ -117,10 +117,10 @@ def add_partitions_to_txn(session: KafkaSession, request: Request) -> Fields | N
             fields["v3_and_below_producer_epoch"],
         )
         try:
-            session.broker.in_place.add_queues(session.principal, *producer, queues)
+            session.broker.transactions.in_place.add_queues(session.principal, *producer, queues)
             spread = session.gateway.spread
             if away and spread is not None:
-                session.broker.in_place.add_others(session.principal, *producer, away)
+                session.broker.transactions.in_place.add_others(session.principal, *producer, away)
 
                 async def tell() -> Fields:
                     try:
@@ -162,7 +162,7 @@ def add_offsets_to_txn(session: KafkaSession, request: Request) -> Fields | None
         session.later(request, lambda: _add_group_of_others(session, request))
         return None
     try:
-        session.broker.in_place.add_group(
+        session.broker.transactions.in_place.add_group(
             session.principal,
             fields["transactional_id"],
             fields["producer_id"],
@@ -182,10 +182,10 @@ async def _add_group_of_others(session: KafkaSession, request: Request) -> Field
     try:
         slot = await spread.slot(fields["group_id"])
         if spread.node_of(slot) == session.gateway.cluster.node_id:
-            in_place = session.broker.in_place
+            in_place = session.broker.transactions.in_place
             in_place.add_group(session.principal, *producer, fields["group_id"])
             return {"error_code": 0}
-        session.broker.in_place.add_others(session.principal, *producer, [slot])
+        session.broker.transactions.in_place.add_others(session.principal, *producer, [slot])
     except OnelogError as error:
         return {"error_code": _code(request, error)}
     try:
@@ -209,7 +209,7 @@ def txn_offset_commit(session: KafkaSession, request: Request) -> Steps:
     try:
         cluster.require_coordinator(fields["group_id"])
         if cluster.coordinator(name) != cluster.node_id:
-            session.broker.branches.commit_offsets(
+            session.broker.transactions.branches.commit_offsets(
                 session.principal,
                 fields["producer_id"],
                 fields["producer_epoch"],
@@ -218,7 +218,7 @@ def txn_offset_commit(session: KafkaSession, request: Request) -> Steps:
                 positions,
             )
         else:
-            session.broker.in_place.commit_offsets(
+            session.broker.transactions.in_place.commit_offsets(
                 session.principal,
                 name,
                 fields["producer_id"],
@@ -230,7 +230,7 @@ def txn_offset_commit(session: KafkaSession, request: Request) -> Steps:
             )
     except OnelogError as error:
         return {"topics": failed(results, _code(request, error))}
-    session.broker.in_place.when_durable(partial(committed, session, request, results))
+    session.broker.transactions.in_place.when_durable(partial(committed, session, request, results))
     return None
 
 
@@ -238,7 +238,7 @@ def end_txn(session: KafkaSession, request: Request) -> Fields | None:
     """END_TXN: answered when the end is as safe as configured."""
     fields = request.fields
     try:
-        session.broker.in_place.end(
+        session.broker.transactions.in_place.end(
             session.principal,
             fields["transactional_id"],
             fields["producer_id"],
@@ -282,7 +282,7 @@ def list_transactions(session: KafkaSession, request: Request) -> Fields:
                 "producer_id": each.producer_id,
                 "transaction_state": each.state.value,
             }
-            for each in session.broker.in_place.transactions(session.principal)
+            for each in session.broker.transactions.in_place.transactions(session.principal)
             if (not states or each.state.value in states)
             and (not producers or each.producer_id in producers)
             and (least_ms < 0 or (each.begun_ms and now_ms - each.begun_ms > least_ms))
@@ -291,7 +291,10 @@ def list_transactions(session: KafkaSession, request: Request) -> Fields:
 
 
 def describe_transactions(session: KafkaSession, request: Request) -> Fields:
-    found = {each.name: each for each in session.broker.in_place.transactions(session.principal)}
+    found = {
+        each.name: each
+        for each in session.broker.transactions.in_place.transactions(session.principal)
+    }
     results: list[Fields] = []
     for name in request.fields["transactional_ids"]:
         each = found.get(name)
@@ -344,7 +347,9 @@ def describe_producers(session: KafkaSession, request: Request) -> Fields:
                         "coordinator_epoch": 0,
                         "current_txn_start_offset": begun,
                     }
-                    for producer_id, each, begun in broker.producers_of(principal, name, queue_id)
+                    for producer_id, each, begun in broker.transactions.producers_of(
+                        principal, name, queue_id
+                    )
                 ]
             except OnelogError as error:
                 answer |= {"error_code": error_code(error), "error_message": str(error)}

@@ -109,7 +109,7 @@ class MqttClient:
             self.subscriptions.set(text, subscribed)
         if any(each.qos and not each.filter.group for each in self._all()):
             self._queue = self._declared()
-        exchanges = self._broker.packet_ids.of(self.client_id)
+        exchanges = self._broker.queues.packet_ids.of(self.client_id)
         for packet_id, position in exchanges.released.items():
             self.outgoing.resume(packet_id, self._queue, position, is_shared=False)
         self._resume_shared(exchanges.shared)
@@ -131,7 +131,7 @@ class MqttClient:
             sent = UnacknowledgedPublish(NO_PUBLISH, 2, (b"", b""), queue, position, True)
             self.outgoing.in_flight[packet_id] = sent  # Until it is read.
             again = partial(self._send_again, packet_id, sent, queue)
-            read_again(self._broker.workqueues, queue, position, again)
+            read_again(self._broker.queues.declared, queue, position, again)
 
     def _send_again(
         self, packet_id: int, sent: UnacknowledgedPublish, queue: WorkQueue, found: list[Delivery]
@@ -153,14 +153,14 @@ class MqttClient:
 
     def leave(self, *, is_over: bool) -> None:
         """The connection is gone, and the session with it or not."""
-        workqueues = self._broker.workqueues
+        workqueues = self._broker.queues.declared
         for consumer in self._consumers.values():
             workqueues.cancel(consumer)
         self.outgoing.give_back(is_over=is_over)
         shared = {shared_name(each.filter) for each in self._all() if each.filter.group}
         self._consumers.clear()
         if self._live is not None:
-            self._broker.routing.remove_queue(DEFAULT_VHOST, self._live.name)
+            self._broker.publish.routing.remove_queue(DEFAULT_VHOST, self._live.name)
             self._live = None
         if is_over:
             for name in shared:
@@ -188,7 +188,7 @@ class MqttClient:
                 self._unbind(self._queue.name, subscribed.filter)
         is_new = self.subscriptions.set(text, subscribed)
         if not subscribed.filter.group and (is_new if replay is None else replay):
-            found = self._broker.retained.matching(subscribed.filter.levels)
+            found = self._broker.topics.retained.matching(subscribed.filter.levels)
             self._replays.append((subscribed, body) for body in found)
 
     def unsubscribe(self, text: str) -> bool:
@@ -200,7 +200,7 @@ class MqttClient:
             name = shared_name(subscribed.filter)
             consumer = self._consumers.pop(name, None)
             if consumer is not None:
-                self._broker.workqueues.cancel(consumer)
+                self._broker.queues.declared.cancel(consumer)
             self._clients.unshare(name, self.client_id)
         elif self.is_durable and subscribed.qos:
             assert self._queue is not None
@@ -210,24 +210,24 @@ class MqttClient:
         return True
 
     def _declared(self) -> WorkQueue:
-        return self._broker.workqueues.declare(
+        return self._broker.queues.declared.declare(
             SELF, DEFAULT_VHOST, queue_name(self.client_id), durable=True
         )
 
     def _lively(self) -> Live:
         if self._live is None:
             self._live = Live(f"mqtt-live-{self.client_id}", self)
-            self._broker.routing.add_queue(DEFAULT_VHOST, self._live)
+            self._broker.publish.routing.add_queue(DEFAULT_VHOST, self._live)
         return self._live
 
     def _bind(self, queue: "Live | WorkQueue", wanted: Filter) -> None:
         key = swapped(wanted.text)
-        routing = self._broker.routing
+        routing = self._broker.publish.routing
         routing.bind(SELF, DEFAULT_VHOST, EXCHANGE, "queue", queue.name, key)
 
     def _unbind(self, name: str, wanted: Filter) -> None:
         key = swapped(wanted.text)
-        self._broker.routing.unbind(SELF, DEFAULT_VHOST, EXCHANGE, "queue", name, key)
+        self._broker.publish.routing.unbind(SELF, DEFAULT_VHOST, EXCHANGE, "queue", name, key)
 
     def _share(self, subscribed: Subscribed) -> None:
         name = shared_name(subscribed.filter)
@@ -242,7 +242,7 @@ class MqttClient:
     def _consume(self, name: str, subscribed: Subscribed | None) -> None:
         if self._window is None:
             self._window = Window(self.outgoing.window)
-        consumer = self._broker.workqueues.consume(
+        consumer = self._broker.queues.declared.consume(
             SELF,
             DEFAULT_VHOST,
             name,
@@ -279,7 +279,9 @@ class MqttClient:
         outgoing = self.outgoing
         subscribed: Subscribed | None = consumer.data
         queue = consumer.queue
-        released = self._broker.packet_ids.of(self.client_id).released if not subscribed else {}
+        released = (
+            self._broker.queues.packet_ids.of(self.client_id).released if not subscribed else {}
+        )
         for position, times, body, form, _, _ in deliveries:
             if released and position in released.values():
                 outgoing.acknowledge(
@@ -331,7 +333,7 @@ class MqttClient:
         if self.is_durable and subscribed.qos and content.flags & mqtt.QOS:
             assert self._queue is not None
             try:
-                self._broker.routing.publish_record(
+                self._broker.publish.routing.publish_record(
                     SELF, DEFAULT_VHOST, "", self._queue.name, replayed, _FORM, nobody
                 )
             except OnelogError:
@@ -346,7 +348,7 @@ class MqttClient:
         """Record that a message of a shared queue is this client's, and send it."""
         assert isinstance(sent.queue, WorkQueue)
         on_recorded = partial(self._assigned, packet_id, sent)
-        self._broker.packet_ids.assigned(
+        self._broker.queues.packet_ids.assigned(
             self.client_id, packet_id, sent.queue.name, sent.position, on_recorded
         )
 
@@ -357,7 +359,7 @@ class MqttClient:
             self.outgoing.assigned(packet_id, sent)
         elif self.outgoing.in_flight.get(packet_id) is sent:
             del self.outgoing.in_flight[packet_id]
-            self._broker.packet_ids.completed(self.client_id, packet_id, is_shared=True)
+            self._broker.queues.packet_ids.completed(self.client_id, packet_id, is_shared=True)
             assert sent.queue is not None
             sent.queue.requeue([sent.position], counted=False)
 
@@ -369,7 +371,9 @@ class MqttClient:
             self.outgoing.settle()
             sent.queue.when_recorded(on_recorded)
         else:
-            self._broker.packet_ids.released(self.client_id, packet_id, sent.position, on_recorded)
+            self._broker.queues.packet_ids.released(
+                self.client_id, packet_id, sent.position, on_recorded
+            )
 
     def _released(self, packet_id: int, error: OnelogError | None) -> None:
         if error is None:
@@ -378,7 +382,10 @@ class MqttClient:
     def complete(self, packet_id: int, sent: UnacknowledgedPublish) -> None:
         """Record that an exchange is over."""
         completed = partial(
-            self._broker.packet_ids.completed, self.client_id, packet_id, is_shared=sent.is_shared
+            self._broker.queues.packet_ids.completed,
+            self.client_id,
+            packet_id,
+            is_shared=sent.is_shared,
         )
         if sent.queue is None:
             completed()

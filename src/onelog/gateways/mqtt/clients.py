@@ -105,7 +105,7 @@ class Clients:
 
     def start(self) -> None:
         """Look after those whose sessions are from before."""
-        for kept in list(self.broker.sessions.kept.values()):
+        for kept in list(self.broker.queues.sessions.kept.values()):
             for text in kept.subscriptions:
                 wanted = read_filter(text)
                 if wanted.group:
@@ -117,16 +117,16 @@ class Clients:
 
     def _claim(self) -> None:
         """What clients had of shared filters, with QoS 2, is nobody else's."""
-        for client, shared in self.broker.packet_ids.shared():
-            if self.broker.sessions.find(client) is None:
-                self.broker.packet_ids.forget(client)
+        for client, shared in self.broker.queues.packet_ids.shared():
+            if self.broker.queues.sessions.find(client) is None:
+                self.broker.queues.packet_ids.forget(client)
                 continue
             for packet_id, (name, position) in list(shared.items()):
                 queue = self.find_shared(name)
                 if queue is None:
-                    self.broker.packet_ids.misplaced(client, packet_id)
+                    self.broker.queues.packet_ids.misplaced(client, packet_id)
                 else:
-                    claim(self.broker.workqueues, queue, position)
+                    claim(self.broker.queues.declared, queue, position)
 
     async def stop(self) -> None:
         """Say goodbye."""
@@ -166,16 +166,16 @@ class Clients:
         """
         if will is not None and will.topic.startswith(SYS):
             return False
-        if self.broker.access.is_open:
+        if self.broker.users.is_open:
             return True
-        before, kept = self.connected.get(client_id), self.broker.sessions.find(client_id)
+        before, kept = self.connected.get(client_id), self.broker.queues.sessions.find(client_id)
         owners = {before.user if before is not None else "", kept.user if kept is not None else ""}
         is_own = not owners - {"", principal.name}
         return is_own and (will is None or self.may(principal, "publish", will.topic))
 
     def may(self, principal: Principal, action: Action, topic: str) -> bool:
         """Whether somebody may publish to a topic, or consume all that a filter can match."""
-        access = self.broker.access
+        access = self.broker.users
         return access.is_open or access.may(principal, action, ("mqtt", topic))
 
     def _users_changed(self) -> None:
@@ -196,17 +196,17 @@ class Clients:
     def check_room(self, greeting: "Greeting") -> None:
         """Raise what is wrong if there is no room for what a client wants to be kept."""
         if greeting.expiry_s:
-            kept = self.broker.sessions.find(greeting.client_id)
+            kept = self.broker.queues.sessions.find(greeting.client_id)
             will = "" if greeting.will is None else greeting.will.written()
             if kept is None or len(will) > len(kept.will):
-                self.broker.sessions.check_room()
+                self.broker.queues.sessions.check_room()
 
     def come(self, session: "MqttSession", client_id: str, *, clean: bool) -> Kept | None:
         """A client has connected: who was there before goes. Its session, if it has one."""
         before = self.connected.get(client_id)
         if before is not None:
             before.taken_over()
-        kept = self.broker.sessions.find(client_id)
+        kept = self.broker.queues.sessions.find(client_id)
         will = self._wills.get(client_id)
         if will is not None and (clean or kept is None):
             del self._wills[client_id]
@@ -224,14 +224,14 @@ class Clients:
     def go(self, client_id: str, expiry_s: int, will: Will | None) -> None:
         """A client is gone, and has left a will or not."""
         del self.connected[client_id]
-        kept = self.broker.sessions.find(client_id)
+        kept = self.broker.queues.sessions.find(client_id)
         if expiry_s == 0:
             if kept is not None:
                 self.forget(client_id)
             if will is not None:
                 self.publish_will(client_id, will)
             return
-        kept = self.broker.sessions.keep(
+        kept = self.broker.queues.sessions.keep(
             client_id, expiry_s, self.now_ms(), "" if will is None else will.written()
         )
         self._gone(kept, will)
@@ -257,7 +257,7 @@ class Clients:
     def _look_after(self, client_id: str, now_ms: int) -> None:
         """Something of a client that is away may be due."""
         waiting = self._wills.get(client_id)
-        kept = self.broker.sessions.find(client_id)
+        kept = self.broker.queues.sessions.find(client_id)
         ends_ms = None if kept is None else kept.ends_ms
         is_over = ends_ms is not None and ends_ms <= now_ms
         if waiting is not None and (waiting[0] <= now_ms or is_over):
@@ -269,23 +269,23 @@ class Clients:
     def _done(self, client_id: str, will: Will) -> None:
         """Publish a will, and write down that it was."""
         self.publish_will(client_id, will)
-        kept = self.broker.sessions.find(client_id)
+        kept = self.broker.queues.sessions.find(client_id)
         if kept is not None and kept.will:
-            self.broker.sessions.keep(client_id, kept.expiry_s, kept.gone_ms)
+            self.broker.queues.sessions.keep(client_id, kept.expiry_s, kept.gone_ms)
 
     def forget(self, client_id: str) -> None:
-        for name, position in self.broker.packet_ids.of(client_id).shared.values():
+        for name, position in self.broker.queues.packet_ids.of(client_id).shared.values():
             queue = self.find_shared(name)
             if queue is not None:
                 queue.ack([position])
-        kept = self.broker.sessions.find(client_id)
+        kept = self.broker.queues.sessions.find(client_id)
         for text in () if kept is None else list(kept.subscriptions):
             wanted = read_filter(text)
             if wanted.group:
                 self.unshare(shared_name(wanted), client_id)
-        self.broker.workqueues.delete(SELF, DEFAULT_VHOST, queue_name(client_id))
-        self.broker.packet_ids.forget(client_id)
-        self.broker.sessions.forget(client_id)
+        self.broker.queues.declared.delete(SELF, DEFAULT_VHOST, queue_name(client_id))
+        self.broker.queues.packet_ids.forget(client_id)
+        self.broker.queues.sessions.forget(client_id)
 
     # -- shared filters ------------------------------------------------------------------------
 
@@ -294,14 +294,14 @@ class Clients:
         members = self._shares.setdefault(name, set())
         members.add(client_id)
         try:
-            return self.broker.workqueues.find(SELF, DEFAULT_VHOST, name)
+            return self.broker.queues.declared.find(SELF, DEFAULT_VHOST, name)
         except QueueNotFoundError:
-            return self.broker.workqueues.declare(SELF, DEFAULT_VHOST, name, durable=durable)
+            return self.broker.queues.declared.declare(SELF, DEFAULT_VHOST, name, durable=durable)
 
     def find_shared(self, name: str) -> WorkQueue | None:
         """The queue of a shared filter, if there is one."""
         try:
-            return self.broker.workqueues.find(SELF, DEFAULT_VHOST, name)
+            return self.broker.queues.declared.find(SELF, DEFAULT_VHOST, name)
         except QueueNotFoundError:
             return None
 
@@ -311,7 +311,7 @@ class Clients:
         members.discard(client_id)
         if not members:
             self._shares.pop(name, None)
-            self.broker.workqueues.delete(SELF, DEFAULT_VHOST, name)
+            self.broker.queues.declared.delete(SELF, DEFAULT_VHOST, name)
 
     # -- publishing ----------------------------------------------------------------------------
 
@@ -336,8 +336,8 @@ class Clients:
         self.encoder.made(body, content)
         if flags & 1:
             on_recorded = partial(_retained, topic.text)
-            self.broker.retained.retain(topic.text, body if payload else None, on_recorded)
-        return self.broker.routing.publish_record(
+            self.broker.topics.retained.retain(topic.text, body if payload else None, on_recorded)
+        return self.broker.publish.routing.publish_record(
             SELF,
             DEFAULT_VHOST,
             EXCHANGE,

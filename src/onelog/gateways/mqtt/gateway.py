@@ -23,7 +23,7 @@ class MqttGateway:
     async def listen(self) -> None:
         """Open its port."""
         await self.context.listen(self.context.loaded.config.mqtt.port, self.session)
-        if self.context.broker.sessions.kept:
+        if self.context.broker.queues.sessions.kept:
             self.clients()  # Sessions end, and wills are done, whether anybody connects or not.
 
     def session(self, connection: Connection) -> "MqttSession":

@@ -118,7 +118,7 @@ class MqttSession(FramedSession):
     def _handle_some(self) -> None:
         """Handle packets until the turn is over; the rest waits for the next one."""
         reader, connection = self._reader, self.connection
-        late = self._clients.broker.routing.late
+        late = self._clients.broker.publish.routing.late
         while len(self._answers) < ANSWERS_MAX and not connection.congested:
             if late:
                 connection.wait_for_turn()  # So many get what was published: it takes its time.
@@ -250,7 +250,7 @@ class MqttSession(FramedSession):
             return
         self._is_late = True  # What follows waits until it is known who that is.
         then = partial(self._logged_in, greeting, connect)
-        logins, where = self._clients.broker.logins, self.connection.remote_address
+        logins, where = self._clients.broker.users.logins, self.connection.remote_address
         certified = logins.certified(self.connection.certificate, "mqtt", where)
         if (
             connect.user is None
@@ -331,7 +331,7 @@ class MqttSession(FramedSession):
         self.connection.write(answer)
         if is_durable:
             will = "" if greeting.will is None else greeting.will.written()
-            known = clients.broker.sessions.keep(
+            known = clients.broker.queues.sessions.keep(
                 self.client_id, greeting.expiry_s, 0, will, self.user
             )
             client.resume(dict(known.subscriptions))
@@ -341,7 +341,7 @@ class MqttSession(FramedSession):
         if refused := self._refused(client):
             for text in refused:
                 client.unsubscribe(text)
-            clients.broker.sessions.subscribe(self.client_id, dict.fromkeys(refused))
+            clients.broker.queues.sessions.subscribe(self.client_id, dict.fromkeys(refused))
 
     def _refused(self, client: MqttClient) -> list[str]:
         """Filters that were subscribed to, and are not permitted any more."""
@@ -411,7 +411,7 @@ class MqttSession(FramedSession):
     def _note_received(self, packet_id: int) -> Sequence[NewMessage]:
         """A message of QoS 2 comes in: what has to be recorded with it."""
         if self._expiry_s:
-            return self._clients.broker.packet_ids.received(self.client_id, packet_id)
+            return self._clients.broker.queues.packet_ids.received(self.client_id, packet_id)
         self._received.add(packet_id)
         return ()
 
@@ -426,7 +426,7 @@ class MqttSession(FramedSession):
     def _received_ids(self) -> set[int]:
         """Packet ids of QoS 2 that the client has not released."""
         if self._expiry_s:
-            return self._clients.broker.packet_ids.of(self.client_id).received
+            return self._clients.broker.queues.packet_ids.of(self.client_id).received
         return self._received
 
     def _stored(self, acknowledgement: _Answer, where: object, error: OnelogError | None) -> None:
@@ -435,7 +435,7 @@ class MqttSession(FramedSession):
             return
         _, qos, packet_id = acknowledgement
         if qos == 2 and self._expiry_s:
-            self._clients.broker.packet_ids.forgotten(self.client_id, packet_id, None)
+            self._clients.broker.queues.packet_ids.forgotten(self.client_id, packet_id, None)
         self._received.discard(packet_id)
         self._answer(acknowledgement, reason_of(error))
 
@@ -518,7 +518,7 @@ class MqttSession(FramedSession):
             self._complete(packet_id, Reason.PACKET_ID_NOT_FOUND, None)
         elif self._expiry_s:
             then = partial(self._complete, packet_id, 0)
-            self._clients.broker.packet_ids.forgotten(self.client_id, packet_id, then)
+            self._clients.broker.queues.packet_ids.forgotten(self.client_id, packet_id, then)
         else:
             self._received.discard(packet_id)
             self._complete(packet_id, 0, None)
@@ -576,7 +576,7 @@ class MqttSession(FramedSession):
                 news.append(subscribed)
             yield
         if recorded and client.is_durable:
-            self._clients.broker.sessions.subscribe(self.client_id, recorded)
+            self._clients.broker.queues.sessions.subscribe(self.client_id, recorded)
         self.connection.write(
             packets.encode_reasons(Packet.SUBACK, self._level, wanted.packet_id, reasons)
         )
@@ -603,7 +603,7 @@ class MqttSession(FramedSession):
         handling = options >> 4 & 3
         try:
             if client.is_durable:
-                self._clients.broker.sessions.check_room()
+                self._clients.broker.queues.sessions.check_room()
             client.subscribe(text, subscribed, replay=None if handling == 1 else handling == 0)
         except OnelogError as error:
             return None, reason_of(error)
@@ -622,7 +622,7 @@ class MqttSession(FramedSession):
             else:
                 reasons.append(Reason.NO_SUBSCRIPTION_EXISTED)
         if gone and client.is_durable:
-            self._clients.broker.sessions.subscribe(self.client_id, gone)
+            self._clients.broker.queues.sessions.subscribe(self.client_id, gone)
         self.connection.write(
             packets.encode_reasons(Packet.UNSUBACK, self._level, wanted.packet_id, reasons)
         )

@@ -66,7 +66,7 @@ class SysTopics:
     def _values(self, now_ms: int) -> dict[str, bytes]:
         clients, broker = self._clients, self._clients.broker
         connected = len(clients.connected)
-        known = len(broker.sessions.kept.keys() | clients.connected.keys())
+        known = len(broker.queues.sessions.kept.keys() | clients.connected.keys())
         totals = broker.admin.state(SELF).totals
         numbers = {
             "uptime": (now_ms - self._began_ms) // 1_000,
@@ -75,7 +75,7 @@ class SysTopics:
             "clients/total": known,
             "messages/received": self.received,
             "messages/sent": self.sent,
-            "retained messages/count": len(broker.retained),
+            "retained messages/count": len(broker.topics.retained),
             "store/messages/count": totals.put_count,
             "store/messages/bytes": totals.put_bytes,
         }

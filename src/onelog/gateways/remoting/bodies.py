@@ -16,12 +16,16 @@ PAGE_MAX = 2_000
 
 def broker_address(broker: Broker) -> str:
     """Host and port that clients connect to."""
-    host = broker.config.client_host
-    return f"[{host}]:{broker.config.port}" if ":" in host else f"{host}:{broker.config.port}"
+    host = broker.admin.config.client_host
+    return (
+        f"[{host}]:{broker.admin.config.port}"
+        if ":" in host
+        else f"{host}:{broker.admin.config.port}"
+    )
 
 
 def queue_body(broker: Broker, topic: str, queue_id: int) -> MessageQueue:
-    return MessageQueue(broker_name=broker.config.name, queue_id=queue_id, topic=topic)
+    return MessageQueue(broker_name=broker.admin.config.name, queue_id=queue_id, topic=topic)
 
 
 def subscription_body(subscription: Subscription) -> SubscriptionData:

@@ -39,14 +39,14 @@ class RemotingGateway(Gateway):
     def __init__(self, context: GatewayContext) -> None:
         super().__init__(context, HANDLERS)
         broker = self.broker
-        broker.hooks.members_changed.append(clients.notify_members)
-        broker.hooks.channel_expired.append(_drop)
-        broker.hooks.ask_producer.append(transactions.ask_producer)
+        broker.groups.on_members_change.append(clients.notify_members)
+        broker.groups.on_channel_expired.append(_drop)
+        broker.transactions.ask_producer.append(transactions.ask_producer)
         self._registrar: Registrar | None = None
 
     async def listen(self) -> None:
         """Open its port and the one for old clients, and register."""
-        config = self.broker.config
+        config = self.broker.admin.config
         await self.context.listen(config.port, self._session)
         await self._listen_for_old_clients()
         host = f"[{config.client_host}]" if ":" in config.client_host else config.client_host
@@ -57,7 +57,7 @@ class RemotingGateway(Gateway):
 
     async def _listen_for_old_clients(self) -> None:
         """The second port, which clients up to 4.4 send to; it gives the same answers."""
-        config = self.broker.config
+        config = self.broker.admin.config
         if config.second_port is None:
             return
         try:

@@ -23,8 +23,8 @@ def usable_group(broker: Broker, name: str) -> str:
     """The name of a group that is there, or may come into being by being used."""
     if (
         not is_legal_group(name)
-        and broker.config.auto_create_groups
-        and broker.find_group(SELF, name) is None
+        and broker.admin.config.auto_create_groups
+        and broker.groups.find(SELF, name) is None
     ):
         check_group(name)
     return name
@@ -34,6 +34,6 @@ def create_topic(
     broker: Broker, principal: Principal, name: str, default_topic: str, queues: int
 ) -> TopicConfig:
     """The topic of a message that could not be sent for want of it, made if that is allowed."""
-    if broker.find_topic(SELF, name) is None:
+    if broker.topics.find(SELF, name) is None:
         check_topic(name)
-    return broker.create_topic_for_send(principal, name, default_topic, queues)
+    return broker.topics.create_for_send(principal, name, default_topic, queues)

@@ -127,7 +127,7 @@ class Gateway:
 
     def _choose_handlers(self) -> None:
         """While there are users, requests are signed, and users have permissions."""
-        logins = self.broker.logins
+        logins = self.broker.users.logins
         chosen = (
             self.loaded.config.security.remote_admin,
             self.broker.users.is_open,
@@ -155,7 +155,7 @@ class Gateway:
         percent = replication.slave_reads_percent if replication.slave_reads else None
         self.far_bytes = None if percent is None else machine_memory_bytes() * percent // 100
         """How far behind a group is that is better served by a slave; None if no group is."""
-        config = self.broker.config
+        config = self.broker.admin.config
         self.region, self.trace = config.region, config.trace
         self.added_properties = added_properties(config)
         """What the broker adds to the properties of every message, as RocketMQ does."""
@@ -170,7 +170,7 @@ class BrokerSession(ServerSession[Success]):
     """One client, or one admin tool. It is also the channel that the core knows it by."""
 
     def __init__(self, connection: Connection, gateway: Gateway) -> None:
-        frame_bytes_max = gateway.broker.config.frame_bytes_max
+        frame_bytes_max = gateway.broker.admin.config.frame_bytes_max
         super().__init__(connection, frame_bytes_max, REQUEST_HEADER_BYTES_MAX, gateway.headers)
         self.gateway = gateway
         self.broker = gateway.broker
@@ -179,7 +179,7 @@ class BrokerSession(ServerSession[Success]):
         self.handlers = gateway.local_handlers if self.is_local else gateway.remote_handlers
         host, port = connection.remote
         origin = "remoting", connection.remote_address
-        self._logins = self.broker.logins
+        self._logins = self.broker.users.logins
         certified = self._logins.certified(connection.certificate, *origin)
         self.principal = self._unsigned = certified or Principal("", *origin)
         connection.user = self.principal.name
@@ -290,14 +290,14 @@ class BrokerSession(ServerSession[Success]):
     ) -> Success | None:
         """Do what needs the record at a log offset: now, or when a worker has read it."""
         broker = self.broker
-        if broker.is_warm(log_offset):
+        if broker.topics.is_warm(log_offset):
             return act()
-        self.look_up(command, lambda: broker.message_at(SELF, log_offset), lambda _: act())
+        self.look_up(command, lambda: broker.topics.message_at(SELF, log_offset), lambda _: act())
         return None
 
     def closed(self) -> None:
         """The connection is gone, and with it everything that hung on it."""
-        self.broker.channel_closed(self)
+        self.broker.groups.channel_closed(self)
 
 
 Handler = Callable[[BrokerSession, Command], Success | None]

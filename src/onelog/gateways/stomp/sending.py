@@ -61,7 +61,7 @@ def send(session: StompSession, frame: Frame) -> None:
 def publish(session: StompSession, posting: Posting, receipt: str | None) -> None:
     session.pending += 1
     try:
-        queues = session.broker.routing.publish(
+        queues = session.broker.publish.routing.publish(
             session.principal, session.vhost, *posting, session.stored, receipt
         )
     except OnelogError:
@@ -97,7 +97,9 @@ def _routes(
         elif kind == "queue":
             ensure_queue(session, frame, name)
         elif kind == "amq/queue":
-            session.broker.workqueues.find(session.principal, session.vhost, name, owner=session)
+            session.broker.queues.declared.find(
+                session.principal, session.vhost, name, owner=session
+            )
         found.setdefault("", []).append(name)
     return found
 
@@ -109,7 +111,7 @@ def ensure_queue(session: StompSession, frame: Frame, name: str) -> None:
     arguments = arguments_of(headers) if any(each[:2] == "x-" for each in headers) else {}
     if not arguments and (session.vhost, name) in declared:
         return
-    workqueues = session.broker.workqueues
+    workqueues = session.broker.queues.declared
     if not arguments:
         try:
             found = workqueues.find(session.principal, session.vhost, name, owner=session)
@@ -148,7 +150,7 @@ def _send_later(session: StompSession, frame: Frame, postings: list[Posting]) ->
         session.pending += 1
         last = receipt if posting is postings[-1] else None
         try:
-            session.broker.schedules.add(
+            session.broker.publish.schedules.add(
                 session.principal,
                 session.vhost,
                 *posting,

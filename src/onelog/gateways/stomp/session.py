@@ -88,7 +88,7 @@ class Gateway:
         self.sessions: set[StompSession] = set()
         self.declared: set[tuple[str, str]] = set()
         """Queues that are known to be there: virtual host and name."""
-        self.broker.workqueues.on_deleted.append(self._queue_deleted)
+        self.broker.queues.declared.on_deleted.append(self._queue_deleted)
 
     def _queue_deleted(self, queue: "WorkQueue", reason: str) -> None:
         self.declared.discard((queue.vhost, queue.name))
@@ -107,7 +107,7 @@ class StompSession(FramedSession):
 
     def __init__(self, connection: Connection, gateway: Gateway) -> None:
         super().__init__(connection)
-        self._reader = StompFrameReader(gateway.broker.config.frame_bytes_max)
+        self._reader = StompFrameReader(gateway.broker.admin.config.frame_bytes_max)
         connection.reads_on = True
         self.gateway = gateway
         self.broker = gateway.broker
@@ -247,7 +247,7 @@ class StompSession(FramedSession):
         self.client_id = headers.get("client-id", "")
         self._is_logging_in = True
         headers_of_error = partial(self._logged_in, common[-1], ours)
-        logins, origin = self.broker.logins, ("stomp", self.connection.remote_address)
+        logins, origin = self.broker.users.logins, ("stomp", self.connection.remote_address)
         certified = logins.certified(self.connection.certificate, *origin)
         if certified is not None and "login" not in headers:
             headers_of_error(certified)
@@ -267,7 +267,7 @@ class StompSession(FramedSession):
         self.principal = found
         self.connection.user = found.name
         # Clients put the name of the machine there, if they know of nothing better.
-        if not self.broker.routing.is_open_to(found, self.vhost):
+        if not self.broker.publish.routing.is_open_to(found, self.vhost):
             self.vhost = DEFAULT_VHOST
         self.version = self._reader.version = version
         # Who wants to know that the other side is alive, says so by heart-beats.
@@ -334,7 +334,7 @@ class StompSession(FramedSession):
         self.subscriptions.clear()
         self.numbered.clear()
         self.transactions.clear()
-        self.broker.channel_closed(self)
+        self.broker.groups.channel_closed(self)
 
 
 def disconnect(session: StompSession, frame: Frame) -> None:

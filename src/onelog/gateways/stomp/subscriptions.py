@@ -144,7 +144,7 @@ class Subscription:
 
     def end(self, *, counted: bool) -> None:
         """Take no more, and give back what was not acknowledged."""
-        workqueues = self._session.broker.workqueues
+        workqueues = self._session.broker.queues.declared
         if self.watching is not None:
             workqueues.on_declared.remove(self.watching)
         for consumer in self.consumers:
@@ -239,7 +239,7 @@ def _consume(
     priority = next(
         (number(headers, each, 1 << 31, -(1 << 31)) for each in _PRIORITIES if each in headers), 0
     )
-    consumer = session.broker.workqueues.consume(
+    consumer = session.broker.queues.declared.consume(
         session.principal,
         session.vhost,
         queue.name,
@@ -287,7 +287,7 @@ def _queue_of(session: StompSession, frame: Frame, position: Destination) -> "Wo
         return temporary_queue(session, name)
     if position.kind == "queue":
         ensure_queue(session, frame, position.name)
-    return session.broker.workqueues.find(
+    return session.broker.queues.declared.find(
         session.principal, session.vhost, position.name, owner=session
     )
 
@@ -301,7 +301,7 @@ def _consume_matching(
 ) -> None:
     """Every queue that matches, and will."""
     compare = queue_pattern(pattern).fullmatch
-    workqueues = session.broker.workqueues
+    workqueues = session.broker.queues.declared
 
     def declared(queue: "WorkQueue") -> None:
         if queue.vhost == session.vhost and queue.durable and compare(queue.name):
@@ -325,7 +325,7 @@ def _own_queue(
     """The queue of a subscription to topics and exchanges, bound to them and to nothing else."""
     principal, vhost, broker = session.principal, session.vhost, session.broker
     subscription.durable_name = name = _durable_name(session, frame)
-    queue = broker.workqueues.declare(
+    queue = broker.queues.declared.declare(
         principal,
         vhost,
         name or frame.headers.get("x-queue-name", ""),
@@ -336,14 +336,16 @@ def _own_queue(
         owner=session,
     )
     wanted = {_binding(session, position) for position in positions}
-    for binding in broker.routing.bindings(principal, vhost, destination=("queue", queue.name)):
+    for binding in broker.publish.routing.bindings(
+        principal, vhost, destination=("queue", queue.name)
+    ):
         # The default exchange's cannot be undone.
         if binding.source and (binding.source, binding.key) not in wanted:
-            broker.routing.unbind(
+            broker.publish.routing.unbind(
                 principal, vhost, binding.source, "queue", queue.name, binding.key
             )
     for exchange, key in wanted:
-        broker.routing.bind(principal, vhost, exchange, "queue", queue.name, key)
+        broker.publish.routing.bind(principal, vhost, exchange, "queue", queue.name, key)
     return queue
 
 
@@ -380,7 +382,7 @@ def temporary_queue(session: StompSession, name: str, *, subscribe: bool = False
     if queue is None:
         if len(session.temporary) >= SUBSCRIPTIONS_MAX:
             raise InvalidRequestError(f"the limit is {SUBSCRIPTIONS_MAX} temporary queues")
-        queue = session.broker.workqueues.declare(
+        queue = session.broker.queues.declared.declare(
             session.principal, session.vhost, "", exclusive=True, owner=session
         )
         session.temporary[name] = queue
@@ -451,7 +453,7 @@ def unsubscribe(session: StompSession, frame: Frame) -> None:
     if is_named:
         name = _durable_name(session, frame)
     if name and (is_named or is_true(headers.get("durable")) or is_true(headers.get("persistent"))):
-        session.broker.workqueues.delete(session.principal, session.vhost, name, owner=session)
+        session.broker.queues.declared.delete(session.principal, session.vhost, name, owner=session)
     session.receipt(headers.get("receipt"))
 
 

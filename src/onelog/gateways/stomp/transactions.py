@@ -40,7 +40,7 @@ class Transaction:
     def stage(self, posting: "Posting") -> None:
         """Add a message."""
         session = self._session
-        session.broker.routing.stage(
+        session.broker.publish.routing.stage(
             session.principal, session, self._name, session.vhost, *posting
         )
         self.staged += 1
@@ -81,7 +81,7 @@ def begin(session: StompSession, frame: Frame) -> None:
         raise InvalidRequestError(f"transaction {name[:100]!r} is open already")
     if len(session.transactions) >= TRANSACTIONS_MAX:
         raise InvalidRequestError(f"the limit is {TRANSACTIONS_MAX} open transactions")
-    session.broker.begin(session.principal, session, name)
+    session.broker.transactions.begin(session.principal, session, name)
     session.transactions[name] = Transaction(session, name)
     session.receipt(frame.headers.get("receipt"))
 
@@ -97,9 +97,9 @@ def commit(session: StompSession, frame: Frame) -> None:
         session.settled(None if error is None else receipt, error)
 
     broker = session.broker
-    acks = broker.workqueues.acks_alongside(transaction.acks, transaction.finish)
+    acks = broker.queues.declared.acks_alongside(transaction.acks, transaction.finish)
     try:
-        broker.routing.commit(session.principal, session, name, committed, alongside=acks)
+        broker.publish.routing.commit(session.principal, session, name, committed, alongside=acks)
     except OnelogError:
         session.pending -= 1
         raise
@@ -108,7 +108,7 @@ def commit(session: StompSession, frame: Frame) -> None:
 def abort(session: StompSession, frame: Frame) -> None:
     """ABORT: what was to be acknowledged is still out."""
     name, _ = _taken(session, frame)
-    session.broker.routing.abort(session.principal, session, name)
+    session.broker.publish.routing.abort(session.principal, session, name)
     session.receipt(frame.headers.get("receipt"))
 
 

@@ -56,7 +56,7 @@ async def test_the_messages_of_a_topic_come_in_the_order_of_their_queues(
 async def test_messages_without_a_body_are_messages(cluster: LiveCluster) -> None:
     broker = cluster.brokers[0].broker
     for body in (b"", b"x", b""):
-        broker.publish(SELF, NewMessage("orders", 0, body), lambda token, where, error: None)
+        broker.publish.send(SELF, NewMessage("orders", 0, body), lambda token, where, error: None)
     async with consumer(cluster) as reading:
         reading.subscribe("orders")
         assert bodies(await polled(reading, 3)) == [b"", b"x", b""]
@@ -66,7 +66,7 @@ async def test_a_poll_waits_until_a_message_arrives(cluster: LiveCluster) -> Non
     async with consumer(cluster) as reading:
         reading.subscribe("orders")
         waiting = asyncio.ensure_future(reading.poll(20))
-        await eventually(lambda: bool(cluster.brokers[0].broker.waiting.keys), "a held pull")
+        await eventually(lambda: bool(cluster.brokers[0].core.waiting.keys), "a held pull")
         assert not waiting.done()
         await cluster.send("orders", b"late")
         assert bodies(await waiting) == [b"late"]
@@ -386,9 +386,8 @@ async def test_a_kafka_batch_of_a_thousand_messages_is_read_as_any_others(
     cluster: LiveCluster, codec: Codec
 ) -> None:
     sent = neutrals(1_000)
-    broker = cluster.brokers[0].broker
-    broker.marked.mark("orders")
-    broker.store.append([kafka_batch(sent, codec=codec)])
+    cluster.brokers[0].core.marked.mark("orders")
+    cluster.brokers[0].core.store.append([kafka_batch(sent, codec=codec)])
     async with consumer(cluster) as reading:
         reading.subscribe("orders")
         messages = await polled(reading, 1_000)

@@ -180,7 +180,7 @@ async def test_members_hand_queues_over_without_disturbing_the_order(
 
 
 async def test_a_queue_that_another_member_has_locked_is_waited_for(cluster: LiveCluster) -> None:
-    locks = cluster.brokers[0].broker.locks
+    locks = cluster.brokers[0].core.locks
     listener = Ordered()
     await send(cluster, 9)
     locks.lock("billing", "somebody else", [("orders", 1)])
@@ -197,7 +197,7 @@ async def test_a_lock_that_was_lost_to_another_member_ends_the_queue(
     cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("onelog.client.consumer.push.orderly.LOCK_SECONDS", 0.05)
-    locks = cluster.brokers[0].broker.locks
+    locks = cluster.brokers[0].core.locks
     listener = Ordered()
     async with consuming(cluster, listener) as consumer:
         locks.unlock("billing", consumer.client_id, [("orders", 1)])
@@ -233,7 +233,7 @@ async def test_nothing_is_begun_without_a_lock_that_can_be_relied_on(
 
 async def test_what_was_given_back_before_is_consumed_too(cluster: LiveCluster) -> None:
     listener = Ordered()
-    cluster.brokers[0].broker.groups.require("billing")
+    cluster.brokers[0].core.groups.require("billing")
     for number in range(4):
         topic = "orders" if number != 2 else "gone"
         await cluster.send("%RETRY%billing", b"%d" % number, RETRY_TOPIC=topic)
@@ -261,7 +261,7 @@ async def test_a_broadcast_in_order_needs_no_locks_and_is_given_up_after_its_ret
     ) as consumer:
         await eventually(lambda: listener.count == 29, "all but the one that failed")
         assert set((await consumer.lag()).values()) == {0}
-    assert not cluster.brokers[0].broker.locks.any_held("billing")
+    assert not cluster.brokers[0].core.locks.any_held("billing")
     assert [attempt for number, attempt in listener.tries if number == 3] == [1, 2]
     assert listener.heard[1] == list(range(1, 30, 3))
 

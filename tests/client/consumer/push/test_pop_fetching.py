@@ -352,7 +352,7 @@ async def _lag(cluster: LiveCluster) -> list[int]:
 async def test_what_was_given_back_before_the_group_popped_is_popped(cluster: LiveCluster) -> None:
     retry = f"%RETRY%{GROUP}"
     async with member(cluster):
-        await eventually(lambda: cluster.brokers[0].broker.topics.get(retry))
+        await eventually(lambda: cluster.brokers[0].core.topics.get(retry))
     await cluster.send(retry, b"waiting", RETRY_TOPIC="orders")
     found: list[str] = []
     async with AsyncPushConsumer(GROUP, nameserver=cluster.addresses, pop=True) as consumer:

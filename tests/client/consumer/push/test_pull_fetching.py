@@ -56,7 +56,6 @@ async def test_members_share_the_queues_and_take_over_what_another_leaves(
 async def test_a_queue_that_is_left_is_committed_and_its_messages_are_not_begun(
     cluster: LiveCluster,
 ) -> None:
-    broker = cluster.brokers[0].broker
     for queue in range(4):
         for number in range(10):
             await cluster.send("orders", b"%d" % number, queue)
@@ -68,7 +67,7 @@ async def test_a_queue_that_is_left_is_committed_and_its_messages_are_not_begun(
             source.done([message])
         await member.fetching._release([Queue("orders", "broker-a", 3)])
         assert leaving.dropped
-        assert broker.offsets.get(GROUP, "orders", 3) == 4
+        assert cluster.brokers[0].core.offsets.get(GROUP, "orders", 3) == 4
         # What comes of it later changes nothing any more.
         for source, message in member.taken:
             if message.queue.queue_id == 3:
@@ -80,14 +79,15 @@ async def test_a_queue_that_is_left_is_committed_and_its_messages_are_not_begun(
 
 
 async def test_a_start_at_the_end_of_a_queue_is_remembered(cluster: LiveCluster) -> None:
-    broker = cluster.brokers[0].broker
-    broker.offsets._near_bytes = 0  # The queues count as old: then the broker knows no beginning.
+    cluster.brokers[
+        0
+    ].core.offsets._near_bytes = 0  # The queues count as old: then the broker knows no beginning.
     for number in range(10):
         await cluster.send("orders", b"%d" % number)
     async with pulling(cluster, start="last") as member:
         assert member.queue().process_queue.committable == 10
         await member.fetching.commit()
-        assert broker.offsets.get(GROUP, "orders", 0) == 10
+        assert cluster.brokers[0].core.offsets.get(GROUP, "orders", 0) == 10
         await cluster.send("orders", b"10")
         await eventually(lambda: member.numbers == [10], "only what is new")
 
@@ -147,17 +147,16 @@ async def test_brokers_that_leave_the_moving_to_members_are_obeyed(cluster: Live
         member.fetching.moved(Queue("elsewhere", "broker-a", 0), 3)
         await eventually(lambda: member.numbers == [7, 8, 9], "the last three come again")
         await eventually(
-            lambda: cluster.brokers[0].broker.offsets.get(GROUP, "orders", 0) == 7,
+            lambda: cluster.brokers[0].core.offsets.get(GROUP, "orders", 0) == 7,
             "the broker knows",
         )
 
 
 async def test_what_was_deleted_is_passed_over(cluster: LiveCluster) -> None:
-    broker = cluster.brokers[0].broker
-    broker.groups.require(GROUP)
+    cluster.brokers[0].core.groups.require(GROUP)
     for number in range(3):
         await cluster.send("orders", b"%d" % number)
-    broker.offsets.commit(GROUP, "orders", 0, 1000)
+    cluster.brokers[0].core.offsets.commit(GROUP, "orders", 0, 1000)
     async with pulling(cluster) as member:
         # 1000 is past the end, so the broker sends us back there.
         await eventually(lambda: member.queue().process_queue.next_offset == 3, "it is at the end")
@@ -169,12 +168,13 @@ async def test_positions_are_committed_every_few_seconds(
     cluster: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulling_module, "COMMIT_SECONDS", 0.05)
-    broker = cluster.brokers[0].broker
     await cluster.send("orders", b"1")
     async with pulling(cluster, prefetch_count=1) as member:
         await eventually(lambda: len(member.taken) == 1, "it is here")
         member.finish()
-        await eventually(lambda: broker.offsets.get(GROUP, "orders", 0) == 1, "the broker knows")
+        await eventually(
+            lambda: cluster.brokers[0].core.offsets.get(GROUP, "orders", 0) == 1, "the broker knows"
+        )
         assert member.fetching.positions("orders")[Queue("orders", "broker-a", 0)] == 1
         assert member.queue().committed == member.queue().process_queue.committable
 

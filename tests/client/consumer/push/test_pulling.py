@@ -94,13 +94,13 @@ async def test_pulling_stops_when_one_message_stays_behind_for_too_long(
 
 
 async def test_each_pull_tells_how_far_the_queue_is(cluster: LiveCluster) -> None:
-    broker = cluster.brokers[0].broker
     await send(cluster, 60)
     async with pulling(cluster, prefetch_count=30) as member:
         await eventually(lambda: len(member.taken) == 30, "as much as fits is here")
         member.finish(10)
         await eventually(
-            lambda: broker.offsets.get(GROUP, "orders", 0) == 10, "the broker knows of ten"
+            lambda: cluster.brokers[0].core.offsets.get(GROUP, "orders", 0) == 10,
+            "the broker knows of ten",
         )
         assert member.queue().info().commit_offset == 10
         assert member.queue().info().cached_msg_count == 30
@@ -216,14 +216,13 @@ async def test_batches_in_one_record_are_taken_apart_from_the_middle_on(
     cluster: LiveCluster,
 ) -> None:
     parts = [(0, b"%d" % number, b"TAGS\x01a\x02") for number in range(5)]
-    broker = cluster.brokers[0].broker
     both = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
     batch = NewMessage(
         "orders", 0, encode_batch(parts), b"INNER_NUM\x015\x02", sys_flag=both, inner_count=5
     )
-    broker.store.append([batch])
-    broker.groups.require(GROUP)
-    broker.offsets.commit(GROUP, "orders", 0, 2)
+    cluster.brokers[0].core.store.append([batch])
+    cluster.brokers[0].core.groups.require(GROUP)
+    cluster.brokers[0].core.offsets.commit(GROUP, "orders", 0, 2)
     async with pulling(cluster) as member:
         await eventually(lambda: len(member.taken) == 3, "the rest of the batch is here")
         assert [message.offset for _, message in member.taken] == [2, 3, 4]

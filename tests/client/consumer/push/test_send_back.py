@@ -21,7 +21,7 @@ from tests.waiting import eventually
 async def cluster(tmp_path: Path) -> AsyncIterator[LiveCluster]:
     async with live_cluster(tmp_path, store__delay_levels="1s 1s 1s 1s 1s") as running:
         await running.create_topic("orders", 1)
-        running.brokers[0].broker.groups.require("billing")
+        running.brokers[0].core.groups.require("billing")
         yield running
 
 

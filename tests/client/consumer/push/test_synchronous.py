@@ -83,7 +83,7 @@ async def test_messages_are_heard_in_threads_and_done_with(cluster: LiveCluster)
         assert len(consumer.assigned) == 4
     assert sorted(heard.numbers) == list(range(300))
     assert threading.main_thread().name not in heard.threads
-    assert cluster.brokers[0].broker.offsets.get("billing", "orders", 0) == 75
+    assert cluster.brokers[0].core.offsets.get("billing", "orders", 0) == 75
 
 
 async def test_slow_listeners_run_side_by_side(cluster: LiveCluster) -> None:
@@ -172,7 +172,7 @@ async def test_run_ends_when_a_listener_stops_it(cluster: LiveCluster) -> None:
     async with asyncio.timeout(30):
         await asyncio.to_thread(consumer.run)
     assert heard == [b"0"]
-    assert cluster.brokers[0].broker.offsets.get("billing", "orders", 0) == 1
+    assert cluster.brokers[0].core.offsets.get("billing", "orders", 0) == 1
 
 
 async def test_subscribing_while_it_runs(cluster: LiveCluster) -> None:
@@ -287,8 +287,8 @@ async def test_a_signal_ends_a_program_after_what_is_in_hand(
         async with asyncio.timeout(30):
             _, errors = await process.communicate()
         assert (process.returncode, errors.decode()) == (0, "")
-    assert cluster.brokers[0].broker.offsets.get("billing", "orders", 0) == 1
-    assert cluster.brokers[0].broker.members.group("billing") is None
+    assert cluster.brokers[0].core.offsets.get("billing", "orders", 0) == 1
+    assert cluster.brokers[0].core.members.group("billing") is None
 
 
 async def test_a_second_ctrl_c_does_not_wait_for_listeners(cluster: LiveCluster) -> None:
@@ -301,4 +301,4 @@ async def test_a_second_ctrl_c_does_not_wait_for_listeners(cluster: LiveCluster)
         async with asyncio.timeout(60):
             _, errors = await process.communicate()
         assert "KeyboardInterrupt" in errors.decode()
-    assert cluster.brokers[0].broker.offsets.get("billing", "orders", 0) in (None, 0)
+    assert cluster.brokers[0].core.offsets.get("billing", "orders", 0) in (None, 0)

@@ -215,7 +215,7 @@ async def test_old_files_are_deleted_when_asked_for(desk: Desk) -> None:
     assert world.store.log_min > 0
     assert world.store.min_offset("orders", 0) > 0
     world.restart()
-    assert world.broker.topics.get("orders") is not None
+    assert world.core.topics.get("orders") is not None
 
 
 @pytest.mark.parametrize(
@@ -254,10 +254,9 @@ async def test_a_broker_without_slaves(desk: Desk) -> None:
 async def test_the_modes_of_groups_are_listed_by_topic_and_group(desk: Desk) -> None:
     answer = await desk.told(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     assert RequestModes.decode(answer.body) == RequestModes()
-    broker = desk.world.broker
     for group, mode in (("readers", CoreMode("POP", 2)), ("others", CoreMode("PULL"))):
-        broker.groups.require(group)
-        broker.request_modes.set(group, "orders", mode)
+        desk.world.core.groups.require(group)
+        desk.world.core.request_modes.set(group, "orders", mode)
     answer = await desk.told(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     assert msgspec.json.decode(bytes(answer.body)) == {
         "messageRequestModeMap": {

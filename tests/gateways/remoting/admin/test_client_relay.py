@@ -53,7 +53,7 @@ async def test_a_client_may_say_no(desk: Desk) -> None:
 
 async def test_who_is_not_there_cannot_be_asked(desk: Desk) -> None:
     await desk.member("old", "readers", "orders", version=61)
-    desk.world.broker.heartbeat(
+    desk.world.broker.groups.heartbeat(
         SELF,
         Client("kafka", "a channel of another protocol", version=99),
         [ConsumerData("readers")],

@@ -49,7 +49,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         for number in range(5):
             opened.world.send("orders", body=b"%d" % number)
             opened.world.advance(1_000)
-        opened.world.broker.groups.require("readers")
+        opened.world.core.groups.require("readers")
         yield opened
 
 
@@ -63,7 +63,7 @@ def queue(queue_id: int = 0, topic: str = "orders") -> MessageQueue:
 async def test_a_group_is_created_and_changed(desk: Desk) -> None:
     body = SubscriptionGroupConfig(group_name="g", retry_max_times=3, consume_enable=False)
     await desk.told(UPDATE, body.encode())
-    groups = desk.world.broker.groups
+    groups = desk.world.core.groups
     assert groups.get("g") == GroupConfig("g", consume_enable=False, retry_times_max=3)
     attributes = {"lite.sub.model": "Shared"}  # As a store of RocketMQ's may bring it.
     groups.put(GroupConfig("g", attributes=attributes))
@@ -89,18 +89,18 @@ async def test_groups_of_a_list_are_created_all_or_none(desk: Desk) -> None:
         body = SubscriptionGroupList(group_config_list=[good, bad]).encode()
         assert (await desk.ask(UPDATE_LIST, body)).code == code
         assert (await desk.ask(UPDATE, bad.encode())).code == code
-        assert desk.world.broker.groups.get("a") is None
+        assert desk.world.core.groups.get("a") is None
     other = SubscriptionGroupConfig(group_name="b", retry_queue_nums=2)
     await desk.told(UPDATE_LIST, SubscriptionGroupList(group_config_list=[good, other]).encode())
-    assert desk.world.broker.groups.get("a") == GroupConfig("a")
-    assert desk.world.broker.groups.get("b") == GroupConfig("b", retry_queues=2)
+    assert desk.world.core.groups.get("a") == GroupConfig("a")
+    assert desk.world.core.groups.get("b") == GroupConfig("b", retry_queues=2)
 
 
 async def test_all_groups_in_one_answer_and_in_pages(desk: Desk) -> None:
     code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
     answer = await desk.told(code)
     table = SubscriptionGroupTable.decode(answer.body)
-    names = sorted(group.name for group in desk.world.broker.groups.all())
+    names = sorted(group.name for group in desk.world.core.groups.all())
     assert answer.ext == {"totalGroupNum": str(len(names))}
     assert list(table.subscription_group_table) == names
     assert table.subscription_group_table["readers"].group_name == "readers"
@@ -116,23 +116,23 @@ async def test_all_groups_in_one_answer_and_in_pages(desk: Desk) -> None:
 async def test_asking_for_a_group_creates_it_if_using_it_would(desk: Desk) -> None:
     code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
     await desk.told(code, group="new")
-    assert desk.world.broker.groups.get("new") is not None
+    assert desk.world.core.groups.get("new") is not None
     answer = await desk.ask(code, group="no spaces")
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    desk.world.broker.groups.auto_create = False
+    desk.world.core.groups.auto_create = False
     answer = await desk.ask(code, group="newer")
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
 async def test_a_deleted_group_keeps_its_positions_unless_told(desk: Desk) -> None:
-    code, offsets = RequestCode.DELETE_SUBSCRIPTIONGROUP, desk.world.broker.offsets
+    code, offsets = RequestCode.DELETE_SUBSCRIPTIONGROUP, desk.world.core.offsets
     offsets.commit("readers", "orders", 0, 3)
     await desk.told(code, groupName="readers")
-    assert desk.world.broker.groups.get("readers") is None
+    assert desk.world.core.groups.get("readers") is None
     assert offsets.get("readers", "orders", 0) == 3
     await desk.told(code, groupName="readers", cleanOffset="true")
     assert offsets.get("readers", "orders", 0) is None
-    desk.world.broker.groups.require("readers")
+    desk.world.core.groups.require("readers")
     offsets.commit("readers", "orders", 0, 3)
     await desk.told(code, groupName="readers", cleanOffset="true")
     assert offsets.get("readers", "orders", 0) is None
@@ -210,7 +210,7 @@ async def test_what_a_group_subscribes_to(desk: Desk) -> None:
 
 
 async def test_the_topics_of_a_group(desk: Desk) -> None:
-    desk.world.broker.offsets.commit("readers", "orders", 0, 3)
+    desk.world.core.offsets.commit("readers", "orders", 0, 3)
     answer = await desk.told(RequestCode.QUERY_TOPICS_BY_CONSUMER, group="readers")
     assert TopicList.decode(answer.body) == TopicList(
         broker_addr="127.0.0.1:10911", topic_list=["orders"]
@@ -222,7 +222,7 @@ async def test_the_topics_of_a_group(desk: Desk) -> None:
 
 async def test_lag_of_a_group(desk: Desk) -> None:
     desk.world.pull(0, count_max=4)
-    desk.world.broker.offsets.commit("readers", "orders", 0, 3)
+    desk.world.core.offsets.commit("readers", "orders", 0, 3)
     answer = await desk.told(RequestCode.GET_CONSUME_STATS, consumerGroup="readers")
     stats = ConsumeStats.decode(answer.body)
     progress = OffsetWrapper(
@@ -238,7 +238,7 @@ async def test_lag_of_a_group(desk: Desk) -> None:
 async def test_lag_in_named_topics(desk: Desk) -> None:
     desk.world.topic("bills", 1)
     for topic in ("orders", "bills"):
-        desk.world.broker.offsets.commit("readers", topic, 0, 0)
+        desk.world.core.offsets.commit("readers", topic, 0, 0)
     await desk.member("c1", "readers", "orders")
     for ext, topics in (
         ({}, {"orders"}),
@@ -255,14 +255,14 @@ async def test_lag_in_named_topics(desk: Desk) -> None:
 async def test_lag_of_all_groups(desk: Desk) -> None:
     desk.world.topic("ordered", 1, order=True)
     desk.world.pull(0, count_max=4)
-    desk.world.broker.offsets.commit("readers", "orders", 0, 1)
-    desk.world.broker.offsets.commit("readers", "ordered", 0, 0)
+    desk.world.core.offsets.commit("readers", "orders", 0, 1)
+    desk.world.core.offsets.commit("readers", "ordered", 0, 0)
     code = RequestCode.GET_BROKER_CONSUME_STATS
     found = ConsumeStatsList.decode((await desk.told(code, isOrder="false")).body)
     assert (found.total_diff, found.total_inflight_diff) == (4, 3)
     assert found.broker_addr == "127.0.0.1:10911"
     by_group = {name: each for entry in found.consume_stats_list for name, each in entry.items()}
-    assert set(by_group) == {group.name for group in desk.world.broker.groups.all()}
+    assert set(by_group) == {group.name for group in desk.world.core.groups.all()}
     assert by_group["TOOLS_CONSUMER"] == []
     assert len(by_group["readers"]) == 2
     found = ConsumeStatsList.decode((await desk.told(code, isOrder="true")).body)
@@ -281,7 +281,7 @@ async def reset(desk: Desk, time_ms: int, **ext: object) -> dict[MessageQueue, i
 
 
 async def test_a_group_is_moved_to_a_time_to_the_end_and_to_an_offset(desk: Desk) -> None:
-    offsets = desk.world.broker.offsets
+    offsets = desk.world.core.offsets
     assert await reset(desk, desk.world.begin_ms + 1_500) == {queue(0): 2, queue(1): 0}
     assert offsets.get("readers", "orders", 0) == 2
     assert await reset(desk, -1) == {queue(0): 5, queue(1): 0}
@@ -292,7 +292,7 @@ async def test_a_group_is_moved_to_a_time_to_the_end_and_to_an_offset(desk: Desk
 
 
 async def test_a_group_that_is_not_forced_is_moved_back_only(desk: Desk) -> None:
-    offsets = desk.world.broker.offsets
+    offsets = desk.world.core.offsets
     offsets.commit("readers", "orders", 0, 3)
     for time_ms, expected in (
         (-1, 3),
@@ -322,7 +322,7 @@ async def test_a_reset_to_nowhere_is_refused(
 ) -> None:
     given = {"topic": "orders", "group": "readers", "timestamp": 0, "isForce": force, **ext}
     assert (await desk.ask(RESET, **given)).code == code
-    assert not desk.world.broker.offsets.has_resets
+    assert not desk.world.core.offsets.has_resets
 
 
 async def test_old_members_are_told_of_a_reset_and_new_ones_find_out_by_pulling(
@@ -356,7 +356,7 @@ async def test_old_members_are_told_of_a_reset_and_new_ones_find_out_by_pulling(
 
 async def test_a_group_is_put_where_another_is(desk: Desk) -> None:
     desk.world.topic("bills", 1)
-    offsets = desk.world.broker.offsets
+    offsets = desk.world.core.offsets
     for topic in ("orders", "bills"):
         offsets.commit("readers", topic, 0, 3)
     code = RequestCode.CLONE_GROUP_OFFSET
@@ -372,7 +372,7 @@ async def test_a_group_is_put_where_another_is(desk: Desk) -> None:
 
 
 async def test_all_positions_as_a_slave_asks_for_them(desk: Desk) -> None:
-    desk.world.broker.offsets.commit("readers", "orders", 1, 7)
+    desk.world.core.offsets.commit("readers", "orders", 1, 7)
     answer = await desk.told(RequestCode.GET_ALL_CONSUMER_OFFSET)
     assert ConsumerOffsets.decode(answer.body).offset_table == {"orders@readers": {1: 7}}
     assert "dataVersion" in fastjson.loads(answer.body)

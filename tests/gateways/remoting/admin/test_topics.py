@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from onelog.core.admin import OFFSET_MAX
 from onelog.core.catalog.topics import TopicConfig
+from onelog.core.cursors.cursors import OFFSET_MAX
 from onelog.errors import InvalidTopicError, OnelogError, SystemTopicError
 from onelog.gateways.remoting.admin.topics import QUEUE_ENTRIES_MAX
 from onelog.gateways.remoting.session import response_code
@@ -62,7 +62,7 @@ def code_of(error: type[OnelogError]) -> ResponseCode:
 
 async def test_a_topic_is_created_and_changed(desk: Desk) -> None:
     assert (await create(desk, attributes="+message.type=FIFO")).code == 0
-    topics = desk.world.broker.topics
+    topics = desk.world.core.topics
     created = TopicConfig("bills", 3, 2, 6, attributes={"message.type": "FIFO"})
     assert topics.get("bills") == created
     version = topics.version
@@ -82,7 +82,7 @@ async def test_a_topic_is_created_and_changed(desk: Desk) -> None:
         "bills", 3, 2, 4, "MULTI_TAG", True, 2, {"reserve.time": "5"}
     )
     desk.world.restart()
-    assert desk.world.broker.topics.require("bills").attributes == {"reserve.time": "5"}
+    assert desk.world.core.topics.require("bills").attributes == {"reserve.time": "5"}
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ async def test_a_topic_is_created_and_changed(desk: Desk) -> None:
 async def test_a_topic_that_cannot_be_is_refused(
     desk: Desk, field: str, value: object, code: ResponseCode
 ) -> None:
-    before = desk.world.broker.topics.all()
+    before = desk.world.core.topics.all()
     answer = await create(desk, **{field: value})
     assert answer.code == code
     assert answer.remark
-    assert desk.world.broker.topics.all() == before
+    assert desk.world.core.topics.all() == before
 
 
 async def test_topics_are_created_by_the_list_all_or_none(desk: Desk) -> None:
@@ -120,12 +120,12 @@ async def test_topics_are_created_by_the_list_all_or_none(desk: Desk) -> None:
     for bad in ("no spaces", "TBW102"):
         body = TopicConfigList(topic_config_list=[good, WireTopic(topic_name=bad)]).encode()
         assert (await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body)).code != 0
-        assert desk.world.broker.topics.get("a") is None
+        assert desk.world.core.topics.get("a") is None
     body = TopicConfigList(topic_config_list=[good, WireTopic(topic_name="orders")]).encode()
     await desk.told(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body)
     created = TopicConfig("a", 1, 16, attributes={"message.type": "DELAY"})
-    assert desk.world.broker.topics.get("a") == created
-    assert desk.world.broker.topics.require("orders").read_queues == 16
+    assert desk.world.core.topics.get("a") == created
+    assert desk.world.core.topics.require("orders").read_queues == 16
     mixed = WireTopic(topic_name="m", attributes={"+message.type": "MIXED"})
     body = TopicConfigList(topic_config_list=[mixed]).encode()
     answer = await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body)
@@ -135,7 +135,7 @@ async def test_topics_are_created_by_the_list_all_or_none(desk: Desk) -> None:
 async def test_a_deleted_topic_is_gone_and_deleting_it_again_does_no_harm(desk: Desk) -> None:
     for _ in range(2):
         await desk.told(RequestCode.DELETE_TOPIC_IN_BROKER, topic="orders")
-        assert desk.world.broker.topics.get("orders") is None
+        assert desk.world.core.topics.get("orders") is None
         assert "orders" not in desk.world.store.queues()
     for topic, error in ((" ", InvalidTopicError), ("TBW102", SystemTopicError)):
         answer = await desk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)
@@ -152,7 +152,7 @@ async def test_queues_of_topics_that_are_no_more_are_cleaned_up(desk: Desk) -> N
 async def test_all_topics_in_one_answer(desk: Desk) -> None:
     answer = await desk.told(RequestCode.GET_ALL_TOPIC_CONFIG)
     table = TopicTable.decode(answer.body)
-    topics = desk.world.broker.topics
+    topics = desk.world.core.topics
     assert answer.ext == {"totalTopicNum": str(len(topics.all()))}
     assert set(table.topic_config_table) == {config.name for config in topics.all()}
     assert table.topic_config_table["orders"] == WireTopic(
@@ -166,7 +166,7 @@ async def test_all_topics_in_one_answer(desk: Desk) -> None:
 async def test_all_topics_page_by_page(desk: Desk) -> None:
     version = ""
     seen: list[str] = []
-    total = len(desk.world.broker.topics.all())
+    total = len(desk.world.core.topics.all())
     while len(seen) < total:
         answer = await desk.told(
             RequestCode.GET_ALL_TOPIC_CONFIG,
@@ -178,7 +178,7 @@ async def test_all_topics_page_by_page(desk: Desk) -> None:
         version = table.data_version.encode().decode()
         assert len(table.topic_config_table) <= 5
         seen += table.topic_config_table
-    assert seen == sorted(config.name for config in desk.world.broker.topics.all())
+    assert seen == sorted(config.name for config in desk.world.core.topics.all())
     desk.world.topic("another")
     answer = await desk.told(
         RequestCode.GET_ALL_TOPIC_CONFIG, topicSeq=5, maxTopicNum=5, dataVersion=version
@@ -219,13 +219,13 @@ async def test_topic_stats_show_every_queue_also_the_empty_ones(desk: Desk) -> N
 
 async def test_who_consumes_a_topic(desk: Desk) -> None:
     await desk.member("c1", "live", "orders")
-    desk.world.broker.offsets.commit("gone", "orders", 0, 1)
+    desk.world.core.offsets.commit("gone", "orders", 0, 1)
     answer = await desk.told(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="orders")
     assert GroupList.decode(answer.body).group_list == ["gone", "live"]
 
 
 async def test_time_spans_say_how_late_a_group_is(desk: Desk) -> None:
-    desk.world.broker.offsets.commit("readers", "orders", 0, 2)
+    desk.world.core.offsets.commit("readers", "orders", 0, 2)
     answer = await desk.told(RequestCode.QUERY_CONSUME_TIME_SPAN, topic="orders", group="readers")
     spans = ConsumeTimeSpans.decode(answer.body).consume_time_span_set
     begin, now = desk.world.begin_ms, desk.world.clock.now_ms()
@@ -246,7 +246,7 @@ async def test_time_spans_say_how_late_a_group_is(desk: Desk) -> None:
 
 async def test_where_the_slowest_group_is(desk: Desk) -> None:
     for group, offset in (("a", 2), ("b", 4), ("c", 1)):
-        desk.world.broker.offsets.commit(group, "orders", 0, offset)
+        desk.world.core.offsets.commit(group, "orders", 0, offset)
     for groups, compared, expected in (("", "b", 1), ("c", "b", 2), ("a,c", "a", OFFSET_MAX)):
         answer = await desk.told(
             RequestCode.QUERY_CORRECTION_OFFSET,

@@ -50,7 +50,7 @@ async def test_requests_are_signed_as_soon_as_there_is_a_user(tmp_path: Path) ->
 
 async def test_the_body_is_signed_too(tmp_path: Path) -> None:
     async with broker(tmp_path) as server, client(server) as one:
-        server.broker.admin.create_topic(SELF, TopicConfig("orders", 1, 1))
+        server.broker.topics.create(SELF, TopicConfig("orders", 1, 1))
         server.broker.users.create_user(SELF, "ann", prove("secret", signing=True), ("admin",))
         ext = {
             "a": "group",
@@ -102,7 +102,7 @@ async def test_an_administrator_makes_users_who_may_some_things(tmp_path: Path) 
             "broker.nameservers": where,
         }
         async with running_broker(load(overrides=overrides)) as server:
-            server.broker.admin.create_topic(SELF, TopicConfig("orders", 1, 1))
+            server.broker.topics.create(SELF, TopicConfig("orders", 1, 1))
             await asyncio.to_thread(administer, where)
             async with AsyncProducer("app", nameserver=where, credentials=BOB) as producer:
                 await producer.send(Message("orders", b"1"))

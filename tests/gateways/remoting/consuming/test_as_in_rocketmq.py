@@ -17,7 +17,7 @@ PRIORITY = "_SYS_MSG_PRIORITY_"
 
 def make_topic(server: BrokerServer, queues: int, **attributes: str) -> None:
     named = {name.replace("_", "."): value for name, value in attributes.items()}
-    server.broker.admin.create_topic(SELF, TopicConfig(TOPIC, queues, queues, attributes=named))
+    server.broker.topics.create(SELF, TopicConfig(TOPIC, queues, queues, attributes=named))
 
 
 async def send_batch(producer: Client, count: int) -> int:
@@ -44,7 +44,7 @@ async def send_batch(producer: Client, count: int) -> int:
 
 async def test_a_popped_message_that_is_sent_on_has_a_receipt_of_its_own(tmp_path: Path) -> None:
     async with popping(tmp_path) as (server, member):
-        server.broker.admin.create_topic(SELF, TopicConfig("next", 1, 1))
+        server.broker.topics.create(SELF, TopicConfig("next", 1, 1))
         await member.send(b"x", UNIQ_KEY="K")
         (first,) = await member.pop()
         properties = {"UNIQ_KEY": "K", "POP_CK": first.receipt, "1ST_POP_TIME": "1"}
@@ -94,12 +94,12 @@ async def test_a_priority_topic_that_gets_more_queues_serves_them_before_what_ca
         client(server) as words,
     ):
         make_topic(server, 2, message_type="PRIORITY")
-        server.broker.groups.require(GROUP)
+        server.core.groups.require(GROUP)
         member = Popper(words)
         for number in range(2):
             await words.send(TOPIC, b"%d" % number, {"UNIQ_KEY": "K", PRIORITY: str(number)})
         assert len(await member.pop(invisibleTime=100)) == 2
-        await eventually(lambda: not server.broker.leases)
+        await eventually(lambda: not server.core.leases)
         make_topic(server, 4, message_type="PRIORITY")
         for number in range(2, 4):
             await words.send(TOPIC, b"%d" % number, {"UNIQ_KEY": "K", PRIORITY: str(number)})
@@ -114,7 +114,7 @@ async def test_a_queue_of_batches_has_no_first_offset_before_its_first_batch(
 ) -> None:
     async with broker(tmp_path) as server, client(server) as producer:
         make_topic(server, 1, queue_type="BatchCQ")
-        server.broker.admin.create_topic(SELF, TopicConfig("plain", 1, 1))
+        server.broker.topics.create(SELF, TopicConfig("plain", 1, 1))
 
         async def ends(topic: str) -> tuple[str, str]:
             codes = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
@@ -138,7 +138,7 @@ async def test_a_pull_inside_a_batch_gets_the_whole_batch_and_one_of_messages_on
             assert (answer.ext["minOffset"], answer.ext["maxOffset"]) == ("0", "100")
             found = unwrapped(messages(answer))
             assert [each.queue_offset for each in found] == list(range(100 - expected, 100))
-            server.broker.admin.delete_topic(SELF, TOPIC)
+            server.broker.topics.delete(SELF, TOPIC)
 
 
 async def test_a_reset_of_one_queue_drops_its_leases_and_leaves_the_others(tmp_path: Path) -> None:
@@ -167,5 +167,5 @@ async def test_a_reset_of_one_queue_drops_its_leases_and_leaves_the_others(tmp_p
         assert await member.pop(order="true", queueId=0) == []
         for each in new:
             assert (await member.ack(each)).code == 0
-        assert server.broker.offsets.get(GROUP, TOPIC, 0) == 10
-        assert server.broker.offsets.get(GROUP, TOPIC, 1) == 0
+        assert server.core.offsets.get(GROUP, TOPIC, 0) == 10
+        assert server.core.offsets.get(GROUP, TOPIC, 1) == 0

@@ -50,7 +50,7 @@ async def set_mode(words: Client, mode: str = "POP", share: int = 0, **changed: 
 
 
 def prepare(server: BrokerServer, queues: int = 5) -> None:
-    server.broker.admin.create_topic(SELF, TopicConfig(TOPIC, queues, queues))
+    server.broker.topics.create(SELF, TopicConfig(TOPIC, queues, queues))
 
 
 async def test_members_that_pull_share_the_queues(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ async def test_a_mode_that_cannot_be_set_is_refused(
         answer = await set_mode(words, **changed)  # type: ignore[arg-type]
         assert answer.code == code
         assert answer.remark
-        assert entries_of(server.broker.request_modes) == {}
+        assert entries_of(server.core.request_modes) == {}
 
 
 async def test_a_mode_can_be_set_before_the_group_is_there(tmp_path: Path) -> None:

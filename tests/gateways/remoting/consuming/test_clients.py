@@ -37,7 +37,7 @@ async def test_a_heartbeat_makes_a_member_and_tells_the_others(tmp_path: Path) -
         await eventually(lambda: len(first.asked) == 3)
         assert await members(first, "g") == ["c1"]
         assert len(first.asked) == 3
-        assert server.broker.topics.require("%RETRY%g").read_queues == 1
+        assert server.core.topics.require("%RETRY%g").read_queues == 1
 
 
 async def test_leaving_a_group(tmp_path: Path) -> None:

@@ -112,8 +112,8 @@ async def test_all_queues_are_popped_and_each_message_has_its_receipt(tmp_path: 
         assert len(got) == 20
         for popped in got:
             assert (await member.ack(popped)).code == ResponseCode.SUCCESS
-        assert [server.broker.offsets.get(GROUP, TOPIC, queue) for queue in range(4)] == [5] * 4
-        assert len(server.broker.leases) == 0
+        assert [server.core.offsets.get(GROUP, TOPIC, queue) for queue in range(4)] == [5] * 4
+        assert len(server.core.leases) == 0
 
 
 async def test_filters_are_obeyed_and_bad_ones_refused(tmp_path: Path) -> None:
@@ -169,12 +169,12 @@ async def test_a_request_that_makes_no_sense_leases_nothing(
         answer = await member.ask_pop(**changed)
         assert answer.code == code
         assert answer.remark
-        assert len(server.broker.leases) == 0
+        assert len(server.core.leases) == 0
 
 
 async def test_a_group_that_holds_too_much_is_told_to_acknowledge(tmp_path: Path) -> None:
     async with popping(tmp_path) as (server, member):
-        server.broker.leases.queue_leases_max = 1
+        server.core.leases.queue_leases_max = 1
         await member.send(b"0")
         await member.send(b"1")
         assert len(await member.pop()) == 1
@@ -196,7 +196,7 @@ async def test_records_that_are_not_in_memory_are_read_by_a_worker(
 ) -> None:
     async with popping(tmp_path) as (server, member):
         await member.send(b"cold")
-        monkeypatch.setattr(server.broker.reader, "_is_cold", lambda _: True)
+        monkeypatch.setattr(server.core.reader, "_is_cold", lambda _: True)
         peeked = await member.words.ask(
             RequestCode.PEEK_MESSAGE, consumerGroup=GROUP, topic=TOPIC, queueId=0, maxMsgNums=1
         )
@@ -248,7 +248,7 @@ async def test_a_changed_time_has_a_new_receipt_and_the_old_one_is_void(tmp_path
         assert (await member.ack(popped)).code == ResponseCode.NO_MESSAGE
         renewed = f"0 {answer.ext['popTime']} 30000 0 0 broker-a 0 0"
         assert (await member.ack(popped, extraInfo=renewed)).code == ResponseCode.SUCCESS
-        assert len(server.broker.leases) == 0
+        assert len(server.core.leases) == 0
 
 
 async def test_leases_and_acknowledgements_survive_a_restart(tmp_path: Path) -> None:
@@ -261,8 +261,8 @@ async def test_leases_and_acknowledgements_survive_a_restart(tmp_path: Path) -> 
     async with popping(tmp_path, broker__port=port) as (server, member):
         assert await member.pop(pollTime=300) == []
         assert (await member.ack(two)).code == ResponseCode.SUCCESS
-        assert server.broker.offsets.get(GROUP, TOPIC, 0) == 2
-        assert len(server.broker.leases) == 1
+        assert server.core.offsets.get(GROUP, TOPIC, 0) == 2
+        assert len(server.core.leases) == 1
 
 
 # -- receipts ----------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ async def test_forged_stale_and_double_acknowledgements_are_refused_and_change_n
             await member.send(b"%d" % n)
         one, two = await member.pop()
         await member.ack(one)
-        state = entries_of(server.broker.leases)
+        state = entries_of(server.core.leases)
         token = two.receipt.split(" ")
 
         def forged(place: int, value: object) -> str:
@@ -305,7 +305,7 @@ async def test_forged_stale_and_double_acknowledgements_are_refused_and_change_n
             assert (answer.code, changed) == (code, changed)
         refused = await member.change(two, -1)
         assert refused.code == ResponseCode.INVALID_PARAMETER
-        assert entries_of(server.broker.leases) == state
+        assert entries_of(server.core.leases) == state
         assert (await member.ack(two)).code == ResponseCode.SUCCESS
 
 
@@ -335,7 +335,7 @@ async def test_a_batch_acknowledges_what_is_out(tmp_path: Path) -> None:
         body = batch({**some, "b": bits(0b0000_0000_1111)}, {**some, "so": 8, "b": bits(0b11)})
         answer = await member.words.ask(RequestCode.BATCH_ACK_MESSAGE, body)
         assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
-        assert server.broker.offsets.get(GROUP, TOPIC, 0) == 4
+        assert server.core.offsets.get(GROUP, TOPIC, 0) == 4
         body = batch({**some, "b": bits(0b0000_0001_1000)})
         answer = await member.words.ask(RequestCode.BATCH_ACK_MESSAGE, body)
         assert answer.code == ResponseCode.SUCCESS
@@ -347,7 +347,7 @@ async def test_a_batch_acknowledges_what_is_out(tmp_path: Path) -> None:
         assert empty.code == ResponseCode.NO_MESSAGE
         broken = await member.words.ask(RequestCode.BATCH_ACK_MESSAGE, b"{")
         assert broken.code == ResponseCode.SYSTEM_ERROR
-        assert len(server.broker.leases) == 5
+        assert len(server.core.leases) == 5
 
 
 async def test_a_batch_may_be_of_the_retry_topic(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ async def test_a_batch_may_be_of_the_retry_topic(tmp_path: Path) -> None:
         }
         answer = await member.words.ask(RequestCode.BATCH_ACK_MESSAGE, batch(ack))
         assert answer.code == ResponseCode.SUCCESS
-        assert len(server.broker.leases) == 0
+        assert len(server.core.leases) == 0
 
 
 # -- waiting -----------------------------------------------------------------------------------
@@ -376,9 +376,9 @@ async def test_a_batch_may_be_of_the_retry_topic(tmp_path: Path) -> None:
 
 async def hold(server: BrokerServer, member: Popper, **changed: object) -> "asyncio.Task[Command]":
     """A request that the broker holds; it asks to be held for longer than a test may take."""
-    held = len(server.broker.waiting)
+    held = len(server.core.waiting)
     task = asyncio.create_task(member.ask_pop(**{"pollTime": 600_000, **changed}))
-    await eventually(lambda: len(server.broker.waiting) == held + 1)
+    await eventually(lambda: len(server.core.waiting) == held + 1)
     return task
 
 
@@ -463,7 +463,7 @@ async def test_requests_for_a_topic_that_was_deleted_are_told_so_at_the_end(
 ) -> None:
     async with popping(tmp_path) as (server, member):
         held = await hold(server, member)
-        server.broker.admin.delete_topic(SELF, TOPIC)
+        server.broker.topics.delete(SELF, TOPIC)
         pass_time(server, 600_100, monkeypatch)
         assert (await held).code == ResponseCode.TOPIC_NOT_EXIST
 
@@ -488,7 +488,7 @@ async def test_a_notification_comes_when_there_is_something_to_pop(tmp_path: Pat
         late = await ask(RequestCode.NOTIFICATION, pollTime=200, **about)
         assert late.ext == {"hasMsg": "false", "pollingFull": "false"}
         held = asyncio.create_task(ask(RequestCode.NOTIFICATION, pollTime=60_000, **about))
-        await eventually(lambda: len(server.broker.waiting) == 1)
+        await eventually(lambda: len(server.core.waiting) == 1)
         await member.send(b"x")
         assert (await held).ext == {"hasMsg": "true", "pollingFull": "false"}
         assert len(await member.pop()) == 1
@@ -505,7 +505,7 @@ async def test_peeking_leases_nothing(tmp_path: Path) -> None:
             answer = await member.words.ask(RequestCode.PEEK_MESSAGE, **about)
             assert bodies(answer) == [b"0", b"1"]
             assert answer.ext["restNum"] == "3"
-        assert len(server.broker.leases) == 0
+        assert len(server.core.leases) == 0
 
 
 # -- order -------------------------------------------------------------------------------------

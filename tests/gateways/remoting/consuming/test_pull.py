@@ -61,11 +61,11 @@ async def test_a_held_pull_is_answered_the_moment_a_message_arrives(tmp_path: Pa
         held = asyncio.create_task(
             consumer.pull("t", 1, sysFlag=SUSPEND, suspendTimeoutMillis=600_000)
         )
-        await eventually(lambda: len(server.broker.waiting) == 1)
+        await eventually(lambda: len(server.core.waiting) == 1)
         assert not held.done()
         await producer.send("t", b"now")
         assert bodies(await held) == [b"now"]
-        assert len(server.broker.waiting) == 0
+        assert len(server.core.waiting) == 0
 
 
 async def test_a_held_pull_ends_when_its_time_is_up(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ async def test_a_held_pull_is_not_woken_by_tags_it_does_not_want(tmp_path: Path)
         held = asyncio.create_task(
             consumer.pull("t", 1, sysFlag=SUSPEND, suspendTimeoutMillis=60_000, subscription="b")
         )
-        await eventually(lambda: len(server.broker.waiting) == 1)
+        await eventually(lambda: len(server.core.waiting) == 1)
         await producer.send("t", b"no", {"TAGS": "a"})
         await asyncio.sleep(0.1)
         assert not held.done()
@@ -98,9 +98,9 @@ async def test_a_connection_that_closes_takes_its_held_pulls_along(tmp_path: Pat
             held = asyncio.create_task(
                 consumer.pull("t", 1, sysFlag=SUSPEND, suspendTimeoutMillis=60_000)
             )
-            await eventually(lambda: len(server.broker.waiting) == 1)
+            await eventually(lambda: len(server.core.waiting) == 1)
             held.cancel()
-        await eventually(lambda: len(server.broker.waiting) == 0)
+        await eventually(lambda: len(server.core.waiting) == 0)
 
 
 async def test_filters_by_tag_and_by_property(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ async def test_data_that_is_not_in_memory_is_read_elsewhere_and_arrives(tmp_path
             disk.fsync(fd)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(fd)
-        server.broker.reader.cold_count_max = 8
+        server.core.reader.cold_count_max = 8
         offset, seen = 0, []
         while offset < 40:
             answer = await both.pull("t", offset)
@@ -197,7 +197,7 @@ async def test_a_bulk_reader_gets_its_bytes_in_one_answer(tmp_path: Path, queues
     async with broker(tmp_path) as server, client(server) as both:
         for n in range(3 * SLICES_MAX):
             for queue in range(queues):
-                server.broker.store.append([NewMessage("t", queue, b"%d" % n)])
+                server.core.store.append([NewMessage("t", queue, b"%d" % n)])
         await both.send("t", b"last")
         answer = await both.pull("t", 0, **{BULK_BYTES: 1 << 20, "maxMsgNums": 9_999})
         assert bodies(answer) == [b"%d" % n for n in range(3 * SLICES_MAX)] + [b"last"]
@@ -276,7 +276,7 @@ async def test_a_slave_moves_nobody_because_of_what_it_lacks(
         await both.send("t", b"0")
         await both.send("t", b"1")
         await both.send("empty", b"in another queue", e=1)
-        server.broker.fetches.follows = True
+        server.core.fetches.follows = True
         answer = await both.pull(topic, offset)
         assert answer.code == ResponseCode.PULL_NOT_FOUND
         assert answer.ext["nextBeginOffset"] == str(offset)

@@ -48,9 +48,9 @@ async def test_the_queues_of_all_brokers_are_found(tmp_path: Path) -> None:
         broker(tmp_path / "a", broker__name="a", broker__nameservers=where) as one,
         broker(tmp_path / "b", broker__name="b", broker__nameservers=where) as two,
     ):
-        one.broker.admin.create_topic(SELF, TopicConfig("t", 2, 4))
-        two.broker.admin.create_topic(SELF, TopicConfig("t", 1, 1))
-        two.broker.admin.create_topic(SELF, TopicConfig("write-only", 3, 3, perm=2))
+        one.broker.topics.create(SELF, TopicConfig("t", 2, 4))
+        two.broker.topics.create(SELF, TopicConfig("t", 1, 1))
+        two.broker.topics.create(SELF, TopicConfig("write-only", 3, 3, perm=2))
         await eventually(lambda: _brokers(names, "t") == 2)
         await eventually(lambda: _brokers(names, "write-only") == 1)
         assert await find(one, "t") == await find(two, "t") == [("a", 0), ("a", 1), ("b", 0)]
@@ -69,9 +69,9 @@ async def test_what_a_broker_knows_of_its_own_topics_is_newer_than_any_answer(
 ) -> None:
     names = await nameserver(tmp_path)
     async with broker(tmp_path, broker__name="a", broker__nameservers=address(names)) as server:
-        server.broker.admin.create_topic(SELF, TopicConfig("t", 1, 1))
+        server.broker.topics.create(SELF, TopicConfig("t", 1, 1))
         assert await find(server, "t") == [("a", 0)]
-        server.broker.admin.create_topic(SELF, TopicConfig("t", 2, 2))
+        server.broker.topics.create(SELF, TopicConfig("t", 2, 2))
         assert await find(server, "t") == [("a", 0), ("a", 1)]
     await names.close()
 
@@ -79,7 +79,7 @@ async def test_what_a_broker_knows_of_its_own_topics_is_newer_than_any_answer(
 async def test_questions_at_the_same_time_are_one_question(tmp_path: Path) -> None:
     names = await nameserver(tmp_path)
     async with broker(tmp_path, broker__name="a", broker__nameservers=address(names)) as server:
-        server.broker.admin.create_topic(SELF, TopicConfig("t", 1, 1))
+        server.broker.topics.create(SELF, TopicConfig("t", 1, 1))
         answers = await asyncio.gather(*(find(server, "t") for _ in range(20)))
         assert answers == [[("a", 0)]] * 20
         assert len(remoting(server).routes._tasks) == 0
@@ -91,10 +91,10 @@ async def test_without_name_servers_there_are_the_brokers_own_queues(tmp_path: P
     where = address(names)
     await names.close()
     async with broker(tmp_path / "1", broker__name="a", broker__nameservers=where) as server:
-        server.broker.admin.create_topic(SELF, TopicConfig("t", 1, 1))
+        server.broker.topics.create(SELF, TopicConfig("t", 1, 1))
         assert await find(server, "t") == [("a", 0)]
     async with broker(tmp_path / "2", broker__name="a") as server:
-        server.broker.admin.create_topic(SELF, TopicConfig("t", 1, 1))
+        server.broker.topics.create(SELF, TopicConfig("t", 1, 1))
         assert await find(server, "t") == [("a", 0)]
 
 
@@ -127,8 +127,8 @@ async def test_a_half_dead_name_server_is_left_for_the_next(
     async with broker(
         tmp_path, broker__name="a", broker__nameservers=where, broker__register_timeout_ms=300
     ) as server:
-        server.broker.admin.create_topic(SELF, TopicConfig("t", 1, 1))
-        server.broker.admin.create_topic(SELF, TopicConfig("u", 1, 1))
+        server.broker.topics.create(SELF, TopicConfig("t", 1, 1))
+        server.broker.topics.create(SELF, TopicConfig("u", 1, 1))
         assert await find(server, "t") == [("a", 0)]
         assert _Mute.asked == 1
         assert "t" in remoting(server).routes._known

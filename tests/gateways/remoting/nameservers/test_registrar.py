@@ -48,7 +48,7 @@ async def test_a_broker_registers_with_every_name_server_and_leaves_cleanly(tmp_
 async def test_a_new_topic_is_registered_at_once_and_a_deleted_one_goes(tmp_path: Path) -> None:
     names = await nameserver(tmp_path)
     async with broker(tmp_path, broker__nameservers=addresses(names)) as server:
-        server.broker.admin.create_topic(SELF, TopicConfig("fresh", 3, 5))
+        server.broker.topics.create(SELF, TopicConfig("fresh", 3, 5))
         await eventually(lambda: names.registry.routes.route("fresh") is not None)
         route = names.registry.routes.route("fresh")
         assert route is not None
@@ -70,7 +70,7 @@ async def test_very_many_topics_are_sent_only_when_they_have_changed(
         for _ in range(3):
             await registrar.register()
         assert bodies.call_count == 0
-        server.broker.admin.create_topic(SELF, TopicConfig("fresh", 1, 1))
+        server.broker.topics.create(SELF, TopicConfig("fresh", 1, 1))
         await eventually(lambda: names.registry.routes.route("fresh") is not None)
         assert bodies.call_count == 1
         names.registry.routes.unregister(
@@ -97,9 +97,9 @@ async def test_a_bug_does_not_end_the_registrations(
             return body()
 
         monkeypatch.setattr(registrar, "body", failing)
-        server.broker.admin.create_topic(SELF, TopicConfig("unlucky", 1, 1))
+        server.broker.topics.create(SELF, TopicConfig("unlucky", 1, 1))
         await eventually(lambda: not failures)
-        server.broker.admin.create_topic(SELF, TopicConfig("lucky", 1, 1))
+        server.broker.topics.create(SELF, TopicConfig("lucky", 1, 1))
         await eventually(lambda: names.registry.routes.route("lucky") is not None)
     await names.close()
 
@@ -114,7 +114,7 @@ async def test_a_name_server_that_comes_back_is_told_again(
         tmp_path, broker__nameservers=where, broker__register_interval_ms=1_000
     ) as server:
         await names.close()
-        server.broker.admin.create_topic(SELF, TopicConfig("meanwhile", 1, 1))
+        server.broker.topics.create(SELF, TopicConfig("meanwhile", 1, 1))
         await eventually(lambda: "cannot be reached" in caplog.text)
         names = await nameserver(tmp_path, port)
         await eventually(lambda: names.registry.routes.route("meanwhile") is not None)
@@ -161,7 +161,7 @@ async def test_a_half_dead_name_server_does_not_hold_up_the_others(tmp_path: Pat
             # The half-dead one is still being waited for, a minute long.
             assert names.registry.routes.route("TBW102") is not None
             for number in range(3):
-                server.broker.admin.create_topic(SELF, TopicConfig(f"t{number}", 1, 1))
+                server.broker.topics.create(SELF, TopicConfig(f"t{number}", 1, 1))
                 await eventually(lambda: names.registry.routes.route("t0") is not None)
             await eventually(lambda: names.registry.routes.route("t2") is not None)
         assert names.registry.routes.route("TBW102") is None
@@ -187,7 +187,7 @@ async def test_a_slave_registers_under_its_id_and_learns_where_its_master_is(
         slave.context.replica_status.found_master = lambda *master: found.append(master)
         registrar = remoting(slave)._registrar
         assert registrar is not None
-        slave.broker.config = replace(slave.broker.config, nameservers=addresses(names))
+        slave.broker.admin.config = replace(slave.broker.admin.config, nameservers=addresses(names))
         await registrar.register()
         assert registrar.master is None
         async with broker(tmp_path / "m", broker__nameservers=addresses(names)) as master:

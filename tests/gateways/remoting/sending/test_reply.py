@@ -49,7 +49,7 @@ async def pushed(requester: Client) -> Command:
 
 
 def stored_count(server: BrokerServer) -> int:
-    return server.broker.store.max_offset(REPLY_TOPIC, 0)
+    return server.core.store.max_offset(REPLY_TOPIC, 0)
 
 
 async def test_a_reply_reaches_the_requester_and_is_acknowledged_when_it_has_it(

@@ -49,7 +49,7 @@ async def test_the_long_form_of_the_request_is_understood(tmp_path: Path) -> Non
             properties="",
         )
         assert (answer.code, answer.ext["queueId"]) == (0, "3")
-        assert server.broker.topics.require("t").write_queues == 4
+        assert server.core.topics.require("t").write_queues == 4
 
 
 async def test_a_message_without_an_id_gets_one(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ async def test_with_sync_flush_the_answer_means_on_disk(tmp_path: Path) -> None:
 async def test_a_stored_message_that_replicas_lack_has_a_status_of_its_own(tmp_path: Path) -> None:
     async with broker(tmp_path) as server, client(server) as producer:
         await producer.send("t", b"first")
-        replicas = give_replicas(server.broker.durability)
+        replicas = give_replicas(server.core.durability)
         late = await producer.send("t", b"late")
         assert (late.code, late.ext["queueOffset"]) == (ResponseCode.FLUSH_SLAVE_TIMEOUT, "1")
         replicas.in_sync = 1
@@ -310,7 +310,7 @@ async def test_a_stored_message_that_replicas_lack_has_a_status_of_its_own(tmp_p
         assert (alone.code, alone.ext["queueOffset"]) == (ResponseCode.SLAVE_NOT_AVAILABLE, "2")
         assert alone.ext["msgId"]
         assert bodies(await producer.pull("t", 0)) == [b"first", b"late", b"alone"]
-        server.broker.fence()
+        server.core.fence()
         refused = await producer.send("t", b"refused")
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
 

@@ -77,7 +77,7 @@ async def test_bad_parts_and_commits_are_refused_with_a_reason(tmp_path: Path) -
         for answer, reason in refused:
             assert answer.code != 0
             assert reason in (answer.remark or "")
-        assert server.broker.prepared_batches.last_batch("q") is None
+        assert server.core.prepared_batches.last_batch("q") is None
         await commit(client, 3)
         late = await stage(client, batch(b"x"))
         assert late.code == ResponseCode.ILLEGAL_OPERATION

@@ -49,7 +49,7 @@ async def test_a_batch_is_one_record_with_as_many_offsets(tmp_path: Path) -> Non
             assert answer.code == 0, answer.remark
             assert answer.ext["queueOffset"] == str(base)
             assert answer.ext["batchUniqId"]
-        assert server.broker.max_offset(SELF, "batched", 0) == 10
+        assert server.broker.topics.max_offset(SELF, "batched", 0) == 10
         pulled = await producer.pull("batched", 0)
         records = decode_records(pulled.body)
         assert len(records) == 2
@@ -65,4 +65,4 @@ async def test_a_compacted_topic_wants_keys(tmp_path: Path) -> None:
         assert "key is missing" in (answer.remark or "")
         answer = await producer.send("compacted", b"x", {"UNIQ_KEY": "K", "KEYS": "one"})
         assert answer.code == 0
-        assert server.broker.topic(SELF, "compacted").cleanup == ("compact",)
+        assert server.broker.topics.require(SELF, "compacted").cleanup == ("compact",)

@@ -61,8 +61,8 @@ async def test_the_answer_to_a_half_message_names_the_queue_that_was_asked_for(
         answer = await producer.send("orders", b"x", HALF, e=3, f=4)
         assert (answer.ext["queueId"], answer.ext["queueOffset"]) == ("3", "0")
         assert answer.ext["transactionId"] == "U1"
-        assert server.broker.topics.require("orders").write_queues == 4
-        assert server.broker.store.max_offset(HALF_TOPIC, 0) == 1
+        assert server.core.topics.require("orders").write_queues == 4
+        assert server.core.store.max_offset(HALF_TOPIC, 0) == 1
 
 
 async def test_ends_come_one_way_and_want_no_answer(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ async def test_an_unknown_outcome_is_acknowledged_and_changes_nothing(tmp_path: 
     async with broker(tmp_path) as server, client(server) as producer:
         place = await begin(producer)
         assert (await end(producer, place, UNKNOWN)).code == ResponseCode.SUCCESS
-        assert len(server.broker.transactions) == 1
+        assert len(server.core.transactions) == 1
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ async def test_a_wrong_commit_is_refused_without_a_change(
         answer = await producer.ask(RequestCode.END_TRANSACTION, **given)
         assert answer.code == code
         assert words in (answer.remark or "")
-        assert len(server.broker.transactions) == 1
+        assert len(server.core.transactions) == 1
         assert bodies(await producer.pull("orders", 0)) == []
 
 
@@ -186,7 +186,7 @@ async def test_what_nobody_answers_is_put_away_and_can_be_resumed(tmp_path: Path
 
 
 def put_away(server: BrokerServer) -> int:
-    return server.broker.store.max_offset(CHECKED_OUT_TOPIC, 0)
+    return server.core.store.max_offset(CHECKED_OUT_TOPIC, 0)
 
 
 async def test_a_restarted_broker_asks_about_what_it_was_told_before(tmp_path: Path) -> None:

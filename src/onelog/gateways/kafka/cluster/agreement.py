@@ -65,7 +65,7 @@ def _login(context: GatewayContext) -> tuple[str, str]:
     name = context.loaded.config.security.broker_user
     if not name or context.broker.users.is_open:
         return "", ""
-    return name, context.broker.logins.signing_secret(Principal(name, "kafka"))
+    return name, context.broker.users.logins.signing_secret(Principal(name, "kafka"))
 
 
 class Agreement:
@@ -76,7 +76,7 @@ class Agreement:
         self._clock = context.clock
         self._node = node
         self.cluster = cluster
-        self._register = Register("KAFKA", lambda: context.broker.config, context.tls)
+        self._register = Register("KAFKA", lambda: context.broker.admin.config, context.tls)
         self.peers = Peers(cluster.nodes.get, context.tls, lambda: _login(context))
         self._round = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
@@ -90,11 +90,11 @@ class Agreement:
         self._life = ""
         self._trusting_until_ms = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self.broker.hooks.topic_changed.append(self._topic_changed)
+        self.broker.topics.on_change.append(self._topic_changed)
 
     async def start(self) -> None:
         """Take up what was known, and join; then go on by itself."""
-        for topic, text in self.broker.placements.all().items():
+        for topic, text in self.broker.topics.placements.all().items():
             self.cluster.texts[TOPIC_KEY + topic] = text
             self.cluster.put(topic, Placement.decode(text))
         self.cluster.nodes[self._node.node_id] = self._node
@@ -166,7 +166,7 @@ class Agreement:
         """Who is there: who is registered, or was, and had no time to tell a new name server."""
         now_ms, life = self._clock.now_ms(), self._register.life
         if self._life and life != self._life:
-            period_ms = self.broker.config.register_interval_ms
+            period_ms = self.broker.admin.config.register_interval_ms
             self._trusting_until_ms = now_ms + period_ms + REGISTER_MARGIN_MS
         self._life = life
         found = {each.node_id for each in self.cluster.nodes.values() if each.name in names}
@@ -198,7 +198,7 @@ class Agreement:
             if key.startswith(GROUP_KEY) and kept.get(key) != known:
                 self._apply_group(key.removeprefix(GROUP_KEY), known)
             elif key.startswith(CONFIG_KEY):
-                self.broker.kafka_settings.put(key.removeprefix(CONFIG_KEY), known or None)
+                self.broker.admin.kafka_settings.put(key.removeprefix(CONFIG_KEY), known or None)
         for number, key in enumerate(changed):
             self._apply(key.removeprefix(TOPIC_KEY), texts[key])
             if number % AT_ONCE == AT_ONCE - 1:
@@ -223,7 +223,7 @@ class Agreement:
             placement = Placement.decode(text)
             self._apply_placement(name, placement)
             if not placement.deleted_ms:
-                self.broker.placements.put(name, text)
+                self.broker.topics.placements.put(name, text)
         except (OnelogError, msgspec.DecodeError) as error:
             log.error("topic %s is not as the Kafka cluster agreed on: %s", name, error)
         finally:
@@ -231,15 +231,15 @@ class Agreement:
 
     def _apply_placement(self, name: str, placement: Placement) -> None:
         broker, cluster = self.broker, self.cluster
-        known = broker.placements.get(name)
-        local = broker.find_topic(SELF, name)
+        known = broker.topics.placements.get(name)
+        local = broker.topics.find(SELF, name)
         before = None if known is None else Placement.decode(known)
         if local is not None and (
             local.created_ms == placement.created_ms
             if placement.deleted_ms
             else before is not None and before.created_ms != placement.created_ms
         ):
-            broker.admin.delete_topic(SELF, name)
+            broker.topics.delete(SELF, name)
             local = None
         if placement.deleted_ms:
             cluster.placed.pop(name, None)
@@ -257,8 +257,8 @@ class Agreement:
                 )
                 if own < local.queues:
                     self._unsure[name] = None
-            broker.admin.create_topic(SELF, replace(config, created_ms=placement.created_ms))
-        broker.coordinator.recount()
+            broker.topics.create(SELF, replace(config, created_ms=placement.created_ms))
+        broker.groups.coordinator.recount()
 
     # -- changing ------------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class Agreement:
         elif key.startswith(GROUP_KEY):
             self._apply_group(key.removeprefix(GROUP_KEY), text)
         elif key.startswith(CONFIG_KEY):
-            self.broker.kafka_settings.put(key.removeprefix(CONFIG_KEY), text or None)
+            self.broker.admin.kafka_settings.put(key.removeprefix(CONFIG_KEY), text or None)
 
     async def _tell(self) -> None:
         """Have all other brokers look; who does not answer does so by itself, later."""
@@ -329,15 +329,15 @@ class Agreement:
         """Have a group's settings as they were agreed on."""
         try:
             given = msgspec.json.decode(text, type=dict[str, str])
-            if not given and self.broker.find_group(SELF, name) is None:
+            if not given and self.broker.groups.find(SELF, name) is None:
                 return
-            group = self.broker.group(SELF, name)
+            group = self.broker.groups.require(SELF, name)
             kept = {
                 key: value
                 for key, value in group.attributes.items()
                 if not key.startswith(SHARE_SETTINGS)
             }
-            self.broker.admin.update_group(SELF, replace(group, attributes=kept | given))
+            self.broker.groups.put(SELF, replace(group, attributes=kept | given))
         except (OnelogError, msgspec.DecodeError) as error:
             log.error("group %s is not as the Kafka cluster agreed on: %s", name, error)
 
@@ -383,8 +383,8 @@ class Agreement:
         cluster, now_ms = self.cluster, self._clock.now_ms()
         text = cluster.texts.get(TOPIC_KEY + name)
         agreed = None if text is None else Placement.decode(text)
-        kept = self.broker.placements.get(name)
-        local = self.broker.find_topic(SELF, name)
+        kept = self.broker.topics.placements.get(name)
+        local = self.broker.topics.find(SELF, name)
         if local is None:
             if agreed is None or agreed.deleted_ms:
                 return None

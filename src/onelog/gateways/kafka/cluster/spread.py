@@ -48,7 +48,7 @@ class Spread:
         """Ends that others are being told of."""
         self._reported: set[_End] = set()
         cluster = self._cluster
-        broker.join_cluster(
+        broker.admin.join_cluster(
             cluster.node_id, cluster.require_coordinator, cluster.partitions, self._tell_others
         )
 
@@ -145,7 +145,7 @@ class Spread:
                     log.info("the end of %r is told again: %s", transaction.name, error)
                 await asyncio.sleep(RETRY_SECONDS)
             self._reported.add(end)
-            self._broker.in_place.finish(SELF, transaction.name)
+            self._broker.transactions.in_place.finish(SELF, transaction.name)
         except OnelogError as error:
             log.error("the end of %r: %s", transaction.name, error)
         finally:
@@ -154,7 +154,7 @@ class Spread:
     async def _decided(self) -> None:
         """Wait until an end cannot be forgotten: who is told of it keeps to it."""
         decided: asyncio.Future[OnelogError | None] = asyncio.get_running_loop().create_future()
-        self._broker.in_place.when_durable(
+        self._broker.transactions.in_place.when_durable(
             lambda error: None if decided.done() else decided.set_result(error)
         )
         if (error := await decided) is not None:

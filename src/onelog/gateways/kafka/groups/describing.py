@@ -28,7 +28,7 @@ def list_groups(session: KafkaSession, request: Request) -> Fields:
                 "group_state": each.state,
                 "group_type": each.kind,
             }
-            for each in session.broker.coordinator.listed(session.principal)
+            for each in session.broker.groups.coordinator.listed(session.principal)
             if session.gateway.cluster.is_listed(each.name)
             and (not states or each.state.lower() in states)
             and (not kinds or each.kind in kinds)
@@ -38,7 +38,7 @@ def list_groups(session: KafkaSession, request: Request) -> Fields:
 
 def describe_groups(session: KafkaSession, request: Request) -> Fields:
     """DESCRIBE_GROUPS: those of the classic kind."""
-    coordinator, principal = session.broker.coordinator, session.principal
+    coordinator, principal = session.broker.groups.coordinator, session.principal
     results = []
     for name in request.fields["groups"]:
         answer: Fields = {"error_code": 0, "group_id": name, "group_state": "Dead"}
@@ -88,7 +88,7 @@ def consumer_group_describe(session: KafkaSession, request: Request) -> Fields:
     for name in request.fields["group_ids"]:
         answer: Fields = {"error_code": 0, "group_id": name, "group_state": "Dead"}
         try:
-            group = session.broker.coordinator.consumer_group(session.principal, name)
+            group = session.broker.groups.coordinator.consumer_group(session.principal, name)
             if group is None:
                 raise GroupNotFoundError(f"there is no group {name!r} of the newer protocol")
             answer |= _newer(session, group)
@@ -134,7 +134,7 @@ def delete_groups(session: KafkaSession, request: Request) -> Fields:
         code = ErrorCode.NONE
         try:
             session.require_administrator()
-            coordinator = session.broker.coordinator
+            coordinator = session.broker.groups.coordinator
             is_shared = coordinator.share_group(session.principal, name) is not None
             coordinator.delete(session.principal, name)
             if is_shared and session.gateway.agreement is not None:

@@ -95,7 +95,7 @@ def alter_group(
             raise ConfigError(f"{key} = {value!r:.80} is not accepted here")
     if is_trial:
         return
-    group = session.broker.group(session.principal, name)
+    group = session.broker.groups.require(session.principal, name)
     kept = {key: value for key, value in group.attributes.items() if key not in wanted}
     given = {key: value for key, value in wanted.items() if value is not None}
     cluster = session.gateway.cluster
@@ -104,4 +104,4 @@ def alter_group(
         text = msgspec.json.encode(known).decode()
         cluster.proposals.append(Proposal(GROUP_KEY + name, text, result))
         return
-    session.broker.admin.update_group(session.principal, replace(group, attributes=kept | given))
+    session.broker.groups.put(session.principal, replace(group, attributes=kept | given))

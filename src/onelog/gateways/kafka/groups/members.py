@@ -47,7 +47,7 @@ def join_group(session: KafkaSession, request: Request) -> Fields | None:
         settings.initial_rebalance_delay_ms,
     )
     try:
-        session.broker.coordinator.join(
+        session.broker.groups.coordinator.join(
             session.principal, joining, partial(_joined, session, request)
         )
     except MemberIdRequiredError as error:
@@ -94,7 +94,7 @@ def sync_group(session: KafkaSession, request: Request) -> None:
     """SYNC_GROUP: answered when the leader has shared out."""
     fields = request.fields
     assignments = [(each["member_id"], each["assignment"]) for each in fields["assignments"]]
-    session.broker.coordinator.sync(
+    session.broker.groups.coordinator.sync(
         session.principal,
         fields["group_id"],
         member_of(fields),
@@ -126,14 +126,16 @@ def _synced(
 
 def heartbeat(session: KafkaSession, request: Request) -> Fields:
     fields = request.fields
-    session.broker.coordinator.heartbeat(session.principal, fields["group_id"], member_of(fields))
+    session.broker.groups.coordinator.heartbeat(
+        session.principal, fields["group_id"], member_of(fields)
+    )
     return {"error_code": 0}
 
 
 def leave_group(session: KafkaSession, request: Request) -> Fields:
     """LEAVE_GROUP, of one member or of several."""
     fields = request.fields
-    group, coordinator = fields["group_id"], session.broker.coordinator
+    group, coordinator = fields["group_id"], session.broker.groups.coordinator
     if request.version < 3:
         coordinator.leave(session.principal, group, CommittingMember(fields["member_id"]))
         return {"error_code": 0}
@@ -179,7 +181,7 @@ def consumer_group_heartbeat(session: KafkaSession, request: Request) -> Fields:
         request.client_id,
         f"/{session.host}",
     )
-    beaten = session.broker.coordinator.beat(session.principal, beat)
+    beaten = session.broker.groups.coordinator.beat(session.principal, beat)
     answer: Fields = {
         "error_code": 0,
         "member_id": beaten.member_id,
@@ -194,7 +196,7 @@ def consumer_group_heartbeat(session: KafkaSession, request: Request) -> Fields:
 def check_topics(session: KafkaSession, topics: list[str] | None) -> None:
     """`NotPermittedError` if a member may not know of what it subscribes to, there or not."""
     for topic in topics or ():
-        session.broker.access.check(session.principal, "describe", ("topic", topic))
+        session.broker.users.check(session.principal, "describe", ("topic", topic))
 
 
 def by_topic(session: KafkaSession, partitions: "frozenset[tuple[str, int]]") -> list[Fields]:
@@ -205,8 +207,8 @@ def by_topic(session: KafkaSession, partitions: "frozenset[tuple[str, int]]") ->
     results = []
     for topic, numbers in found.items():
         # A regular expression is about topics that they may know of.
-        is_known = session.broker.access.may(session.principal, "describe", ("topic", topic))
-        config = session.broker.find_topic(session.principal, topic) if is_known else None
+        is_known = session.broker.users.may(session.principal, "describe", ("topic", topic))
+        config = session.broker.topics.find(session.principal, topic) if is_known else None
         if config is not None:
             results.append(
                 {"topic_id": topic_id(config), "topic_name": topic, "partitions": numbers}

@@ -107,9 +107,9 @@ class OffsetsTopic:
         self._floor = self._log_end = 0
         self._woken: set[int] = set()
         self._turn_ends = 0.0
-        broker.serve_view(OFFSETS_TOPIC, self._read)
+        broker.cursors.serve_view(OFFSETS_TOPIC, self._read)
         for name in VIEW_TOPICS - {OFFSETS_TOPIC}:
-            broker.serve_view(name, _read_nothing)
+            broker.cursors.serve_view(name, _read_nothing)
 
     def bounds(self, partition: int) -> tuple[int, int]:
         """Where a partition begins and ends."""
@@ -141,10 +141,10 @@ class OffsetsTopic:
     def _begin(self) -> None:
         """Begin with what there is: there is a first reader, or brokers have other partitions."""
         if not self._partitions:
-            self._broker.hooks.group_committed.append(self._committed)
-            self._broker.hooks.group_settled.append(self._settled)
+            self._broker.cursors.on_commit.append(self._committed)
+            self._broker.groups.coordinator.on_settled.append(self._settled)
         self._here = self._cluster.view_partitions()
-        self._floor = self._log_end = end = self._broker.log_end
+        self._floor = self._log_end = end = self._broker.admin.log_end
         self._partitions = [_Partition(end) for _ in range(VIEW_PARTITIONS)]
         self._queues.clear()
         self._filling = self._fill(end)
@@ -158,7 +158,7 @@ class OffsetsTopic:
             asyncio.get_running_loop().call_soon(self._fill_some)
 
     def _fill(self, end: int) -> Iterator[None]:
-        coordinator, keys = self._broker.coordinator, dict[int, list[Key]]()
+        coordinator, keys = self._broker.groups.coordinator, dict[int, list[Key]]()
         for part in coordinator.committed_parts(SELF):
             for group, topic, queues in part:
                 if self._here and is_visible(self._broker, topic):
@@ -195,7 +195,7 @@ class OffsetsTopic:
     def _put(self, group: str, keys: list[Key], is_gone: bool) -> None:
         if not self._here:
             return
-        if (log_end := self._broker.log_end) != self._log_end:
+        if (log_end := self._broker.admin.log_end) != self._log_end:
             # Changes of one record follow each other; each took more bytes than places.
             self._floor, self._log_end = self._log_end, log_end
         number, now_ms = self._number(group), self._clock.now_ms()
@@ -208,7 +208,7 @@ class OffsetsTopic:
     def _wake(self) -> None:
         woken, self._woken = self._woken, set()
         for number in woken:
-            self._broker.tell_arrival(OFFSETS_TOPIC, number)
+            self._broker.cursors.notify_arrival(OFFSETS_TOPIC, number)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class OffsetsTopic:
 
     def _record(self, key: Key, time_ms: int) -> Neutral | None:
         """The record of a key as it is now; None if nobody is to see it."""
-        coordinator = self._broker.coordinator
+        coordinator = self._broker.groups.coordinator
         try:
             if len(key) == 1:
                 group = coordinator.classic_group(SELF, key[0])

@@ -54,7 +54,7 @@ def offset_commit(session: KafkaSession, request: Request) -> Steps:
     positions, results = yield from taken(session, fields["topics"])
     member = member_of(fields, "generation_id_or_member_epoch")
     try:
-        session.broker.coordinator.commit(
+        session.broker.groups.coordinator.commit(
             session.principal,
             fields["group_id"],
             member,
@@ -93,7 +93,7 @@ def offset_fetch(session: KafkaSession, request: Request) -> Fields:
 
 def _fetched(session: KafkaSession, wanted: Fields, fields: Fields) -> Fields:
     group, topics = wanted["group_id"], wanted["topics"]
-    coordinator, principal = session.broker.coordinator, session.principal
+    coordinator, principal = session.broker.groups.coordinator, session.principal
     named = None
     if topics is not None:
         named = {
@@ -157,7 +157,7 @@ def offset_delete(session: KafkaSession, request: Request) -> Fields:
     fields = request.fields
     group, coordinator, principal = (
         fields["group_id"],
-        session.broker.coordinator,
+        session.broker.groups.coordinator,
         session.principal,
     )
     known = (

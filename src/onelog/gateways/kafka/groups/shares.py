@@ -45,7 +45,7 @@ def share_group_heartbeat(session: KafkaSession, request: Request) -> Fields:
         client_host=f"/{session.host}",
     )
     check_topics(session, topics)
-    beaten = session.broker.coordinator.beat_share(session.principal, beat)
+    beaten = session.broker.groups.coordinator.beat_share(session.principal, beat)
     answer: Fields = {
         "error_code": 0,
         "member_id": beaten.member_id,
@@ -72,7 +72,7 @@ def share_group_describe(session: KafkaSession, request: Request) -> Fields:
 
 
 def _require(session: KafkaSession, name: str) -> ConsumerGroup:
-    group = session.broker.coordinator.share_group(session.principal, name)
+    group = session.broker.groups.coordinator.share_group(session.principal, name)
     if group is None:
         raise GroupNotFoundError(f"there is no share group {name!r}")
     return group
@@ -134,12 +134,14 @@ def _partitions_of(session: KafkaSession, group: str) -> dict[str, list[int]]:
             for queue_id in queue_ids
             if (partition := cluster.partition(topic, queue_id)) is not None
         ]
-        for topic, queue_ids in session.broker.sharing.topics_of(session.principal, group).items()
+        for topic, queue_ids in session.broker.queues.sharing.topics_of(
+            session.principal, group
+        ).items()
     }
 
 
 def _positions(session: KafkaSession, group: str, topic: str, wanted: Sequence[int]) -> Fields:
-    sharing, principal = session.broker.sharing, session.principal
+    sharing, principal = session.broker.queues.sharing, session.principal
     partitions = []
     for partition in wanted:
         answer: Fields = {
@@ -160,7 +162,7 @@ def _positions(session: KafkaSession, group: str, topic: str, wanted: Sequence[i
 
 
 def _id(session: KafkaSession, topic: str) -> bytes:
-    config = session.broker.find_topic(session.principal, topic)
+    config = session.broker.topics.find(session.principal, topic)
     return NO_ID if config is None else topic_id(config)
 
 
@@ -189,7 +191,7 @@ def alter_share_group_offsets(session: KafkaSession, request: Request) -> Fields
     """
     name = request.fields["group_id"]
     session.require_administrator()
-    coordinator, is_made = session.broker.coordinator, not _is_here(session, name)
+    coordinator, is_made = session.broker.groups.coordinator, not _is_here(session, name)
     if not is_made:
         coordinator.require_share_group(session.principal, name)
     results = []
@@ -209,7 +211,7 @@ def alter_share_group_offsets(session: KafkaSession, request: Request) -> Fields
             if not is_made:
                 coordinator.make_share_group(session.principal, name)
                 is_made = True
-            session.broker.sharing.move(session.principal, name, requested, positions)
+            session.broker.queues.sharing.move(session.principal, name, requested, positions)
         results.append(
             {"topic_name": requested, "topic_id": _id(session, requested), "partitions": partitions}
         )
@@ -226,7 +228,7 @@ def delete_share_group_offsets(session: KafkaSession, request: Request) -> Field
         try:
             config = require_topic(session.broker, session.principal, topic["topic_name"])
             answer["topic_id"] = topic_id(config)
-            session.broker.sharing.forget(session.principal, name, topic["topic_name"])
+            session.broker.queues.sharing.forget(session.principal, name, topic["topic_name"])
         except OnelogError as error:
             answer |= refusal(error)
         results.append(answer)

@@ -25,13 +25,13 @@ def change(session: BrokerSession, command: Command) -> Success:
     if not remove:
         create_topic(broker, principal, topic, DEFAULT_TOPIC, _QUEUES)
     if back and remove:
-        broker.mqtt_forwarding.remove(principal, topic)
+        broker.topics.mqtt_forwarding.remove(principal, topic)
     elif back:
-        broker.mqtt_forwarding.add(principal, topic, key)
+        broker.topics.mqtt_forwarding.add(principal, topic, key)
     elif remove:
-        broker.routing.unbind(principal, DEFAULT_VHOST, EXCHANGE, "topic", topic, key)
+        broker.publish.routing.unbind(principal, DEFAULT_VHOST, EXCHANGE, "topic", topic, key)
     else:
-        broker.routing.bind(principal, DEFAULT_VHOST, EXCHANGE, "topic", topic, key)
+        broker.publish.routing.bind(principal, DEFAULT_VHOST, EXCHANGE, "topic", topic, key)
     return Success()
 
 
@@ -39,12 +39,12 @@ def listed(session: BrokerSession, command: Command) -> Success:
     broker, principal = session.broker, session.principal
     found = [
         TopicBinding(filter=swapped(each.key), topic=each.destination)
-        for each in broker.routing.bindings(principal, DEFAULT_VHOST, EXCHANGE)
+        for each in broker.publish.routing.bindings(principal, DEFAULT_VHOST, EXCHANGE)
         if each.kind == "topic"
     ]
     found += [
         TopicBinding(back=True, filter=swapped(key), topic=topic)
-        for topic, key in broker.mqtt_forwarding.all(principal).items()
+        for topic, key in broker.topics.mqtt_forwarding.all(principal).items()
     ]
     return Success(body=BindingList(bindings=found).encode())
 

@@ -83,7 +83,7 @@ def _runtime_info(session: BrokerSession, disk: dict[str, str]) -> Success:
 
 def _held_back(session: BrokerSession) -> dict[str, str]:
     """Which queues the log has to be kept for, the one that keeps most of it first."""
-    holds = session.broker.log_holds(session.principal)
+    holds = session.broker.admin.log_holds(session.principal)
     return (
         {
             "onelogLogHeldBy": "; ".join(
@@ -249,7 +249,7 @@ def _statistic_body(found: Statistic) -> BrokerStatsItem:
 
 
 def get_config(session: BrokerSession, command: Command) -> Success:
-    session.broker.access.check(session.principal, "describe", ("broker", "names"))
+    session.broker.users.check(session.principal, "describe", ("broker", "names"))
     gateway = session.gateway
     properties = as_properties(gateway.loaded.config)
     text = "".join(f"{name}={value}\n" for name, value in properties.items())
@@ -277,7 +277,9 @@ def update_config(session: BrokerSession, command: Command) -> Success | None:
             session.fail(command, error)
             return
         log.info("%s changed settings: %s", session.connection, changes)
-        session.broker.audit.note(session.principal, "alter", f"settings {[*changes]}", "done")
+        session.broker.users.audit.note(
+            session.principal, "alter", f"settings {[*changes]}", "done"
+        )
         session.answer(command, Success())
 
     session.gateway.context.reconfigure(changes, changed)
@@ -286,7 +288,7 @@ def update_config(session: BrokerSession, command: Command) -> Success | None:
 
 def _require_owner(session: BrokerSession) -> None:
     """`NotPermittedError` if they may not change the broker itself."""
-    session.broker.access.check(session.principal, "alter", ("broker", "settings"))
+    session.broker.users.check(session.principal, "alter", ("broker", "settings"))
 
 
 def _properties(body: Buffer) -> dict[str, str]:
@@ -318,7 +320,7 @@ def clean_expired_queues(session: BrokerSession, command: Command) -> None:
 
 def ha_status(session: BrokerSession, command: Command) -> Success:
     broker, replica_status = session.broker, session.gateway.context.replica_status
-    broker.access.check(session.principal, "describe", ("broker", "names"))
+    broker.users.check(session.principal, "describe", ("broker", "names"))
     followers = replica_status.followers()
     status = HaStatus(
         ha_connection_info=[
@@ -333,15 +335,15 @@ def ha_status(session: BrokerSession, command: Command) -> Success:
             for each in followers
         ],
         in_sync_slave_nums=sum(each.in_sync for each in followers),
-        master=not broker.is_follower,
-        master_commit_log_max_offset=broker.log_end,
+        master=not broker.admin.is_follower,
+        master_commit_log_max_offset=broker.admin.log_end,
     )
     return Success(body=status.encode())
 
 
 def request_modes(session: BrokerSession, command: Command) -> Success:
     """GET_ALL_MESSAGE_REQUEST_MODE: the groups that do not consume by the default."""
-    return Success(body=modes_body(session.broker.admin.request_modes(session.principal)).encode())
+    return Success(body=modes_body(session.broker.groups.request_modes(session.principal)).encode())
 
 
 def timer_checkpoint(session: BrokerSession, command: Command) -> Success:
@@ -369,7 +371,9 @@ def timer_metrics(session: BrokerSession, command: Command) -> None:
 
 def pop_rollback(session: BrokerSession, command: Command) -> Success:
     """POP_ROLLBACK: bring open leases from RocksDB back to files. They are nowhere else here."""
-    session.broker.access.check(session.principal, "alter", ("broker", session.broker.config.name))
+    session.broker.users.check(
+        session.principal, "alter", ("broker", session.broker.admin.config.name)
+    )
     return Success()
 
 

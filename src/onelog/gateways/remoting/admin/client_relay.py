@@ -54,7 +54,7 @@ def running_info(session: BrokerSession, command: Command) -> Success | None:
 
 def _probe(session: BrokerSession, ext: dict[str, str]) -> ClientProbe | None:
     """The client that a request is about, if it speaks another protocol that can ask it."""
-    live = session.broker.live_group(session.principal, fields.text(ext, "consumerGroup"))
+    live = session.broker.groups.live(session.principal, fields.text(ext, "consumerGroup"))
     member = None if live is None else live.find(ext.get("clientId", ""))
     channel = None if member is None else member.client.channel
     return channel if isinstance(channel, ClientProbe) else None
@@ -83,18 +83,18 @@ def consume_directly(session: BrokerSession, command: Command) -> None:
     """CONSUME_MESSAGE_DIRECTLY: the client gets the record, and tells how it fared with it."""
     broker, ext = session.broker, dict(command.ext)
     group, topic = fields.text(ext, "consumerGroup"), ext.get("topic", "")
-    ext["brokerName"] = broker.config.name
-    topic_config, group_config = broker.find_topic(SELF, topic), broker.find_group(SELF, group)
+    ext["brokerName"] = broker.admin.config.name
+    topic_config, group_config = broker.topics.find(SELF, topic), broker.groups.find(SELF, group)
     if topic_config is not None:
         ext["topicSysFlag"] = str(topic_config.sys_flag)
     if group_config is not None:
         ext["groupSysFlag"] = str(group_config.sys_flag)
     message_id = fields.text(ext, "msgId")
-    broker.access.check(session.principal, "consume", ("group", group))
+    broker.users.check(session.principal, "consume", ("group", group))
 
     def find() -> tuple[Message, memoryview]:
         try:
-            message = broker.message_by_id(session.principal, message_id)
+            message = broker.topics.message_by_id(session.principal, message_id)
             return message, records_of(message, 1)[0]
         except (MessageError, OffsetOutOfRangeError, StoreCorruptError) as error:
             raise InvalidRequestError(str(error)) from None
@@ -114,7 +114,7 @@ def _relay(
     session: BrokerSession, command: Command, code: RequestCode, ext: dict[str, str], body: Buffer
 ) -> Success | None:
     group, client_id = fields.text(ext, "consumerGroup"), ext.get("clientId", "")
-    live = session.broker.live_group(session.principal, group)
+    live = session.broker.groups.live(session.principal, group)
     member = None if live is None else live.find(client_id)
     if member is None:
         return _failed(f"The Consumer <{group}> <{client_id}> not online")
@@ -155,7 +155,7 @@ def consumer_status(session: BrokerSession, command: Command) -> Success | None:
     """
     topic, group = fields.text(command.ext, "topic"), fields.text(command.ext, "group")
     wanted = command.ext.get("clientAddr", "").strip()
-    live = session.broker.live_group(session.principal, group)
+    live = session.broker.groups.live(session.principal, group)
     if live is None:
         return _failed(f"No Any Consumer online in the consumer group: [{group}]")
     probe: list[tuple[Member, BrokerSession]] = []

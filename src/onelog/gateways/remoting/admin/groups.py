@@ -12,9 +12,9 @@ from functools import partial
 import msgspec
 
 from onelog.core.access import SELF
-from onelog.core.admin import ConsumeStats
 from onelog.core.broker import Broker
 from onelog.core.catalog.groups import GroupConfig
+from onelog.core.membership.group_membership import ConsumeStats
 from onelog.core.membership.members import LiveGroup
 from onelog.errors import (
     ConsumersOfflineError,
@@ -82,7 +82,7 @@ def update_group(session: BrokerSession, command: Command) -> Success:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP. Without a body nothing happens."""
     if command.body:
         body = SubscriptionGroupConfig.decode(command.body)
-        session.broker.admin.update_group(session.principal, _group_config(session, body))
+        session.broker.groups.put(session.principal, _group_config(session, body))
     return Success()
 
 
@@ -90,14 +90,12 @@ def update_groups(session: BrokerSession, command: Command) -> Success | None:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST. One that is refused keeps all others from it."""
     wanted = SubscriptionGroupList.decode(command.body).group_config_list
     configs = [_group_config(session, body) for body in wanted]
-    return session.in_turns(
-        command, configs, partial(session.broker.admin.update_group, session.principal)
-    )
+    return session.in_turns(command, configs, partial(session.broker.groups.put, session.principal))
 
 
 def _group_config(session: BrokerSession, body: SubscriptionGroupConfig) -> GroupConfig:
     check_group(body.group_name)
-    current = session.broker.find_group(session.principal, body.group_name)
+    current = session.broker.groups.find(session.principal, body.group_name)
     before = None if current is None else current.attributes
     attributes = alter(GROUP_ATTRIBUTES, before, body.attributes)
     return replace(group_from_body(body), attributes=attributes)
@@ -106,7 +104,7 @@ def _group_config(session: BrokerSession, body: SubscriptionGroupConfig) -> Grou
 @by_worker
 def all_groups(session: BrokerSession, command: Command) -> Success:
     """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-    known, groups = session.broker.admin.groups(session.principal)
+    known, groups = session.broker.groups.all(session.principal)
     version = version_body(known)
     configs = {config.name: config for config in groups}
     names = page(configs, command.ext, "groupSeq", "maxGroupNum", version)
@@ -120,7 +118,7 @@ def all_groups(session: BrokerSession, command: Command) -> Success:
 def group_config(session: BrokerSession, command: Command) -> Success:
     """GET_SUBSCRIPTIONGROUP_CONFIG; as in RocketMQ, asking creates it where using it would."""
     try:
-        config = session.broker.group(
+        config = session.broker.groups.require(
             session.principal, usable_group(session.broker, fields.text(command.ext, "group"))
         )
     except InvalidGroupError as error:
@@ -132,7 +130,7 @@ def delete_group(session: BrokerSession, command: Command) -> Success:
     """DELETE_SUBSCRIPTIONGROUP. Tools ask every broker of a cluster, also those without it."""
     group = fields.text(command.ext, "groupName")
     clean_offsets = fields.flag(command.ext, "cleanOffset")
-    session.broker.admin.delete_group(session.principal, group, clean_offsets=clean_offsets)
+    session.broker.groups.delete(session.principal, group, clean_offsets=clean_offsets)
     return Success()
 
 
@@ -142,7 +140,7 @@ def delete_group(session: BrokerSession, command: Command) -> Success:
 def consumer_connections(session: BrokerSession, command: Command) -> Success:
     """GET_CONSUMER_CONNECTION_LIST."""
     name = fields.text(command.ext, "consumerGroup")
-    group = session.broker.live_group(session.principal, name)
+    group = session.broker.groups.live(session.principal, name)
     if group is None:
         raise ConsumersOfflineError(f"the consumer group[{name}] not online")
     connections = ConsumerConnection(
@@ -171,7 +169,7 @@ def _member_subscriptions(group: LiveGroup) -> dict[str, list[SubscriptionData]]
 def producer_connections(session: BrokerSession, command: Command) -> Success:
     """GET_PRODUCER_CONNECTION_LIST."""
     group = fields.text(command.ext, "producerGroup")
-    members = session.broker.admin.producers(session.principal).get(group)
+    members = session.broker.groups.producers(session.principal).get(group)
     if not members:
         raise InvalidRequestError(f"the producer group[{group}] not exist")
     connections = [connection_body(member.client) for member in members]
@@ -180,7 +178,7 @@ def producer_connections(session: BrokerSession, command: Command) -> Success:
 
 def all_producers(session: BrokerSession, command: Command) -> Success:
     """GET_ALL_PRODUCER_INFO."""
-    producers = session.broker.admin.producers(session.principal)
+    producers = session.broker.groups.producers(session.principal)
     table = ProducerTable(
         data={
             group: [
@@ -202,7 +200,7 @@ def all_producers(session: BrokerSession, command: Command) -> Success:
 def subscription_of_group(session: BrokerSession, command: Command) -> Success:
     """QUERY_SUBSCRIPTION_BY_CONSUMER."""
     group, topic = fields.text(command.ext, "group"), command.ext.get("topic")
-    found = session.broker.admin.subscription(session.principal, group, topic or "")
+    found = session.broker.groups.subscription(session.principal, group, topic or "")
     data = None if found is None else subscription_body(found)
     answer = GroupSubscription(group=group, subscription_data=data, topic=topic)
     return Success(body=answer.encode())
@@ -211,7 +209,7 @@ def subscription_of_group(session: BrokerSession, command: Command) -> Success:
 def topics_of_group(session: BrokerSession, command: Command) -> Success:
     """QUERY_TOPICS_BY_CONSUMER: those in which the group has a position."""
     group = fields.text(command.ext, "group")
-    topics = session.broker.admin.topics_of_group(session.principal, group)
+    topics = session.broker.groups.topics_of(session.principal, group)
     answer = TopicList(broker_addr=broker_address(session.broker), topic_list=topics)
     return Success(body=answer.encode())
 
@@ -226,7 +224,7 @@ def consume_stats(session: BrokerSession, command: Command) -> Success:
     topics = [topic for topic in ext.get("topicList", "").split(";") if topic.strip()]
     topic = ext.get("topic", "").strip() or None
     group = fields.text(ext, "consumerGroup")
-    stats = session.broker.admin.consume_stats(session.principal, group, topic, topics)
+    stats = session.broker.groups.consume_stats(session.principal, group, topic, topics)
     return Success(body=_stats_body(session.broker, stats).encode())
 
 
@@ -250,8 +248,8 @@ def all_consume_stats(session: BrokerSession, command: Command) -> Success:
     """GET_BROKER_CONSUME_STATS: every group, also those that have consumed nothing."""
     broker, principal = session.broker, session.principal
     ordered_only = fields.flag(command.ext, "isOrder")
-    found = broker.admin.all_consume_stats(principal, ordered_only=ordered_only)
-    _, groups = broker.admin.groups(principal)
+    found = broker.groups.all_consume_stats(principal, ordered_only=ordered_only)
+    _, groups = broker.groups.all(principal)
     by_group: dict[str, list[WireStats]] = {group.name: [] for group in groups}
     for stats in found:
         by_group.setdefault(stats.group, []).append(_stats_body(broker, stats))
@@ -279,22 +277,22 @@ def reset_offsets(session: BrokerSession, command: Command) -> None:
     time_ms = fields.number(ext, "timestamp")
     queue_id, offset = fields.int32(ext, "queueId", -1), fields.number(ext, "offset", -1)
     is_forced = fields.flag(ext, "isForce", True) or (queue_id >= 0 and offset != -1)
-    config = broker.topic(principal, topic)
+    config = broker.topics.require(principal, topic)
     queues = [queue_id] if queue_id >= 0 else range(config.read_queues)
 
     def reset(starts: dict[int, int]) -> Success:
         if is_forced:
-            moved = broker.admin.reset_offsets(
+            moved = broker.cursors.reset(
                 principal, group, topic, time_ms, queue_id=queue_id, offset=offset, starts=starts
             )
         else:
-            moved = broker.admin.move_back(principal, group, topic, starts)
+            moved = broker.cursors.move_back(principal, group, topic, starts)
         table = {queue_body(broker, topic, each): at for each, at in moved.items()}
         _tell_old_members(session, command, table)
         return Success(body=ResetOffsets(offset_table=table).encode())
 
     session.look_up(
-        command, lambda: broker.admin.offsets_at(principal, topic, queues, time_ms), reset
+        command, lambda: broker.cursors.offsets_at(principal, topic, queues, time_ms), reset
     )
 
 
@@ -303,7 +301,7 @@ def _tell_old_members(
 ) -> None:
     named = ("topic", "group", "timestamp")
     ext = {"isForce": "true", **{name: command.ext[name] for name in named}}
-    live = session.broker.live_group(SELF, ext["group"])
+    live = session.broker.groups.live(SELF, ext["group"])
     for member in live.members.values() if live is not None else ():
         client = member.client
         if not isinstance(client.channel, BrokerSession):
@@ -328,12 +326,12 @@ def clone_offsets(session: BrokerSession, command: Command) -> Success | None:
     ext, broker, principal = command.ext, session.broker, session.principal
     source, target = fields.text(ext, "srcGroup"), fields.text(ext, "destGroup")
     check_group(target)
-    topics = broker.admin.topics_to_clone(
+    topics = broker.cursors.topics_to_clone(
         principal, source, target, ext.get("topic", "").strip(), offline=fields.flag(ext, "offline")
     )
 
     def clone(topic: str) -> None:
-        broker.admin.clone_offsets(principal, source, target, topic, offline=True)
+        broker.cursors.clone(principal, source, target, topic, offline=True)
 
     return session.in_turns(command, topics, clone)
 
@@ -341,7 +339,7 @@ def clone_offsets(session: BrokerSession, command: Command) -> Success | None:
 @by_worker
 def all_offsets(session: BrokerSession, command: Command) -> Success:
     """GET_ALL_CONSUMER_OFFSET, which slaves ask."""
-    return Success(body=offsets_body(*session.broker.admin.positions(session.principal)).encode())
+    return Success(body=offsets_body(*session.broker.cursors.positions(session.principal)).encode())
 
 
 def delay_offsets(session: BrokerSession, command: Command) -> Success:

@@ -85,15 +85,15 @@ def _create(session: BrokerSession, command: Command, wanted: list[TopicBody]) -
             return _NO_MIXED_TYPE
         check_topic(body.topic_name)
         _refuse_system_topic(broker, body.topic_name)
-        current = broker.find_topic(session.principal, body.topic_name)
+        current = broker.topics.find(session.principal, body.topic_name)
         before = None if current is None else current.attributes
         attributes = alter(TOPIC_ATTRIBUTES, before, body.attributes)
         configs.append(replace(topic_from_body(body), attributes=attributes))
-    return session.in_turns(command, configs, partial(broker.admin.create_topic, session.principal))
+    return session.in_turns(command, configs, partial(broker.topics.create, session.principal))
 
 
 def _refuse_system_topic(broker: Broker, topic: str) -> None:
-    if broker.admin.is_system_topic(topic):
+    if broker.topics.is_system(topic):
         raise SystemTopicError(f"The topic[{topic}] is conflict with system topic.")
 
 
@@ -103,16 +103,18 @@ def delete_topic(session: BrokerSession, command: Command) -> Success:
     if not topic.strip():
         raise InvalidTopicError("The specified topic is blank.")
     _refuse_system_topic(session.broker, topic)
-    if session.broker.find_topic(session.principal, topic) is not None:
-        session.broker.admin.delete_topic(session.principal, topic)
+    if session.broker.topics.find(session.principal, topic) is not None:
+        session.broker.topics.delete(session.principal, topic)
     return Success()
 
 
 def clean_unused_topics(session: BrokerSession, command: Command) -> Success | None:
     """CLEAN_UNUSED_TOPIC: queues whose topic was deleted."""
-    admin, principal = session.broker.admin, session.principal
+    _admin, principal = session.broker.admin, session.principal
     return session.in_turns(
-        command, admin.unused_topics(principal), partial(admin.delete_queues, principal)
+        command,
+        session.broker.topics.unused(principal),
+        partial(session.broker.topics.delete_queues, principal),
     )
 
 
@@ -122,7 +124,7 @@ def clean_unused_topics(session: BrokerSession, command: Command) -> Success | N
 @by_worker
 def all_topics(session: BrokerSession, command: Command) -> Success:
     """GET_ALL_TOPIC_CONFIG."""
-    known, topics = session.broker.admin.topics(session.principal)
+    known, topics = session.broker.topics.all(session.principal)
     version = version_body(known)
     configs = {config.name: config for config in topics}
     names = page(configs, command.ext, "topicSeq", "maxTopicNum", version)
@@ -137,20 +139,20 @@ def all_topics(session: BrokerSession, command: Command) -> Success:
 
 
 def topic_config(session: BrokerSession, command: Command) -> Success:
-    config = session.broker.topic(session.principal, fields.text(command.ext, "topic"))
+    config = session.broker.topics.require(session.principal, fields.text(command.ext, "topic"))
     return Success(body=topic_body(config).encode())
 
 
 def system_topics(session: BrokerSession, command: Command) -> Success:
     """GET_SYSTEM_TOPIC_LIST_FROM_BROKER: also those that are created on demand only."""
-    names = session.broker.admin.system_topics(session.principal)
+    names = session.broker.topics.system_names(session.principal)
     return Success(body=TopicList(topic_list=names).encode())
 
 
 def groups_of_topic(session: BrokerSession, command: Command) -> Success:
     """QUERY_TOPIC_CONSUME_BY_WHO."""
     topic = fields.text(command.ext, "topic")
-    groups = session.broker.admin.groups_of_topic(session.principal, topic)
+    groups = session.broker.groups.of_topic(session.principal, topic)
     return Success(body=GroupList(group_list=groups).encode())
 
 
@@ -163,7 +165,7 @@ def topic_stats(session: BrokerSession, command: Command) -> None:
 
     def with_stable_ends(answer: Success) -> Success:
         # After the worker has looked: what is decided now was decided, or not there, then.
-        ends = broker.stable_ends(session.principal, topic)
+        ends = broker.cursors.stable_ends(session.principal, topic)
         if ends:
             answer.ext[STABLE_ENDS] = ",".join(f"{queue}={end}" for queue, end in ends.items())
         return answer
@@ -173,8 +175,8 @@ def topic_stats(session: BrokerSession, command: Command) -> None:
 
 def _topic_stats(session: BrokerSession, topic: str) -> Success:
     broker = session.broker
-    config = broker.topic(session.principal, topic)
-    stats = broker.admin.topic_stats(session.principal, topic)
+    config = broker.topics.require(session.principal, topic)
+    stats = broker.topics.stats(session.principal, topic)
     table = TopicStatsTable(
         offset_table={
             queue_body(broker, topic, queue.queue_id): TopicOffset(
@@ -204,7 +206,7 @@ def consume_time_spans(session: BrokerSession, command: Command) -> Success:
                 message_queue=queue_body(broker, topic, span.queue_id),
                 min_time_stamp=span.min_ms or -1,
             )
-            for span in broker.admin.consume_time_spans(session.principal, group, topic)
+            for span in broker.groups.consume_time_spans(session.principal, group, topic)
         ]
     )
     return Success(body=spans.encode())
@@ -213,7 +215,7 @@ def consume_time_spans(session: BrokerSession, command: Command) -> Success:
 def correction_offsets(session: BrokerSession, command: Command) -> Success:
     """QUERY_CORRECTION_OFFSET: where the slowest group is, queue by queue."""
     ext = command.ext
-    least = session.broker.admin.least_offsets(
+    least = session.broker.cursors.least_offsets(
         session.principal,
         fields.text(ext, "topic"),
         fields.text(ext, "compareGroup"),
@@ -232,7 +234,7 @@ def queue_entries(session: BrokerSession, command: Command) -> Success:
     subscription, filter_data = None, None
     group = ext.get("consumerGroup")
     if group is not None:
-        subscription = admin.subscription(principal, group, topic)
+        subscription = session.broker.groups.subscription(principal, group, topic)
         filter_data = _filter_data(group, topic, subscription)
     found = admin.queue_entries(principal, topic, queue_id, index, count)
     if found is None:

@@ -71,13 +71,13 @@ def heartbeat(session: BrokerSession, command: Command) -> Success:
     changed, principal = False, session.principal
     if data.without_sub:
         for consumer in data.consumer_data_set:
-            known = session.broker.refresh_membership(principal, client, consumer.group_name)
+            known = session.broker.groups.refresh_membership(principal, client, consumer.group_name)
             changed = changed or not known
     else:
         usable = [each for each in data.consumer_data_set if _is_usable(session, data, each)]
         consumers = [_consumer(each) for each in usable]
         producers = [each.group_name for each in data.producer_data_set]
-        changed = session.broker.heartbeat(principal, client, consumers, producers)
+        changed = session.broker.groups.heartbeat(principal, client, consumers, producers)
     return Success(
         {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
     )
@@ -126,7 +126,7 @@ def _subscriptions(wanted: Iterable[SubscriptionData]) -> Iterable[Subscription]
 
 def unregister(session: BrokerSession, command: Command) -> Success:
     fields.text(command.ext, "clientID")
-    session.broker.unregister(
+    session.broker.groups.unregister(
         session.principal,
         session,
         command.ext.get("consumerGroup"),
@@ -146,7 +146,7 @@ def notify_members(group: str, members: list[Member]) -> None:
 def consumer_list(session: BrokerSession, command: Command) -> Success:
     """GET_CONSUMER_LIST_BY_GROUP."""
     group = fields.text(command.ext, "consumerGroup")
-    live = session.broker.live_group(session.principal, group)
+    live = session.broker.groups.live(session.principal, group)
     if live is None:
         return Success(
             code=ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {group}"
@@ -159,7 +159,7 @@ def check_client(session: BrokerSession, command: Command) -> Success:
     data = CheckClientRequest.decode(command.body).subscription_data
     if data is None or data.expression_type == "TAG":
         return Success()
-    if not session.broker.config.property_filter:
+    if not session.broker.admin.config.property_filter:
         return Success(
             code=ResponseCode.SYSTEM_ERROR,
             remark="The broker does not support consumer to filter message by "
@@ -180,7 +180,7 @@ def lock_queues(session: BrokerSession, command: Command) -> Success:
     request = LockRequest.decode(command.body)
     queues = {_queue(each): each for each in request.mq_set}
     principal, group = session.principal, request.consumer_group
-    locked = session.broker.lock(principal, group, request.client_id, queues)
+    locked = session.broker.groups.lock(principal, group, request.client_id, queues)
     return Success(body=LockAnswer(lock_ok_mq_set=[queues[each] for each in locked]).encode())
 
 
@@ -189,7 +189,7 @@ def unlock_queues(session: BrokerSession, command: Command) -> Success:
     request = LockRequest.decode(command.body)
     queues = [_queue(each) for each in request.mq_set]
     principal, group = session.principal, request.consumer_group
-    session.broker.unlock(principal, group, request.client_id, queues)
+    session.broker.groups.unlock(principal, group, request.client_id, queues)
     return Success()
 
 
@@ -203,7 +203,7 @@ def _queue(queue: MessageQueue) -> Queue:
 def query_offset(session: BrokerSession, command: Command) -> Success:
     ext = command.ext
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
-    offset = session.broker.query_offset(
+    offset = session.broker.cursors.query(
         session.principal,
         group,
         topic,
@@ -219,22 +219,24 @@ def update_offset(session: BrokerSession, command: Command) -> Success:
     ext = command.ext
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
     offset, principal = fields.number(ext, "commitOffset"), session.principal
-    session.broker.commit_offset(principal, group, topic, fields.int32(ext, "queueId"), offset)
+    session.broker.cursors.commit(principal, group, topic, fields.int32(ext, "queueId"), offset)
     return Success()
 
 
 def max_offset(session: BrokerSession, command: Command) -> Success:
     topic, queue_id = _topic_queue(command)
-    return Success({"offset": str(session.broker.max_offset(session.principal, topic, queue_id))})
+    return Success(
+        {"offset": str(session.broker.topics.max_offset(session.principal, topic, queue_id))}
+    )
 
 
 def min_offset(session: BrokerSession, command: Command) -> Success:
     """GET_MIN_OFFSET. A queue of batches has none (-1) before its first one, as in RocketMQ."""
     broker, principal = session.broker, session.principal
     topic, queue_id = _topic_queue(command)
-    offset = int(broker.min_offset(principal, topic, queue_id))
-    if offset == 0 and broker.max_offset(principal, topic, queue_id) == 0:
-        config = broker.find_topic(SELF, topic)
+    offset = int(broker.topics.min_offset(principal, topic, queue_id))
+    if offset == 0 and broker.topics.max_offset(principal, topic, queue_id) == 0:
+        config = broker.topics.find(SELF, topic)
         if config is not None and config.attributes.get("queue.type") == "BatchCQ":
             offset = -1
     return Success({"offset": str(offset)})
@@ -247,7 +249,9 @@ def offset_by_time(session: BrokerSession, command: Command) -> None:
     upper = command.ext.get("boundaryType", "lower").lower() == "upper"
     session.look_up(
         command,
-        lambda: session.broker.offset_by_time(session.principal, topic, queue_id, time_ms, upper),
+        lambda: session.broker.topics.offset_by_time(
+            session.principal, topic, queue_id, time_ms, upper
+        ),
         lambda offset: Success({"offset": str(offset)}),
     )
 
@@ -257,7 +261,7 @@ def earliest_time(session: BrokerSession, command: Command) -> None:
     topic, queue_id = _topic_queue(command)
     session.look_up(
         command,
-        lambda: session.broker.earliest_time(session.principal, topic, queue_id),
+        lambda: session.broker.topics.earliest_time(session.principal, topic, queue_id),
         lambda stored_ms: Success({"timestamp": str(stored_ms)}),
     )
 
@@ -274,7 +278,7 @@ def view_message(session: BrokerSession, command: Command) -> None:
     offset = fields.number(command.ext, "offset")
     session.look_up(
         command,
-        lambda: records_of(session.broker.message_at(session.principal, offset), 1),
+        lambda: records_of(session.broker.topics.message_at(session.principal, offset), 1),
         lambda records: Success(body=records),
     )
 
@@ -288,12 +292,12 @@ def query_message(session: BrokerSession, command: Command) -> None:
         count_max = UNIQUE_KEY_COUNT_MAX
     topic, key = fields.text(ext, "topic"), fields.text(ext, "key")
     begin_ms, end_ms = fields.number(ext, "beginTimestamp"), fields.number(ext, "endTimestamp")
-    count_max = max(0, min(count_max, broker.config.query_count_max))
+    count_max = max(0, min(count_max, broker.admin.config.query_count_max))
     session.look_up(
         command,
         lambda: [
             record
-            for each in broker.find_by_key(
+            for each in broker.topics.find_by_key(
                 session.principal, topic, key, begin_ms, end_ms, count_max
             )
             for record in records_of(each, count_max, key)
@@ -304,8 +308,8 @@ def query_message(session: BrokerSession, command: Command) -> None:
 
 def _found_by_key(broker: Broker, found: list[memoryview]) -> Success:
     latest = {
-        "indexLastUpdateTimestamp": str(broker.last_append_ms),
-        "indexLastUpdatePhyoffset": str(broker.log_end),
+        "indexLastUpdateTimestamp": str(broker.admin.last_append_ms),
+        "indexLastUpdatePhyoffset": str(broker.admin.log_end),
     }
     if not found:
         return Success(
@@ -324,10 +328,10 @@ def query_assignment(session: BrokerSession, command: Command) -> None:
     """QUERY_ASSIGNMENT: which queues of a topic a member shall consume, and how."""
     request = AssignmentRequest.decode(command.body)
     group, topic = request.consumer_group, request.topic
-    mode = session.broker.request_mode(session.principal, group, topic)
+    mode = session.broker.groups.request_mode(session.principal, group, topic)
     answer = partial(_answer, session, command, request, mode)
     if topic.startswith(LIGHT_QUEUE_PREFIX):
-        name = session.broker.config.name
+        name = session.broker.admin.config.name
         answer([MessageQueue(broker_name=name, topic=topic)])
     else:
         session.gateway.routes.find(topic, answer)
@@ -360,7 +364,7 @@ def _assigned(
     """The queues of the member that asks; None if that cannot be said now."""
     if request.message_model == "BROADCASTING":
         return queues
-    live = session.broker.live_group(SELF, request.consumer_group)
+    live = session.broker.groups.live(SELF, request.consumer_group)
     strategy = STRATEGIES.get(request.strategy_name or "")
     if live is None or strategy is None:
         return None
@@ -387,7 +391,7 @@ def set_request_mode(session: BrokerSession, command: Command) -> Success:
     mode = _MODES.get(request.mode)
     if mode is None:
         raise InvalidRequestError(f"there is no mode {request.mode[:40]!r}; there are PULL and POP")
-    session.broker.admin.set_request_mode(
+    session.broker.groups.set_request_mode(
         session.principal,
         usable_group(session.broker, request.consumer_group),
         request.topic,

@@ -71,7 +71,7 @@ def _subscription(topic: str, expression: str, kind: str, version: int) -> Subsc
 def pull_message(session: BrokerSession, command: Command) -> None:
     ext = command.ext
     broker = session.broker
-    config = broker.config
+    config = broker.admin.config
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
     if not is_legal_group(group):
         usable_group(broker, group)
@@ -82,7 +82,9 @@ def pull_message(session: BrokerSession, command: Command) -> None:
         expression = ext.get("subscription", "*")
         subscription = _subscription(topic, expression, ext.get("expressionType", "TAG"), version)
     else:
-        subscription = broker.subscription(session.principal, group, topic, session, version)
+        subscription = broker.cursors.subscription(
+            session.principal, group, topic, session, version
+        )
     offset = fields.number(ext, "queueOffset")
     limits = allowed(
         config,
@@ -101,7 +103,7 @@ def pull_message(session: BrokerSession, command: Command) -> None:
     # What calling the class does, at half the price.
     cursor = tuple.__new__(Cursor, (group, topic, queue_id, offset, subscription, committed))
     token = (session, command, offset)
-    broker.fetch(session.principal, (cursor,), limits, wait_ms, _fetched, session, token)
+    broker.cursors.fetch(session.principal, (cursor,), limits, wait_ms, _fetched, session, token)
 
 
 def _fetched(token: tuple[BrokerSession, Command, int], results: Sequence[Result]) -> None:
@@ -123,7 +125,9 @@ def _fetched(token: tuple[BrokerSession, Command, int], results: Sequence[Result
     if far_bytes is not None:
         group = command.ext["consumerGroup"]
         principal = session.principal
-        suggested = str(session.broker.suggested_broker(principal, group, result, far_bytes))
+        suggested = str(
+            session.broker.cursors.suggested_broker(principal, group, result, far_bytes)
+        )
     ext = {
         "suggestWhichBrokerId": suggested,
         "nextBeginOffset": str(result.next_offset),
@@ -167,7 +171,7 @@ def pop_message(session: BrokerSession, command: Command) -> None:
     )
     token = (session, command, invisible_ms, ordered)
     wait_ms = fields.number(ext, "pollTime")
-    session.broker.lease(session.principal, request, wait_ms, _popped, session, token)
+    session.broker.queues.lease(session.principal, request, wait_ms, _popped, session, token)
 
 
 def _popped(token: tuple[BrokerSession, Command, int, bool], leased: Leased | OnelogError) -> None:
@@ -201,15 +205,15 @@ def peek_message(session: BrokerSession, command: Command) -> None:
     """PEEK_MESSAGE: what the group would be given next, without a lease."""
     ext = command.ext
     broker, principal = session.broker, session.principal
-    bytes_max = broker.config.pull_bytes_max
+    bytes_max = broker.admin.config.pull_bytes_max
     count_max = max(1, min(fields.int32(ext, "maxMsgNums"), COUNT_MAX))
     group = usable_group(broker, fields.text(ext, "consumerGroup"))
     topic, queue_id = fields.text(ext, "topic"), fields.int32(ext, "queueId")
     request = session.gateway.pop.request(group, topic, queue_id, count_max)
-    cursors, left = broker.unread(principal, request)
+    cursors, left = broker.queues.unread(principal, request)
     limits = Limits(count_max, bytes_max, bytes_max)
     # That they may have these, was asked already; the group's retry topic is among them.
-    broker.fetch(SELF, cursors, limits, 0, _peeked, session, (session, command, left))
+    broker.cursors.fetch(SELF, cursors, limits, 0, _peeked, session, (session, command, left))
 
 
 def _peeked(token: tuple[BrokerSession, Command, int], results: Sequence[Result]) -> None:
@@ -249,7 +253,7 @@ def notification(session: BrokerSession, command: Command) -> None:
     )
     wait_ms = fields.number(ext, "pollTime")
     principal, token = session.principal, (session, command)
-    session.broker.lease(principal, request, wait_ms, _notified, session, token)
+    session.broker.queues.lease(principal, request, wait_ms, _notified, session, token)
 
 
 def _notified(token: tuple[BrokerSession, Command], leased: Leased | OnelogError) -> None:
@@ -270,7 +274,7 @@ def polling_info(session: BrokerSession, command: Command) -> Success:
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
     queue_id = fields.int32(ext, "queueId")
     usable_group(session.broker, group)
-    held = session.broker.held(session.principal, group, topic, queue_id)
+    held = session.broker.queues.held(session.principal, group, topic, queue_id)
     session.gateway.pop.admit(group, topic, queue_id)
     return Success({"pollingNum": str(held)})
 
@@ -283,10 +287,10 @@ def ack_message(session: BrokerSession, command: Command) -> None:
     ext = command.ext
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
     receipt, offset = _receipt(session, ext, group, topic)
-    session.broker.acknowledge(
+    session.broker.queues.acknowledge(
         session.principal, group, topic, receipt.queue_id, offset, receipt.popped_ms
     )
-    session.broker.when_leases_safe(partial(session.conclude, command, _DONE))
+    session.broker.queues.when_leases_safe(partial(session.conclude, command, _DONE))
 
 
 def _receipt(
@@ -301,14 +305,14 @@ def _receipt(
         receipt.queue_id != queue_id
         or receipt.offset not in (None, offset)
         or receipt.retry != retry_mark(topic)
-        or receipt.broker != session.broker.config.name
+        or receipt.broker != session.broker.admin.config.name
     ):
         raise InvalidReceiptError(f"the receipt {receipt} was given for another message")
     return receipt, offset
 
 
 def _check_queue(session: BrokerSession, group: str, topic: str, queue_id: int) -> None:
-    config = session.broker.consumed_topic(session.principal, group, topic)
+    config = session.broker.topics.consumed(session.principal, group, topic)
     if not 0 <= queue_id < config.read_queues:
         raise InvalidReceiptError(
             f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
@@ -325,12 +329,12 @@ def batch_ack(session: BrokerSession, command: Command) -> None:
         raise LeaseNotFoundError(f"none of {wanted} messages is out under its receipt")
     remark = None if done == wanted else f"{wanted - done} of {wanted} messages were not out"
     answer = Success(remark=remark)
-    session.broker.when_leases_safe(partial(session.conclude, command, answer))
+    session.broker.queues.when_leases_safe(partial(session.conclude, command, answer))
 
 
 def _acknowledge(session: BrokerSession, ack: BatchAck) -> int:
     topic = real_topic(ack.topic, ack.group, ack.retry)
-    return session.broker.acknowledge_some(
+    return session.broker.queues.acknowledge_some(
         session.principal, ack.group, topic, ack.queue_id, ack.offsets, ack.popped_ms
     )
 
@@ -341,7 +345,7 @@ def change_invisible_time(session: BrokerSession, command: Command) -> None:
     group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
     receipt, offset = _receipt(session, ext, group, topic)
     invisible_ms = fields.number(ext, "invisibleTime")
-    popped_ms = session.broker.extend(
+    popped_ms = session.broker.queues.extend(
         session.principal, group, topic, receipt.queue_id, offset, receipt.popped_ms, invisible_ms
     )
     now_ms = session.gateway.clock.now_ms()
@@ -353,7 +357,7 @@ def change_invisible_time(session: BrokerSession, command: Command) -> None:
             "reviveQid": str(extended.revive_queue),
         }
     )
-    session.broker.when_leases_safe(partial(session.conclude, command, answer))
+    session.broker.queues.when_leases_safe(partial(session.conclude, command, answer))
 
 
 HANDLERS: dict[int, Handler] = {

@@ -50,7 +50,7 @@ class Routes:
 
     def find(self, topic: str, then: OnFound) -> None:
         """Hand over the topic's queues on all brokers, in order; at once if they are known."""
-        addresses = self._broker.config.nameserver_addresses
+        addresses = self._broker.admin.config.nameserver_addresses
         known = self._known.get(topic)
         if not addresses or (known is not None and self._now_ms() - known[0] < KEPT_MS):
             then(self._queues(topic))
@@ -65,9 +65,9 @@ class Routes:
 
     def _queues(self, topic: str) -> list[MessageQueue]:
         _, queues = self._known.get(topic, (0, {}))
-        own = self._broker.find_topic(SELF, topic)
+        own = self._broker.topics.find(SELF, topic)
         if own is not None:
-            name = self._broker.config.name
+            name = self._broker.admin.config.name
             queues = {**queues, name: own.read_queues if own.readable else 0}
         return [
             MessageQueue(broker_name=name, queue_id=queue_id, topic=topic)
@@ -94,7 +94,7 @@ class Routes:
 
     def _addresses(self) -> list[Address]:
         """The name servers, the one that answered last before the others."""
-        addresses = self._broker.config.nameserver_addresses
+        addresses = self._broker.admin.config.nameserver_addresses
         return sorted(addresses, key=lambda address: address != self._answers)
 
     def _leave(self) -> None:

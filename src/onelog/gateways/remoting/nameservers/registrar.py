@@ -78,7 +78,7 @@ class Registrar:
         self._encoded: tuple[DataVersion, bytes] | None = None
         self.master: tuple[str, str] | None = None
         """Where the name servers say that a slave's master is, and its port of followers."""
-        self._broker.hooks.topic_changed.append(self._topic_changed)
+        self._broker.topics.on_change.append(self._topic_changed)
 
     async def start(self) -> None:
         """Register once, then go on by itself; one that is silent is not waited for."""
@@ -114,7 +114,7 @@ class Registrar:
     async def _run(self) -> None:
         job = Job("registering with the name servers")
         while True:
-            period_s = self._broker.config.register_interval_ms / 1000
+            period_s = self._broker.admin.config.register_interval_ms / 1000
             try:
                 async with asyncio.timeout(period_s):
                     await self._changed.wait()
@@ -132,7 +132,7 @@ class Registrar:
     def _register_all(self) -> set[asyncio.Task[None]]:
         """Begin to register with every name server; one that is at it registers once more then."""
         self._changed.clear()
-        addresses = self._broker.config.nameserver_addresses
+        addresses = self._broker.admin.config.nameserver_addresses
         for address in [each for each in self._lines if each not in addresses]:
             self._drop(self._lines.pop(address), hang_up=True)
         for address in addresses:
@@ -177,7 +177,7 @@ class Registrar:
         try:
             if line.peer is None or not line.peer.is_open:
                 tls = await self._context.tls.client_context()
-                timeout_ms = self._broker.config.register_timeout_ms
+                timeout_ms = self._broker.admin.config.register_timeout_ms
                 line.peer = await Peer.connect(*line.address, tls=tls, timeout_ms=timeout_ms)
                 if tls is None:
                     hint = "; if it demands TLS, set tls.outgoing=on"
@@ -199,17 +199,17 @@ class Registrar:
     @property
     def _broker_id(self) -> int:
         given = self._context.replica_status.broker_id
-        return self._broker.config.broker_id if given is None else given
+        return self._broker.admin.config.broker_id if given is None else given
 
     def _version(self) -> DataVersion:
         """The version of the topics: those of a later master are newer than any of an older."""
-        version = version_body(self._broker.admin.topics(SELF)[0])
+        version = version_body(self._broker.topics.all(SELF)[0])
         epoch = self._context.replica_status.epoch
         return msgspec.structs.replace(version, state_version=epoch) if epoch else version
 
     async def _register(self, peer: Peer) -> None:
         version = self._version()
-        topics = len(self._broker.admin.topics(SELF)[1])
+        topics = len(self._broker.topics.all(SELF)[1])
         # A slave registers in full, because only that is answered with where its master is.
         if topics > LARGE_COUNT and not self._broker_id and await self._is_known(peer, version):
             return
@@ -235,7 +235,10 @@ class Registrar:
 
     async def _is_known(self, peer: Peer, version: DataVersion) -> bool:
         """Whether a name server has these topics already; to be asked is a sign of life, too."""
-        code, timeout_ms = RequestCode.QUERY_DATA_VERSION, self._broker.config.register_timeout_ms
+        code, timeout_ms = (
+            RequestCode.QUERY_DATA_VERSION,
+            self._broker.admin.config.register_timeout_ms,
+        )
         answer = await peer.ask(code, self._principal(), version.encode(), timeout_ms)
         return answer.code == ResponseCode.SUCCESS and answer.ext.get("changed") == "false"
 
@@ -251,7 +254,7 @@ class Registrar:
         return body
 
     def _principal(self) -> dict[str, str]:
-        config = self._broker.config
+        config = self._broker.admin.config
         return {
             "brokerName": config.name,
             "brokerAddr": self._address,
@@ -266,7 +269,7 @@ class Registrar:
             line.peer.connection.abort()
             await line.peer.close()
             return
-        timeout_ms = min(GOODBYE_MS_MAX, self._broker.config.register_timeout_ms)
+        timeout_ms = min(GOODBYE_MS_MAX, self._broker.admin.config.register_timeout_ms)
         try:
             await self._ask(
                 line.peer, RequestCode.UNREGISTER_BROKER, self._principal(), b"", timeout_ms
@@ -285,14 +288,14 @@ class Registrar:
         timeout_ms: int | None = None,
     ) -> Command:
         if timeout_ms is None:
-            timeout_ms = self._broker.config.register_timeout_ms
+            timeout_ms = self._broker.admin.config.register_timeout_ms
         answer = await peer.ask(code, ext, body, timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
             raise PeerClosedError(f"it answered {answer.code}: {answer.remark}")
         return answer
 
     def body(self) -> RegisterBrokerBody:
-        topics = self._broker.admin.topics(SELF)[1]
+        topics = self._broker.topics.all(SELF)[1]
         return RegisterBrokerBody(
             topic_config_serialize_wrapper=TopicTable(
                 data_version=self._version(),

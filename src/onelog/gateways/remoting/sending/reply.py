@@ -49,7 +49,7 @@ def send_reply(session: BrokerSession, command: Command) -> Success | None:
         return _failed(f"reply message properties[{REPLY_TO}] is null")
     message = _admitted(session, command, header, properties)
     # Who may send to the topic of replies may reply.
-    client = session.broker.find_client(SELF, client_id)
+    client = session.broker.groups.find_client(SELF, client_id)
     if client is None or not isinstance(client.channel, BrokerSession):
         return _failed(f"push reply message fail, channel of <{client_id}> not found.")
 
@@ -87,7 +87,7 @@ def _admitted(
         header.reconsume_times,
     )
     try:
-        return session.broker.admit(session.principal, message)
+        return session.broker.publish.admit(session.principal, message)
     except TopicNotFoundError:
         create_topic(
             session.broker,
@@ -96,7 +96,7 @@ def _admitted(
             header.default_topic,
             header.default_topic_queues,
         )
-        return session.broker.admit(session.principal, message)
+        return session.broker.publish.admit(session.principal, message)
 
 
 def _push_fields(session: BrokerSession, header: SendHeader, properties: bytes) -> dict[str, str]:
@@ -144,7 +144,7 @@ def _store(session: BrokerSession, command: Command, message: NewMessage) -> Non
     """The requester has the reply: keep a copy, and answer the replier."""
     token = (session, command, message.queue_id)
     try:
-        session.broker.publish(session.principal, message, _stored, token)
+        session.broker.publish.send(session.principal, message, _stored, token)
     except OnelogError as error:
         _stored(token, None, error)
 

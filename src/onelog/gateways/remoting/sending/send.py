@@ -94,7 +94,7 @@ def send_message(session: BrokerSession, command: Command) -> None:
         properties, unique = _looked_through(gateway, properties)
         intent = intent_of(properties, gateway.clock.now_ms())
         if PRIORITY_NEEDLE in properties or LITE_NEEDLE in properties:
-            config = session.broker.find_topic(session.principal, topic) or _create_topic(
+            config = session.broker.topics.find(session.principal, topic) or _create_topic(
                 session, header
             )
             properties, queue_id, extra = with_priority(config, properties, queue_id)
@@ -124,7 +124,7 @@ def send_message(session: BrokerSession, command: Command) -> None:
     token: Token = (session, command, queue_id, unique.decode())
     try:
         if intent is None:
-            session.broker.publish(session.principal, message, _stored, token)
+            session.broker.publish.send(session.principal, message, _stored, token)
         else:
             _publish(session, message, token, intent)
     except TopicNotFoundError:
@@ -135,7 +135,7 @@ def send_message(session: BrokerSession, command: Command) -> None:
 def _publish(
     session: BrokerSession, message: NewMessage, token: Token, intent: Intent | None
 ) -> None:
-    publish, principal = session.broker.publish, session.principal
+    publish, principal = session.broker.publish.send, session.principal
     if intent is not None and message.topic.startswith(RETRY_PREFIX):
         usable_group(session.broker, message.topic.removeprefix(RETRY_PREFIX))
         publish(principal, message, _stored, token, intent._replace(half=False))
@@ -183,7 +183,7 @@ def _may_have_reserved(properties: bytes) -> bool:
 
 def pick_queue(session: BrokerSession, header: SendHeader) -> int:
     """Any queue that can be written to, for a client that leaves the choice to the broker."""
-    config = session.broker.find_topic(session.principal, header.topic) or _create_topic(
+    config = session.broker.topics.find(session.principal, header.topic) or _create_topic(
         session, header
     )
     return (
@@ -239,7 +239,7 @@ def _timed_stored(timed: TimedToken, appended: Appended | None, error: OnelogErr
     if not command.flag & FLAG_ONEWAY:
         gateway = session.gateway
         message_id = f"{gateway.id_prefix}{appended.log_offset:016X}"
-        handle = encode_handle(topic, session.broker.config.name, due_ms + 1, unique)
+        handle = encode_handle(topic, session.broker.admin.config.name, due_ms + 1, unique)
         session.connection.write(
             encode_send_response(
                 command.opaque,
@@ -285,7 +285,7 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     gateway = session.gateway
     body = command.body
     # As in RocketMQ, a batch may be as large as a message. Before it is taken apart, or kept.
-    session.broker.check_sizes(len(body), len(header.properties))
+    session.broker.publish.check_sizes(len(body), len(header.properties))
     queue_id = header.queue_id
     if queue_id < 0:
         queue_id = pick_queue(session, header)
@@ -293,7 +293,7 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     parts = checked_parts(source)
     if not parts or not (all(map(_BODY, parts)) or fields.flag(command.ext, EMPTY_BODIES)):
         raise EmptyMessageError("a batch without messages, or with one that has no body")
-    config = session.broker.find_topic(session.principal, header.topic)
+    config = session.broker.topics.find(session.principal, header.topic)
     if config is not None and config.attributes.get("queue.type") == "BatchCQ":
         _send_inner_batch(session, command, header, queue_id, source, len(parts))
         return
@@ -311,10 +311,10 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     )
     token = (session, command, queue_id, "")
     try:
-        session.broker.publish_many(session.principal, run, _batch_stored, token)
+        session.broker.publish.send_run(session.principal, run, _batch_stored, token)
     except TopicNotFoundError:
         _create_topic(session, header)
-        session.broker.publish_many(session.principal, run, _batch_stored, token)
+        session.broker.publish.send_run(session.principal, run, _batch_stored, token)
 
 
 def _send_inner_batch(
@@ -345,7 +345,7 @@ def _send_inner_batch(
         count,
     )
     token: Token = (session, command, queue_id, unique)
-    session.broker.publish(session.principal, message, _inner_stored, token)
+    session.broker.publish.send(session.principal, message, _inner_stored, token)
 
 
 def _inner_stored(token: Token, appended: Appended | None, error: OnelogError | None) -> None:
@@ -432,7 +432,7 @@ def send_back(session: BrokerSession, command: Command) -> Success | None:
     times = fields.int32(ext, "maxReconsumeTimes", -1)
 
     def act() -> None:
-        session.broker.send_back(
+        session.broker.publish.send_back(
             session.principal,
             usable_group(session.broker, fields.text(ext, "group")),
             offset,

@@ -93,16 +93,17 @@ def end_transaction(session: BrokerSession, command: Command) -> Success | None:
 def resume_check(session: BrokerSession, command: Command) -> None:
     """RESUME_CHECK_HALF_MESSAGE: ask again about a transaction that was put away."""
     wanted = fields.text(command.ext, "msgId")
-    admin = session.broker.admin
 
     def find() -> object:
         try:
-            return admin.find_given_up(session.principal, wanted)
+            return session.broker.transactions.find_given_up(session.principal, wanted)
         except MessageError as error:
             raise InvalidRequestError(str(error)) from None
 
     def resume(_: object) -> None:
-        admin.resume_check(session.principal, wanted, answer_stored, (session, command))
+        session.broker.transactions.resume_check(
+            session.principal, wanted, answer_stored, (session, command)
+        )
 
     session.look_up(command, find, resume)
 
@@ -123,7 +124,7 @@ def ask_producer(client: Client, check: Check) -> bool:
         "tranStateTableOffset": str(check.half_offset),
         "commitLogOffset": str(check.log_offset),
         "offsetMsgId": message_id(message.store_host, check.log_offset),
-        "bname": session.broker.config.name,
+        "bname": session.broker.admin.config.name,
     }
     if unique is not None:
         ext["msgId"] = ext["transactionId"] = unique
@@ -181,7 +182,7 @@ def stage_messages(session: BrokerSession, command: Command) -> None:
         gateway.store_host,
     )
     stage_run = partial(
-        session.broker.stage_batch,
+        session.broker.transactions.stage_batch,
         session.principal,
         fields.text(ext, "query"),
         fields.number(ext, "batch"),
@@ -217,7 +218,7 @@ def commit_staged(session: BrokerSession, command: Command) -> None:
         offsets = _staged_offsets.decode(command.body)
     except msgspec.MsgspecError as error:
         raise InvalidRequestError(f"the body is no JSON list of offsets: {error}") from None
-    session.broker.commit_batch(
+    session.broker.transactions.commit_batch(
         session.principal,
         fields.text(command.ext, "query"),
         fields.number(command.ext, "batch"),
@@ -240,7 +241,7 @@ def _committed(token: Any, committed: Committed | None, error: OnelogError | Non
 
 def query_staged(session: BrokerSession, command: Command) -> Success:
     name = fields.text(command.ext, "query")
-    last, note = session.broker.last_batch(session.principal, name)
+    last, note = session.broker.transactions.last_batch(session.principal, name)
     return Success({"batch": str(-1 if last is None else last), "note": note})
 
 
