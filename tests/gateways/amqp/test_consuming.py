@@ -311,9 +311,11 @@ def test_a_quorum_queue_counts_and_gives_up(channel: BlockingChannel) -> None:
     counts = []
     for _ in range(3):
         method, properties, _ = got(channel, "quorum", auto_ack=False)
-        counts.append((properties.headers or {}).get("x-delivery-count"))
+        counts.append(properties.headers["x-delivery-count"])
         channel.basic_nack(method.delivery_tag, requeue=True)
-    assert counts == [None, 1, 2]
+    assert counts == [0, 1, 2]
+    # Java's clients cast it to `Long`.
+    assert {type(each) for each in counts} == {pika.compat.long}
     _, properties, body = got(channel, dead)
     assert (body, properties.headers["x-death"][0]["reason"]) == (b"poison", "delivery_limit")
 

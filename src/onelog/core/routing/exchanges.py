@@ -27,7 +27,14 @@ from onelog.core.routing.targets import RoutedTargets
 from onelog.core.routing.topic_trie import TopicTrie
 from onelog.errors import PreconditionFailedError
 from onelog.names import join_key
-from onelog.record.forms.amqp_fields import PROPERTIES, Table, Value, property_of, same
+from onelog.record.forms.amqp_fields import (
+    PROPERTIES,
+    Table,
+    Value,
+    is_number,
+    property_of,
+    same,
+)
 
 DestinationKind = Literal["queue", "exchange", "topic"]
 Destination = tuple[DestinationKind, str]
@@ -195,11 +202,18 @@ class HeadersMatch:
         for binding, wants_all, wanted in self._bound.values():
             # No value in the binding asks for the header, whatever its value.
             found = (
-                name in headers and (value is None or same(value, headers[name]))
+                name in headers and (value is None or _matches(value, headers[name]))
                 for name, value in wanted
             )
             if all(found) if wants_all else any(found):
                 yield binding.kind, binding.destination
+
+
+def _matches(wanted: Value, value: Value) -> bool:
+    """To match headers, RabbitMQ compares numbers of any class: 10 is 10.0 here."""
+    if is_number(wanted) and is_number(value):
+        return wanted == value
+    return same(wanted, value)
 
 
 class ConsistentHash:

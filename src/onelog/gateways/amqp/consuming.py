@@ -25,7 +25,7 @@ from onelog.gateways.amqp.refusals import (
 from onelog.gateways.amqp.replies import REPLY_TO
 from onelog.gateways.amqp.streams import Stream, StreamReader, find_stream
 from onelog.message import Buffer
-from onelog.record.forms.amqp_fields import Table, with_headers
+from onelog.record.forms.amqp_fields import Long, Table, with_headers
 from onelog.wire.amqp.frame import DeliveryWriter, content_frames
 from onelog.wire.amqp.methods import ENCODERS, NUMBERS
 
@@ -39,6 +39,7 @@ Taken = tuple[int, Settled, int]
 """A delivery: its tag, its queue, and its place there."""
 
 _U32 = Struct(">I")
+_COUNT = "x-delivery-count"
 CONSUMERS_MAX = 10_000
 """Of one channel."""
 
@@ -296,7 +297,7 @@ class Consuming:
         end = begin + _U32.unpack_from(body, at)[0]
         properties = body[begin:end]
         if times and is_counted:
-            properties = with_headers(bytes(properties), {"x-delivery-count": times})
+            properties = with_headers(bytes(properties), {_COUNT: Long(times)})
         writer.put(out, tag, times > 0, body[:at], properties, body[end:])
         if not times and form == AMQP_FLAG:
             writer.expect(body[:end], body[:at], properties, len(body))
@@ -357,8 +358,8 @@ class Consuming:
         begin = end + 4
         end = begin + int(_U32.unpack_from(data, end)[0])
         properties = data[begin:end]
-        if times and queue.kind == "quorum":
-            properties = with_headers(properties, {"x-delivery-count": times})
+        if queue.kind == "quorum":  # Who gets is told zero, too; a consumer is not.
+            properties = with_headers(properties, {_COUNT: Long(times)})
         tag = self.next_tag()
         if not no_ack:
             self.unacked[tag] = (queue, position)

@@ -164,6 +164,11 @@ def _class_of(value: Value) -> type:
     return int if isinstance(value, Long) else type(value)
 
 
+def is_number(value: Value) -> bool:
+    """Whether a value is a number of any class, which a time is not, and neither is a bool."""
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool | Timestamp)
+
+
 def same(one: Value, other: Value) -> bool:
     """Whether two values are equal to RabbitMQ: 10 is a number of any width, but not 10.0."""
     if _class_of(one) is not _class_of(other):
