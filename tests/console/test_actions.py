@@ -80,14 +80,14 @@ async def test_topics(tmp_path: Path) -> None:
         await at.page.get_by_label("Queues").fill("5")
         await at.page.get_by_label("Permission").select_option("r")
         await at.press("Save")
-        await at.wait("It is changed.")
+        await at.wait("Changed.")
         made = await at.told("/v1/topics/payments")
         assert (made["queues"], made["permission"]) == (5, "r")
 
         await at.seen.open("topics/orders")
         await at.press("Empty")
         await at.answer("Delete")
-        await at.wait("It is empty.")
+        await at.wait("Emptied.")
         assert (await at.told("/v1/topics/orders"))["messages"] == 0
 
         await at.seen.open("topics")
@@ -96,7 +96,7 @@ async def test_topics(tmp_path: Path) -> None:
         await at.page.get_by_label("Choose payments").check()
         await at.press("Delete 1")
         await at.answer("Delete")
-        await at.wait("No topic is called so.")
+        await at.wait("No topic has this name.")
         assert (await at.web.get("/v1/topics/payments")).status_code == 404
 
 
@@ -114,7 +114,7 @@ async def test_groups_are_made_moved_skipped_and_deleted(tmp_path: Path) -> None
             await at.dialog.locator("select[name=to]").select_option(to)
             await at.dialog.get_by_text(words).wait_for()
             await at.answer("Move")
-            await at.wait("It is moved.")
+            await at.wait("Moved.")
         await at.press("Move…")
         await at.dialog.get_by_label("Topic").fill("orders")
         await at.dialog.locator("select[name=to]").select_option("time")
@@ -143,7 +143,7 @@ async def test_messages_are_searched_and_sent(tmp_path: Path) -> None:
             ("Key", "rocketmq-1", '{"order": 1}', "kafka"),
             ("SQL-92 condition", "colour = 'blue'", "kafka", '{"order": 1}'),
             ("Tags", "paid", '{"order": 1}', "kafka"),
-            ("From", "2099-01-01T00:00:00", "No message is like that.", "kafka"),
+            ("From", "2099-01-01T00:00:00", "No message matches.", "kafka"),
         ):
             field = page.get_by_label(label, exact=True).last
             await field.fill(value)
@@ -196,7 +196,7 @@ async def test_delayed_messages_are_sent_now_and_cancelled(tmp_path: Path) -> No
         assert sent["body"] == "later"
         await at.press("Cancel it", inside=at.row("never"))
         await at.answer("Cancel it")
-        await at.wait("Nothing waits.")
+        await at.wait("No message is waiting.")
         assert (await at.told("/v1/topics/orders/messages", key="never"))["items"] == []
 
 
@@ -225,13 +225,13 @@ async def test_dead_letters_are_edited_and_sent_again_in_bulk(tmp_path: Path) ->
         await at.page.get_by_role("progressbar").wait_for()
         await at.wait("228 messages were sent again.")
         await at.wait("No dead letters.")
-        await at.page.get_by_label("also those that were dealt with").check()
+        await at.page.get_by_label("include handled ones").check()
         await at.wait("sent again")
         await _die(at, "many", 1)
-        await at.page.get_by_label("also those that were dealt with").uncheck()
+        await at.page.get_by_label("include handled ones").uncheck()
         await at.wait("bad 0")
-        await at.press("Be done with all")
-        await at.answer("Be done with all")
+        await at.press("Mark all as handled")
+        await at.answer("Mark all as handled")
         await at.wait("No dead letters.")
 
 
@@ -302,9 +302,9 @@ async def test_queues_exchanges_bindings_and_the_simulator(tmp_path: Path) -> No
         await at.press("Simulate")
         await at.wait("It would go to: mails")
         await at.press("Unbind")
-        await at.wait("Nothing here.")
+        await at.wait("No entries.")
         await at.press("Simulate")
-        await at.wait("It would go nowhere.")
+        await at.wait("No queue would receive it.")
         await at.seen.open("exchanges")
         await at.press("Delete", inside=at.row("events"))
         await at.answer("Delete")

@@ -189,7 +189,7 @@ async def test_groups_are_moved_after_a_preview_and_letters_sent_again(tmp_path:
         await page.locator("dialog select[name=to]").select_option("latest")
         await page.get_by_text("3 messages will be skipped.").wait_for()
         await page.get_by_role("dialog").get_by_role("button", name="Move").click()
-        await page.get_by_text("It is moved.").wait_for()
+        await page.get_by_text("Moved.").wait_for()
         group = (await web.get("/v1/groups/billing")).json()
         assert [each["lag"] for each in group["queues"] if each["topic"] == "orders"] == [0, 0]
         await seen.open("dead-letters/billing")
@@ -198,7 +198,7 @@ async def test_groups_are_moved_after_a_preview_and_letters_sent_again(tmp_path:
         await page.get_by_text("No dead letters.").wait_for()
         await seen.open("delays")
         await page.get_by_role("button", name="Send now").click()
-        await page.get_by_text("Nothing waits.").wait_for()
+        await page.get_by_text("No message is waiting.").wait_for()
         await seen.open("settings")
         await page.get_by_label("Search").fill("broker.trace")
         await page.get_by_role("button", name="Change").click()
@@ -219,7 +219,7 @@ async def test_the_simulator_says_where_a_key_leads_and_why(tmp_path: Path) -> N
         await page.get_by_text("binding with key 'order.*'").wait_for()
         await page.get_by_label("Routing key").first.fill("other")
         await page.get_by_role("button", name="Simulate").click()
-        await page.get_by_text("It would go nowhere.").wait_for()
+        await page.get_by_text("No queue would receive it.").wait_for()
         assert seen.complaints == []
 
 
@@ -297,7 +297,7 @@ async def test_pages_come_with_a_policy_that_lets_nothing_else_in(tmp_path: Path
 def test_everything_that_is_said_is_said_in_chinese_too() -> None:
     import re
 
-    words = (pages.FOLDER / "words.js").read_text("utf-8")
+    words = (pages.FOLDER / "labels.js").read_text("utf-8")
     known = set(re.findall(r'"([^"]+)": "', words))
     for path in pages.FOLDER.glob("*.js"):
         source = path.read_text("utf-8")

@@ -240,8 +240,8 @@ async def test_bodies_are_decoded_by_their_schema(tmp_path: Path) -> None:
         await page.get_by_label("Schema", exact=False).last.fill("message Wrong { bool x = 1; }")
         await page.get_by_role("button", name="Decode").click()
         assert "0x" in await page.inner_text("pre.body")
-        await page.get_by_role("button", name="Keep for the topic").click()
-        await page.get_by_text("It is kept.").wait_for()
+        await page.get_by_role("button", name="Save for the topic").click()
+        await page.get_by_text("Saved.").wait_for()
         kept = (await web.get("/v1/topics/proto-framed/schema")).json()["schema"]
         assert kept["schema"] == "message Wrong { bool x = 1; }"
         assert watched.complaints == []

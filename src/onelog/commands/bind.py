@@ -50,4 +50,4 @@ async def bind(
         }
         for each in found
     ]
-    session.show({"bindings": rows}, table("bindings", "kind", "from", "to", "broker", rows=rows))
+    session.show({"bindings": rows}, table("bindings", "kind, from, to, broker", rows=rows))

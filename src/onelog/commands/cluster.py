@@ -14,7 +14,7 @@ from onelog.client.admin.cluster import BrokerSet, ClusterStatus
 from onelog.client.connection.nodes import Failure
 from onelog.commands.options import Broker, Cluster, Follow, Interval, Yes
 from onelog.commands.session import Session, Shown, confirm, connected
-from onelog.commands.terminal import show_text, table
+from onelog.commands.terminal import pick, show_text, table
 from onelog.errors import BrokerNotFoundError, InvalidRequestError, RegistryError
 from onelog.replication.administration import (
     NodeStatus,
@@ -140,12 +140,8 @@ async def join(
         count = replicas or max(state.replicas, len(view.nodes.keys() | set(state.in_sync)))
         if count != state.replicas:
             state = await members.set_replicas(count)
-        document = {
-            "broker": name,
-            "node": node,
-            "replicas": count,
-            "in_sync": list(state.in_sync),
-        }
+        document = {"broker": name, "node": node, "replicas": count}
+        document["in_sync"] = list(state.in_sync)
         session.show(document, f"{name}: node {node} is in sync; the set has {count} nodes")
 
 
@@ -295,8 +291,8 @@ def show_clusters(brokers: Sequence[BrokerSet]) -> Shown:
         masters = sum(each.master is not None for each in members)
         slaves = sum(len(each.members) for each in members) - masters
         rows.append((cluster, masters, slaves, names))
-    columns = ("cluster", ">masters", ">slaves", "brokers")
-    return document, table(f"clusters: {len(clusters)}", *columns, rows=rows)
+    columns = "cluster, >masters, >slaves, brokers"
+    return document, table(f"clusters: {len(clusters)}", columns, rows=rows)
 
 
 def show_brokers(brokers: Sequence[BrokerSet]) -> Shown:
@@ -312,8 +308,8 @@ def show_brokers(brokers: Sequence[BrokerSet]) -> Shown:
         for each in brokers
         for number, address in each.members
     ]
-    columns = ("cluster", "broker", ">id", "role", "address")
-    return document, table("brokers", *columns, rows=document)
+    columns = "cluster, broker, >id, role, address"
+    return document, table("brokers", columns, rows=document)
 
 
 def show_full_status(status: FullStatus, details: bool, utc: bool) -> Shown:
@@ -330,85 +326,49 @@ def show_full_status(status: FullStatus, details: bool, utc: bool) -> Shown:
 
 def _node_document(of: SetStatus, node: NodeStatus) -> dict[str, Any]:
     return {
-        "node": node.node,
-        "role": node.role,
-        "epoch": of.epoch,
-        "in_sync": node.is_in_sync,
+        **pick(node, "node role in_sync=is_in_sync log_end confirmed lag_bytes lag_ms remark"),
+        **pick(of, "epoch replicas"),
         "in_sync_set": list(of.in_sync),
-        "replicas": of.replicas,
-        "log_end": node.log_end,
-        "confirmed": node.confirmed,
-        "lag_bytes": node.lag_bytes,
-        "lag_ms": node.lag_ms,
-        "remark": node.remark,
     }
 
 
 def _set_table(of: SetStatus) -> Any:
     rows = [
-        (
-            node.node,
-            node.role,
-            "yes" if node.is_in_sync else "no",
-            node.address or "-",
-            node.epoch,
-            node.log_end,
-            node.confirmed,
-            "?" if node.lag_bytes is None else node.lag_bytes,
-            "?" if node.lag_ms is None else f"{node.lag_ms / 1000:.1f}",
-            node.remark,
-        )
+        {
+            **pick(node, "node role is_in_sync address epoch log_end confirmed remark"),
+            "lag": "?" if node.lag_bytes is None else node.lag_bytes,
+            "lag_s": "?" if node.lag_ms is None else f"{node.lag_ms / 1000:.1f}",
+        }
         for node in of.nodes
     ]
-    title = (
-        f"{show_text(of.name)}: epoch {of.epoch}, in sync {_listed(of.in_sync)} of {of.replicas}"
-    )
     return table(
-        title,
-        ">node",
-        "role",
-        "in sync",
-        "address",
-        ">log epoch",
-        "#log end",
-        "#confirmed",
-        "#lag bytes",
-        ">lag s",
-        "remark",
+        f"{show_text(of.name)}: epoch {of.epoch}, in sync {_listed(of.in_sync)} of {of.replicas}",
+        ">node, role, in sync=is_in_sync, address, >log epoch=epoch, #log end, #confirmed, "
+        "#lag bytes=lag, >lag s, remark",
         rows=rows,
     )
 
 
-_STATUS_FIELDS = (
-    "version put_rate get_rate put_today get_today disk_used_ratio booted_ms oldest_message_ms "
-    "stalls longest_stall_ms log_held_by"
-).split()
+_STATUS = (
+    "cluster broker=name id=broker_id version put_rate get_rate put_today get_today "
+    "disk_used_ratio booted_ms oldest_message_ms stalls longest_stall_ms log_held_by"
+)
 
 
 def show_status(status: ClusterStatus, details: bool, utc: bool) -> Shown:
     """How brokers are."""
     document: list[dict[str, Any]] = [
         {
-            "cluster": broker.cluster,
-            "broker": broker.name,
-            "id": broker.broker_id,
+            **pick(broker, _STATUS + (" details" if details else "")),
             "address": str(broker.address),
-            **{name: getattr(broker, name) for name in _STATUS_FIELDS},
-            **({"details": broker.details} if details else {}),
         }
         for broker in status.brokers
     ]
-    sums = {">in/s": "put_rate", ">out/s": "get_rate"}
-    sums |= {"#in today": "put_today", "#out today": "get_today"}
-    totals = {heading[1:]: sum(each[key] for each in document) for heading, key in sums.items()}
     made = table(
         f"brokers: {len(status.brokers)}",
-        *("cluster", "broker", ">id", "address", "version"),
-        *sums.items(),
-        ">disk",
-        ("oldest message", "oldest_message_ms"),
-        ("started", "booted_ms"),
-        ">stalls",
+        "cluster, broker, >id, address, version, >in/s=put_rate, >out/s=get_rate, "
+        "#in today=put_today, #out today=get_today, >disk, oldest message=oldest_message_ms, "
+        "started=booted_ms, >stalls",
         rows=(
             {
                 **each,
@@ -419,14 +379,14 @@ def show_status(status: ClusterStatus, details: bool, utc: bool) -> Shown:
             }
             for each in document
         ),
-        footer={"cluster": "total", **totals},
+        footer={"cluster": "total"}
+        | dict.fromkeys(("in/s", "out/s", "in today", "out today"), True),
         utc=utc,
     )
     tables = (
         table(
             f"{show_text(broker.name)} {broker.address}",
-            "name",
-            "value",
+            "name, value",
             rows=((name, value.strip()) for name, value in sorted(broker.details.items())),
         )
         for broker in status.brokers

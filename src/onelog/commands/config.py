@@ -57,8 +57,8 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 def _table(rows: list[dict[str, Any]]) -> "Table":
     from onelog.commands.terminal import table
 
-    columns = (("setting", "key"), "value", "source", "accepts", ("meaning", "help"))
-    made = table(f"settings: {len(rows)}", *columns, rows=map(_shown, rows))
+    columns = "setting=key, value, source, accepts, meaning=help"
+    made = table(f"settings: {len(rows)}", columns, rows=map(_shown, rows))
     made.columns[0].no_wrap = True
     for shown, row in zip(made.rows, rows, strict=True):
         shown.style = None if row["source"] == "default" else "bold"

@@ -8,7 +8,7 @@ from rich.progress import MofNCompleteColumn
 from onelog.client.admin.delays import Listing
 from onelog.commands.options import Cluster, Yes
 from onelog.commands.session import Session, Shown, confirm, connected
-from onelog.commands.terminal import progress_bar, show_bytes, show_count, show_text, table
+from onelog.commands.terminal import pick, progress_bar, show_bytes, show_count, show_text, table
 from onelog.commands.times import show_time
 from onelog.wire.remoting.recall_handle import RecallHandle
 
@@ -61,13 +61,8 @@ async def cancel_message(
     named = _named(handle, session.utc)
     confirm(f"Take back {named}?", yes)
     await delays.cancel(handle)
-    document = {
-        "topic": handle.topic,
-        "broker": handle.broker,
-        "unique_key": handle.unique_key,
-        "due_ms": handle.time_ms - 1,
-        "recall_handle": handle.encode(),
-    }
+    document = pick(handle, "topic broker unique_key")
+    document |= {"due_ms": handle.time_ms - 1, "recall_handle": handle.encode()}
     session.show(document, f"{named} will not be delivered")
 
 
@@ -77,44 +72,26 @@ def _named(handle: RecallHandle, utc: bool) -> str:
     return f"message {show_text(handle.unique_key)} to {show_text(handle.topic)}, due {due},"
 
 
+_WAITING = (
+    "due_ms topic queue=queue_id broker level id=message_id unique_key keys tags born_ms "
+    "body_bytes recall_handle=handle"
+)
+
+
 def show_listing(listing: Listing, utc: bool) -> Shown:
     """What waits, one message per line. Without a level it waits for a time of its own."""
-    messages = [
-        {
-            "due_ms": waiting.due_ms,
-            "topic": waiting.topic,
-            "queue": waiting.queue_id,
-            "broker": waiting.broker,
-            "level": waiting.level,
-            "id": waiting.message_id,
-            "unique_key": waiting.unique_key,
-            "keys": list(waiting.keys),
-            "tags": waiting.tags,
-            "born_ms": waiting.born_ms,
-            "body_bytes": waiting.body_bytes,
-            "recall_handle": waiting.handle,
-        }
-        for waiting in listing.messages
-    ]
+    messages = [{**pick(each, _WAITING), "keys": list(each.keys)} for each in listing.messages]
     made = table(
         f"messages that wait: {show_count(listing.count)}",
-        ("due", "due_ms"),
-        "waits for",
-        "topic",
-        ">queue",
-        "broker",
-        "keys",
-        "id",
-        ">size",
+        "due=due_ms, waits for, topic, >queue, broker, keys, id, >size=body_bytes",
         rows=(
             {
-                **document,
-                "id": each.unique_key or each.message_id,
-                "keys": " ".join(each.keys),
-                "waits_for": "its time" if each.level is None else f"level {each.level}",
-                "size": show_bytes(each.body_bytes),
+                **each,
+                "id": each["unique_key"] or each["id"],
+                "waits_for": "its time" if each["level"] is None else f"level {each['level']}",
+                "body_bytes": show_bytes(each["body_bytes"]),
             }
-            for document, each in zip(messages, listing.messages, strict=True)
+            for each in messages
         ),
         utc=utc,
     )

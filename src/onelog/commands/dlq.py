@@ -12,7 +12,7 @@ from onelog.commands.message import views as message_views
 from onelog.commands.message.search import first, span
 from onelog.commands.options import Yes
 from onelog.commands.session import Session, Shown, confirm, connected
-from onelog.commands.terminal import progress_bar, show_count, show_text, table
+from onelog.commands.terminal import pick, progress_bar, show_count, show_text, table
 from onelog.errors import InvalidRequestError, MessageNotFoundError
 
 app = typer.Typer()
@@ -199,38 +199,22 @@ async def _restore(session: Session, group: str, dry_run: bool) -> int:
 
 def show_boxes(boxes: Sequence[Box], utc: bool) -> Shown:
     """Groups with dead letters, one per line."""
+    queue = "broker queue=queue_id min_offset max_offset mark=begin"
     document = [
         {
-            "group": box.group,
-            "topic": box.topic,
-            "letters": box.count,
-            "kept": box.kept,
-            "updated_ms": box.updated_ms,
-            "queues": [
-                {
-                    "broker": queue.broker,
-                    "queue": queue.queue_id,
-                    "min_offset": queue.min_offset,
-                    "max_offset": queue.max_offset,
-                    "mark": queue.begin,
-                }
-                for queue in box.queues
-            ],
+            **pick(box, "group topic letters=count kept updated_ms"),
+            "queues": [pick(each, queue) for each in box.queues],
         }
         for box in boxes
     ]
     return document, table(
         f"consumer groups with dead letters: {show_count(len(boxes))}",
-        "group",
-        "#letters",
-        "#kept",
-        ("last one", "updated_ms"),
-        "brokers",
+        "group, #letters, #kept, last one=updated_ms, brokers",
         rows=(
             {**row, "brokers": sorted({queue.broker for queue in box.queues})}
             for row, box in zip(document, boxes, strict=True)
         ),
-        footer={"group": "total", "letters": sum(box.count for box in boxes)},
+        footer={"group": "total", "letters": True},
         utc=utc,
     )
 
@@ -250,20 +234,12 @@ def show_letters(letters: Sequence[Letter], group: str, utc: bool) -> Shown:
     ]
     return document, table(
         f"dead letters of {show_text(group)}: {show_count(len(letters))}",
-        ("given up", "store_ms"),
-        ">offset",
-        ("from topic", "origin_topic"),
-        "reason",
-        ("born", "born_ms"),
-        "keys",
-        "id",
-        "body",
+        "given up=store_ms, >offset, from topic=origin_topic, reason, born=born_ms, keys, id, body",
         rows=(
             {
                 **row,
                 "reason": row["reason"] + (", resent" if row["resent"] else ""),
                 "origin_topic": row["origin_topic"] or "?",
-                "keys": " ".join(row["keys"]),
                 "body": message_views.short_body(letter.found.message),
             }
             for row, letter in zip(document, letters, strict=True)
@@ -291,7 +267,7 @@ def show_resending(group: str, result: Resending, dry_run: bool) -> Shown:
         "failed": [{"id": each.who, "reason": each.reason} for each in result.failures],
     }
     shown = document["resent"][:_SHOWN_MAX]
-    made = table("", ("letter", "id"), ("to topic", "topic"), "new id", rows=shown)
+    made = table("", "letter=id, to topic=topic, new id", rows=shown)
     words = f"{show_text(group)}: {show_count(len(result.resent))} letters"
     words += " would be resent" if dry_run else " resent"
     if result.already:

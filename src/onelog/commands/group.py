@@ -29,7 +29,7 @@ from onelog.commands.options import (
     parse_attributes,
 )
 from onelog.commands.session import Session, Shown, confirm, connected, with_options
-from onelog.commands.terminal import attributes_text, show_count, show_text, table
+from onelog.commands.terminal import pick, show_count, show_text, table
 from onelog.commands.times import parse_policy, parse_time, show_policy, show_span, show_time
 from onelog.errors import InvalidRequestError
 
@@ -239,32 +239,22 @@ def show_summaries(found: Sequence[GroupSummary], now_ms: int) -> Shown:
     """Groups, one per line, with the total lag."""
     document = [
         {
-            "group": each.name,
-            "system": each.is_system,
+            **pick(each, "group=name system=is_system"),
             "brokers": list(each.brokers),
             "members": len(each.members.members),
-            "consume_type": each.members.consume_type,
-            "message_model": each.members.message_model,
-            "rate": each.progress.rate,
-            "lag": each.progress.lag,
-            "consumed_ms": each.progress.consumed_ms,
+            **pick(each.members, "consume_type message_model"),
+            **pick(each.progress, "rate lag consumed_ms"),
         }
         for each in found
     ]
     return document, table(
         f"consumer groups: {show_count(len(found))}",
-        "group",
-        ">members",
-        "way",
-        (">messages/s", "rate"),
-        "#lag",
-        ">behind",
-        "brokers",
+        "group, >members, way, >messages/s=rate, #lag, >behind, brokers",
         rows=(
             {**row, "way": _way(each.members), "behind": _behind(each.progress.consumed_ms, now_ms)}
             for row, each in zip(document, found, strict=True)
         ),
-        footer={"group": "total", "lag": sum(each.progress.lag for each in found)},
+        footer={"group": "total", "lag": True},
     )
 
 
@@ -273,86 +263,42 @@ def _failures(found: Sequence[GroupSummary]) -> list[Failure]:
     return list(dict.fromkeys(failure for each in found for failure in each.progress.failures))
 
 
+_QUEUE = "topic broker queue=queue_id max_offset position lag in_flight consumed_ms"
+
+
 def show_description(found: GroupDescription, utc: bool) -> Shown:
     """All about a group."""
     progress, members = found.progress, found.members
+    queues = [
+        {**pick(queue, _QUEUE), "client_id": queue.client_id or None} for queue in progress.queues
+    ]
     document: dict[str, Any] = {
         "group": found.name,
-        "lag": progress.lag,
-        "rate": progress.rate,
-        "consume_type": members.consume_type,
-        "message_model": members.message_model,
-        "start_from": members.start_from,
-        "subscriptions": members.subscriptions,
+        **pick(progress, "lag rate"),
+        **pick(members, "consume_type message_model start_from subscriptions"),
         "mismatch": members.differing or None,
         "members": [asdict(member) for member in members.members],
         "settings": [asdict(each) for each in found.settings],
-        "queues": [
-            {
-                "topic": queue.topic,
-                "broker": queue.broker,
-                "queue": queue.queue_id,
-                "max_offset": queue.max_offset,
-                "position": queue.position,
-                "lag": queue.lag,
-                "in_flight": queue.in_flight,
-                "consumed_ms": queue.consumed_ms,
-                "client_id": queue.client_id or None,
-            }
-            for queue in progress.queues
-        ],
+        "queues": queues,
     }
     views: list[RenderableType] = _settings_tables(document["settings"])
     views += _members_tables(members, document["members"])
     views += [] if members.members else [f"{show_text(found.name)} has no live members"]
     owned = any(queue.client_id for queue in progress.queues)
-    in_flight = sum(queue.in_flight for queue in progress.queues)
-    return (
-        document,
-        *views,
-        table(
-            f"progress: {progress.rate:,.1f} messages/s are consumed",
-            "topic",
-            "broker",
-            ">queue",
-            ">max offset",
-            ">position",
-            "#lag",
-            "#in flight",
-            ("consumed up to", "consumed_ms"),
-            *([("member", "client_id")] if owned else []),
-            rows=document["queues"],
-            footer={
-                "topic": "total",
-                "queue": len(progress.queues),
-                "lag": progress.lag,
-                "in flight": in_flight,
-            },
-            utc=utc,
-        ),
-    )
+    columns = "topic, broker, >queue, >max offset, >position, #lag, #in flight"
+    columns += ", consumed up to=consumed_ms" + (", member=client_id" if owned else "")
+    footer = {"topic": "total", "queue": len(queues), "lag": True, "in flight": True}
+    title = f"progress: {progress.rate:,.1f} messages/s are consumed"
+    return document, *views, table(title, columns, rows=queues, footer=footer, utc=utc)
 
 
 def _settings_tables(settings: Sequence[dict[str, Any]]) -> list[RenderableType]:
     made = table(
         "settings",
-        "broker",
-        ("enabled", "consume_enable"),
-        ("broadcast", "broadcast_enable"),
-        "orderly",
-        (">retries", "retry_times_max"),
-        ("after", "retry_policy"),
-        ">retry queues",
-        (">minutes per message", "consume_timeout_minutes"),
-        "attributes",
-        rows=(
-            {
-                **each,
-                "retry_policy": show_policy(each["retry_policy"]),
-                "attributes": attributes_text(each["attributes"]),
-            }
-            for each in settings
-        ),
+        "broker, enabled=consume_enable, broadcast=broadcast_enable, orderly, "
+        ">retries=retry_times_max, after=retry_policy, >retry queues, "
+        ">minutes per message=consume_timeout_minutes, attributes",
+        rows=({**each, "retry_policy": show_policy(each["retry_policy"])} for each in settings),
     )
     return [made] if settings else []
 
@@ -362,18 +308,16 @@ def _members_tables(
 ) -> list[RenderableType]:
     if not listed:
         return []
-    columns = (("client", "client_id"), "address", "language", ">version")
+    columns = "client=client_id, address, language, >version"
     made = [
-        table(f"members ({_way(members)})", *columns, rows=listed),
-        table("subscriptions", "topic", "filter", rows=members.subscriptions.items()),
+        table(f"members ({_way(members)})", columns, rows=listed),
+        table("subscriptions", "topic, filter", rows=members.subscriptions.items()),
     ]
     if members.differing:
         mismatch = table(
             "members subscribe differently: each reads its queues with its own filter, so messages "
             "that only others want are passed over",
-            "client",
-            "topic",
-            "filter",
+            "client, topic, filter",
             rows=(
                 (client_id, *each)
                 for client_id, filters in members.differing.items()
@@ -387,28 +331,11 @@ def _members_tables(
 
 def show_moves(moves: Moves, dry_run: bool) -> Shown:
     """Moved positions, a queue per line."""
-    queues = [
-        {
-            "topic": move.topic,
-            "broker": move.broker,
-            "queue": move.queue_id,
-            "before": move.before,
-            "after": move.after,
-        }
-        for move in moves.queues
-    ]
+    queues = [pick(move, "topic broker queue=queue_id before after") for move in moves.queues]
     made = table(
         f"{show_text(moves.group)} {'would be' if dry_run else 'was'} moved: {effect(moves)}",
-        "topic",
-        "broker",
-        ">queue",
-        ">before",
-        ">after",
-        ">difference",
-        rows=(
-            {**row, "difference": f"{move.after - (move.before or 0):+,}"}
-            for row, move in zip(queues, moves.queues, strict=True)
-        ),
+        "topic, broker, >queue, >before, >after, >difference",
+        rows=({**row, "difference": f"{row['after'] - (row['before'] or 0):+,}"} for row in queues),
     )
     return {"group": moves.group, "dry_run": dry_run, "queues": queues}, made
 

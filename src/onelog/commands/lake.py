@@ -91,9 +91,9 @@ def list_tables(folder: Folder, as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(found))
         return
-    columns = (("table", "name"), ("format", "form"), "#files", ">size", "#rows")
+    columns = "table=name, format=form, #files, >size, #rows"
     rows = ({**each, "size": show_bytes(each["size_bytes"])} for each in found)
-    console().print(table(str(folder), *columns, rows=rows))
+    console().print(table(str(folder), columns, rows=rows))
 
 
 @app.command("compact")

@@ -135,9 +135,4 @@ def show_permissions(found: list[AclInfo]) -> Shown:
             }
             for each in entries
         ] or [{"who": principal, "rule": "", "thing": "", "actions": [], "hosts": []}]
-    rows = (
-        {**each, "actions": ", ".join(each["actions"]), "hosts": ", ".join(each["hosts"])}
-        for each in document
-    )
-    columns = ("who", "rule", "actions", "thing", "hosts")
-    return document, table("permissions", *columns, rows=rows)
+    return document, table("permissions", "who, rule, actions, thing, hosts", rows=document)

@@ -39,25 +39,39 @@ def table(
 ) -> Table:
     """A table of the documents that programs get, or of rows of values.
 
-    A column has a heading, which is also the key in the documents unless another one is given. One
-    that begins with `>` has numbers, which lean to the right; with `#` they are counts, and get
-    separators. `footer` has values below some of the columns, by heading.
+    Columns are named in one text, between commas, or one by one. A column has a heading, which is
+    also the key in the documents unless another one is given: `heading=key`. One that begins with
+    `>` has numbers, which lean to the right; with `#` they are counts, and get separators. `footer`
+    has values below some of the columns, by heading; True stands for the sum of the column.
     """
     made = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
     made.show_footer = bool(footer)
-    kinds, keys = [], []
+    rows, kinds, keys = list(rows), [], []
     for column in columns:
-        heading, key = column if isinstance(column, tuple) else (column, "")
-        kind, heading = (heading[0], heading[1:]) if heading[:1] in (">", "#") else ("", heading)
-        kinds.append(kind)
-        keys.append(key or heading.replace(" ", "_"))
-        below = _cell(footer[heading], kind, keys[-1], utc) if heading in footer else ""
-        justify: Literal["left", "right"] = "right" if kind else "left"
-        made.add_column(heading, footer=below, justify=justify, overflow="fold")
+        parts = [column] if isinstance(column, tuple) else column.split(", ")
+        for part in parts:
+            heading, key = part if isinstance(part, tuple) else part.partition("=")[::2]
+            kind = heading[:1] if heading[:1] in (">", "#") else ""
+            heading = heading.removeprefix(kind)
+            key = key or heading.replace(" ", "_")
+            kinds.append(kind)
+            keys.append(key)
+            below = footer.get(heading, "")
+            if below is True:
+                below = sum(row[key] for row in rows if isinstance(row, Mapping))
+            justify: Literal["left", "right"] = "right" if kind else "left"
+            shown = "" if below == "" else _cell(below, kind, key, utc)
+            made.add_column(heading, footer=shown, justify=justify, overflow="fold")
     for row in rows:
         values = [row[key] for key in keys] if isinstance(row, Mapping) else row
         made.add_row(*(_cell(*each, utc) for each in zip(values, kinds, keys, strict=False)))
     return made
+
+
+def pick(source: object, names: str) -> dict[str, Any]:
+    """Attributes of a value as a document: `name`, or `name=attribute`, between spaces."""
+    pairs = (each.partition("=") for each in names.split())
+    return {name: getattr(source, other or name) for name, _, other in pairs}
 
 
 def facts(values: Mapping[str, Any], *, utc: bool = False) -> Table:
@@ -78,14 +92,11 @@ def _cell(value: Any, kind: str, key: str, utc: bool) -> RenderableType:
         return show_count(value) if kind == "#" else str(value)
     if isinstance(value, float):
         return f"{value:,.1f}"
+    if isinstance(value, Mapping):
+        value = " ".join(f"{name}={each}" for name, each in sorted(value.items()))
     if isinstance(value, list | tuple):
-        value = ", ".join(map(str, value))
+        value = (" " if key == "keys" else ", ").join(map(str, value))
     return value if isinstance(value, Text) else show_text(str(value or "-"))
-
-
-def attributes_text(attributes: Mapping[str, str]) -> str:
-    """Attributes of a topic or group, on one line."""
-    return show_text(" ".join(f"{k}={v}" for k, v in sorted(attributes.items()))) or "-"
 
 
 @contextmanager

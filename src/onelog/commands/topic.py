@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,7 +18,7 @@ from onelog.client.admin.topics import (
 from onelog.commands import options
 from onelog.commands.options import option
 from onelog.commands.session import Session, Shown, confirm, connected, with_options
-from onelog.commands.terminal import attributes_text, show_count, show_text, table
+from onelog.commands.terminal import pick, show_count, show_text, table
 from onelog.errors import InvalidRequestError
 
 app = typer.Typer()
@@ -173,35 +173,25 @@ def show_perm(perm: int) -> str:
 def show_names(names: Sequence[TopicName]) -> Shown:
     """Topics, one per line."""
     document = [{"topic": each.name, "kind": each.kind.value} for each in names]
-    return document, table(f"topics: {show_count(len(names))}", "topic", "kind", rows=document)
+    return document, table(f"topics: {show_count(len(names))}", "topic, kind", rows=document)
 
 
 def show_route(route: Route) -> Shown:
     """A route, a broker per line."""
     brokers = [
         {
-            "broker": each.brokers.name,
-            "cluster": each.brokers.cluster,
+            **pick(each.brokers, "broker=name cluster"),
             "addresses": {str(number): str(a) for number, a in each.brokers.members},
-            "read_queues": each.read_queues,
-            "write_queues": each.write_queues,
-            "perm": each.perm,
+            **pick(each, "read_queues write_queues perm"),
         }
         for each in route.brokers
     ]
-    made = table(
-        f"route of {show_text(route.topic)}",
-        "broker",
-        "cluster",
-        ">read queues",
-        ">write queues",
-        "permission",
-        "addresses",
-        rows=(
-            {**document, "permission": show_perm(each.perm), "addresses": _addresses(each.brokers)}
-            for document, each in zip(brokers, route.brokers, strict=True)
-        ),
-    )
+    rows = [
+        {**document, "permission": show_perm(each.perm), "addresses": _addresses(each.brokers)}
+        for document, each in zip(brokers, route.brokers, strict=True)
+    ]
+    columns = "broker, cluster, >read queues, >write queues, permission, addresses"
+    made = table(f"route of {show_text(route.topic)}", columns, rows=rows)
     if route.order:
         made.caption = f"ordered: {show_text(route.order)}"
     return {"topic": route.topic, "order": route.order, "brokers": brokers}, made
@@ -216,38 +206,19 @@ def _addresses(brokers: BrokerSet) -> str:
 
 def show_status(status: TopicStatus, utc: bool) -> Shown:
     """What queues hold, one per line, with a total."""
-    queues = [
-        {
-            "broker": queue.broker,
-            "queue": queue.queue_id,
-            "min_offset": queue.min_offset,
-            "max_offset": queue.max_offset,
-            "messages": queue.count,
-            "updated_ms": queue.updated_ms,
-        }
-        for queue in status.queues
-    ]
-    total = sum(queue.count for queue in status.queues)
+    names = "broker queue=queue_id min_offset max_offset messages=count updated_ms"
+    queues = [pick(queue, names) for queue in status.queues]
     newest = max((queue.updated_ms for queue in status.queues), default=0)
     made = table(
         f"{show_text(status.topic)}: {status.put_rate:,.1f} messages/s come in",
-        "broker",
-        ">queue",
-        ">min offset",
-        ">max offset",
-        "#messages",
-        ("last message", "updated_ms"),
+        "broker, >queue, >min offset, >max offset, #messages, last message=updated_ms",
         rows=queues,
-        footer={
-            "broker": "total",
-            "queue": len(queues),
-            "messages": total,
-            "last message": newest,
-        },
+        footer={"broker": "total", "queue": len(queues), "messages": True, "last message": newest},
         utc=utc,
     )
-    document: dict[str, Any] = {"topic": status.topic, "messages": total}
-    return {**document, "put_rate": status.put_rate, "queues": queues}, made
+    total = sum(queue.count for queue in status.queues)
+    rest = {"messages": total, "put_rate": status.put_rate, "queues": queues}
+    return {"topic": status.topic, **rest}, made
 
 
 def show_description(description: TopicDescription, utc: bool) -> Shown:
@@ -257,20 +228,8 @@ def show_description(description: TopicDescription, utc: bool) -> Shown:
     settings = [asdict(each) for each in description.settings]
     settings_table = table(
         "settings",
-        "broker",
-        ">read queues",
-        ">write queues",
-        ("permission", "perm"),
-        ("ordered", "order"),
-        "attributes",
-        rows=(
-            {
-                **each,
-                "perm": show_perm(each["perm"]),
-                "attributes": attributes_text(each["attributes"]),
-            }
-            for each in settings
-        ),
+        "broker, >read queues, >write queues, permission=perm, ordered=order, attributes",
+        rows=({**each, "perm": show_perm(each["perm"])} for each in settings),
     )
     document = {**route, **status, "settings": settings, "groups": list(description.groups)}
     groups = ", ".join(map(show_text, description.groups)) or "none"

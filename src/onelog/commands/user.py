@@ -130,8 +130,8 @@ async def audit(
     entries = await session.admin.users.audit(count, user, cluster=cluster)
     document = [msgspec.to_builtins(each) for each in entries]
     rows = [{**each, "time": show_time(each["time"])} for each in document]
-    columns = ("time", "user", "protocol", "address", "action", "thing", "result")
-    session.show(document, table(f"actions: {len(entries)}", *columns, rows=rows))
+    columns = "time, user, protocol, address, action, thing, result"
+    session.show(document, table(f"actions: {len(entries)}", columns, rows=rows))
 
 
 def show_users(users: list[UserInfo]) -> Shown:
@@ -145,6 +145,5 @@ def show_users(users: list[UserInfo]) -> Shown:
         }
         for each in users
     ]
-    rows = ({**each, "roles": ", ".join(each["roles"])} for each in document)  # type: ignore[arg-type]
-    columns = ("user", "roles", ("may log in", "enabled"), ("may sign", "signing"))
-    return document, table(f"users: {len(users)}", *columns, rows=rows)
+    columns = "user, roles, may log in=enabled, may sign=signing"
+    return document, table(f"users: {len(users)}", columns, rows=document)

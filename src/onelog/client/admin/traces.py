@@ -415,7 +415,7 @@ def _consumed_step(done: Consumed, each: _Traced, delivery: _Traced | None) -> S
     return Step(kind, at_ms or each.written_ms, group, each.client, retry, done.cost_ms, note)
 
 
-# -- fates -----------------------------------------------------------------------------------------
+# -- results per group ----------------------------------------------------------------------------
 
 
 _STATES = {

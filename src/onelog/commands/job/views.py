@@ -41,7 +41,7 @@ def reconciliation(found: "Reconciliation", first: str, second: str, as_json: bo
         "different": "in both, but not the same",
     }
     kinds = ((kind, count, meanings[kind]) for kind, count in found.counts.items())
-    out.print(table("keys that differ", "", "#keys", "meaning", rows=kinds))
+    out.print(table("keys that differ", ", #keys, meaning", rows=kinds))
     if found.samples:
         samples = (
             (
@@ -52,7 +52,7 @@ def reconciliation(found: "Reconciliation", first: str, second: str, as_json: bo
             )
             for each in found.samples
         )
-        columns = ("", "key", f"#in {first}", f"#in {second}")
+        columns = (("", ""), ("key", ""), (f"#in {first}", ""), (f"#in {second}", ""))
         out.print(table("some of them", *columns, rows=samples))
 
 
@@ -66,12 +66,12 @@ def log_statistics(found: "Statistics", source: str, as_json: bool) -> None:
     if found.rejected:
         levels.append(("(of no known form)", found.rejected))
     title = f"{source}: {show_count(found.lines)} lines"
-    out.print(table(title, "level", "#lines", rows=levels))
+    out.print(table(title, "level, #lines", rows=levels))
     origins = ((origin or "(none)", *counts) for origin, *counts in found.origins)
-    out.print(table("who writes", "origin", "#lines", "#errors", rows=origins))
+    out.print(table("who writes", "origin, #lines, #errors", rows=origins))
     if found.patterns:
         patterns = ((count, text) for text, count in found.patterns)
-        out.print(table("errors and warnings", "#lines", "text", rows=patterns))
+        out.print(table("errors and warnings", "#lines, text", rows=patterns))
 
 
 def latencies(found: "Sequence[Latency]", as_json: bool) -> None:
@@ -124,13 +124,7 @@ def show_heaps(group: str, chosen: "DataFrame", samples: int, as_json: bool) -> 
     total = sum(heap.count for heap in heaps)
     shown = table(
         f"dead letters of {group}: {show_count(total)}",
-        ("#letters", "count"),
-        "reason",
-        ("topic", "origin_topic"),
-        "tags",
-        "first",
-        "last",
-        "samples",
+        "#letters=count, reason, topic=origin_topic, tags, first, last, samples",
         rows=(
             {
                 **asdict(heap),

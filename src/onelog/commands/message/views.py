@@ -13,6 +13,7 @@ from onelog.client.connection.address import host_text
 from onelog.commands.session import Shown
 from onelog.commands.terminal import (
     body_document,
+    pick,
     show_bytes,
     show_count,
     show_text,
@@ -37,35 +38,25 @@ TRANSACTIONS = {
 _WAITING = (StepKind.DELAYED, StepKind.PREPARED)
 
 
+_MESSAGE = (
+    "id=message_id unique_key topic queue=queue_id offset=queue_offset log_offset tags keys "
+    "born_ms store_ms reconsume_times flag sys_flag size"
+)
+
+
 def document(found: Found, consumption: Sequence[Consumption] | None = None) -> dict[str, Any]:
     """A message, for programs. A body that is no text is in base64."""
     message = found.message
     made = {
-        "id": message.message_id,
-        "unique_key": message.unique_key,
-        "topic": message.topic,
+        **pick(message, _MESSAGE),
         "broker": found.broker,
-        "queue": message.queue_id,
-        "offset": message.queue_offset,
-        "log_offset": message.log_offset,
-        "tags": message.tags,
-        "keys": message.keys,
-        "born_ms": message.born_ms,
         "born_host": host_text(message.born_host),
-        "store_ms": message.store_ms,
         "store_host": host_text(message.store_host),
-        "reconsume_times": message.reconsume_times,
-        "flag": message.flag,
-        "sys_flag": message.sys_flag,
-        "size": message.size,
         "properties": decode_properties(message.properties),
         **_body_document(message),
     }
     if consumption is not None:
-        made["groups"] = [
-            {"group": each.group, "position": each.position, "past": each.is_past}
-            for each in consumption
-        ]
+        made["groups"] = [pick(each, "group position past=is_past") for each in consumption]
     return made
 
 
@@ -82,16 +73,9 @@ def show_messages(messages: Sequence[Found], utc: bool) -> Shown:
     documents = [document(each) for each in messages]
     return documents, table(
         f"messages: {show_count(len(messages))}",
-        ("stored", "store_ms"),
-        "broker",
-        ">queue",
-        ">offset",
-        "tags",
-        "keys",
-        "id",
-        "body",
+        "stored=store_ms, broker, >queue, >offset, tags, keys, id, body",
         rows=(
-            {**row, "keys": " ".join(row["keys"]), "body": short_body(found.message)}
+            {**row, "body": short_body(found.message)}
             for row, found in zip(documents, messages, strict=True)
         ),
         utc=utc,
@@ -129,7 +113,7 @@ def show_message(found: Found, consumption: Sequence[Consumption] | None, utc: b
     for name, value in facts.items():
         made.add_row(name, show_text(value))
     properties = sorted(decode_properties(message.properties).items())
-    views = [made, table("properties", "name", "value", rows=properties)]
+    views = [made, table("properties", "name, value", rows=properties)]
     if consumption is not None:
         views.append(_consumption_table(message, consumption))
     return document(found, consumption), *views, "body:", _long_body(message)
@@ -138,9 +122,7 @@ def show_message(found: Found, consumption: Sequence[Consumption] | None, utc: b
 def _consumption_table(message: Message, consumption: Sequence[Consumption]) -> Table:
     return table(
         "consumer groups",
-        "group",
-        ">position",
-        "past this message",
+        "group, >position, past this message",
         rows=(
             (
                 each.group,
@@ -195,42 +177,36 @@ def _compression(message: Message) -> str:
 
 
 def show_trace(trace: MessageTrace, utc: bool) -> Shown:
-    """The story."""
+    """The history of a message."""
     first = trace.first
     document: dict[str, Any] = {
-        "unique_key": trace.unique_key,
         "id": first.message_id if first else None,
-        "topic": trace.topic,
         "keys": first.keys if first else [],
         "tags": first.tags if first else None,
-        "born_ms": trace.born_ms,
-        "traced": trace.traced,
+        **pick(trace, "unique_key topic born_ms traced"),
         "steps": [
             {
                 "step": step.kind.value,
-                "at_ms": step.at_ms,
                 "since_born_ms": step.at_ms - trace.born_ms,
-                "group": step.group or None,
-                "place": step.place or None,
                 "retry": step.retry if step.retry >= 0 else None,
-                "took_ms": step.took_ms,
-                "note": step.note or None,
-                "id": step.message_id or None,
+                **pick(step, "at_ms took_ms"),
+                **{key: each or None for key, each in pick(step, _STEP).items()},
             }
             for step in trace.steps
         ],
         "groups": [
             {
-                "group": fate.group,
-                "state": fate.state,
+                **pick(fate, "group state deliveries"),
                 "at_ms": fate.at_ms or None,
                 "since_born_ms": fate.at_ms - trace.born_ms if fate.at_ms else None,
-                "deliveries": fate.deliveries,
             }
             for fate in trace.fates
         ],
     }
     return document, *_trace_views(trace, document["steps"], document["groups"], utc)
+
+
+_STEP = "group place note id=message_id"
 
 
 def _trace_views(
@@ -240,14 +216,7 @@ def _trace_views(
     keys = f", keys {show_text(' '.join(words))}" if words else ""
     yield table(
         f"{show_text(trace.unique_key)} of topic {show_text(trace.topic)}{keys}",
-        ("time", "at_ms"),
-        ">since birth",
-        "step",
-        "group",
-        ("where", "place"),
-        ">retry",
-        ">took",
-        "note",
+        "time=at_ms, >since birth, step, group, where=place, >retry, >took, note",
         rows=(
             {
                 **step,
@@ -262,11 +231,7 @@ def _trace_views(
     if groups:
         yield table(
             "consumer groups",
-            "group",
-            "state",
-            ("since", "at_ms"),
-            ">after",
-            ">deliveries",
+            "group, state, since=at_ms, >after, >deliveries",
             rows=(
                 {
                     **each,

@@ -188,11 +188,8 @@ def _state_line(facts: Document) -> str:
 def _show_tables(facts: Document, out: Console) -> None:
     segments = table(
         "Segments",
-        ">start",
-        ">size",
-        ">on disk",
-        ("first stored", "first_store_ms"),
-        ("last stored by", "last_store_ms_at_most"),
+        ">start, >size, >on disk, first stored=first_store_ms, last stored "
+        "by=last_store_ms_at_most",
         rows=(
             {
                 **each,
@@ -204,21 +201,13 @@ def _show_tables(facts: Document, out: Console) -> None:
     )
     queues = table(
         "Queues",
-        "topic",
-        (">queue", "queue_id"),
-        (">min", "min_offset"),
-        (">max", "max_offset"),
-        "#messages",
-        ("last stored", "last_store_ms"),
+        "topic, >queue=queue_id, >min=min_offset, >max=max_offset, #messages, last "
+        "stored=last_store_ms",
         rows=facts["queues"],
     )
     index = table(
         "Index files",
-        "name",
-        "#entries",
-        ("#of", "entries_max"),
-        ("first stored", "first_store_ms"),
-        ("last stored", "last_store_ms"),
+        "name, #entries, #of=entries_max, first stored=first_store_ms, last stored=last_store_ms",
         rows=facts["index_files"],
     )
     for made in (segments, queues, index):

@@ -2,22 +2,22 @@
 
 import { get } from "./api.js";
 import { h, replace } from "./dom.js";
-import { badge, complain, notice, ask } from "./parts.js";
-import { choose, language, t } from "./words.js";
+import { badge, complain, notice, ask } from "./components.js";
+import { choose, language, t } from "./labels.js";
 import { icon } from "./icons.js";
 import { overview } from "./overview.js";
 import { topics, topic, send } from "./topics.js";
 import { groups, group } from "./groups.js";
 import { messages, message, trace } from "./messages.js";
-import { delays, deadLetters, letters, transactions } from "./fates.js";
+import { delays, deadLetters, letters, transactions } from "./pending.js";
 import { exchanges, queues } from "./routing.js";
 import { connections, cluster, settings, lake } from "./broker.js";
-import { audit, users } from "./people.js";
+import { audit, users } from "./users.js";
 
 const PAGES = [
   ["", [["overview", "Overview", overview, "o"]]],
   ["Data", [["topics", "Topics", topics, "t"], ["groups", "Consumer groups", groups, "g"], ["messages", "Messages", messages, "m"], ["queues", "Work queues", queues, "q"], ["exchanges", "Exchanges", exchanges, "a"], ["send", "Send", send, "s"]]],
-  ["Fates", [["delays", "Delayed", delays, "d"], ["dead-letters", "Dead letters", deadLetters, "l"], ["transactions", "Transactions", transactions, "x"], ["trace", "Trace", trace, "r"]]],
+  ["Result per group", [["delays", "Delayed", delays, "d"], ["dead-letters", "Dead letters", deadLetters, "l"], ["transactions", "Transactions", transactions, "x"], ["trace", "Trace", trace, "r"]]],
   ["Broker", [["connections", "Connections", connections, "c"], ["cluster", "Cluster", cluster, "u"], ["lake", "Lake and Spark", lake, "k"], ["users", "Users", users, "p"], ["audit", "Audit", audit, "i"], ["settings", "Settings", settings, "e"]]],
 ];
 const INSIDE = { topics: topic, groups: group, messages: message, "dead-letters": letters, exchanges, trace };

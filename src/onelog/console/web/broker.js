@@ -2,9 +2,9 @@
 
 import { get, part, patch, post, remove } from "./api.js";
 import { h, replace } from "./dom.js";
-import { ask, badge, bytes, button, card, confirm, count, facts, field, head, notice, options, pager, rate, say, span, table, time } from "./parts.js";
+import { ask, badge, bytes, button, card, confirm, count, facts, field, head, notice, options, pager, rate, say, span, table, time } from "./components.js";
 import { later } from "./topics.js";
-import { t } from "./words.js";
+import { t } from "./labels.js";
 
 export async function connections(view, context) {
   const q = h("input", { type: "search", value: context.query.q || "", placeholder: t("address, client or group") });
@@ -12,7 +12,7 @@ export async function connections(view, context) {
     [t("Protocol"), (each) => badge(each.protocol, "accent")], [t("Address"), (each) => h("span", { class: "mono" }, each.address)], [t("To"), (each) => h("span", { class: "mono" }, each.local)],
     [t("Client"), (each) => each.client_id || "–", "wide"], [t("Groups"), (each) => each.groups.join(", ") || "–", "wide"], [t("Language"), (each) => each.language || "–"],
     [t("State"), (each) => [each.secure ? badge("TLS", "good") : null, " ", each.is_congested ? badge(t("does not read"), "warn") : null]],
-    ["", (each) => (context.mayChange() ? button(t("Close"), async () => { if (await confirm(t("Are you sure?"), t("Close the connection of {name}? Its client may come again.", { name: each.address }), () => remove(`/v1/connections/${part(each.id)}`), t("Close"))) { say(t("It is closed.")); await list.go(); } }, "small bad") : null), "tight"],
+    ["", (each) => (context.mayChange() ? button(t("Close"), async () => { if (await confirm(t("Are you sure?"), t("Close the connection of {name}? Its client may come again.", { name: each.address }), () => remove(`/v1/connections/${part(each.id)}`), t("Close"))) { say(t("Closed.")); await list.go(); } }, "small bad") : null), "tight"],
   ], page.items));
   q.addEventListener("input", later(() => list.first()));
   replace(view, head(t("Connections")), card(null, h("div", { class: "filters" }, field(t("Search"), q)), list.place));
@@ -27,7 +27,7 @@ export async function cluster(view, context) {
     found.trouble ? notice(found.trouble, "warn") : null,
     h("div", { class: "grid" },
       card(t("This node"), facts([[t("Node"), found.broker_id], [t("Epoch"), found.epoch], [t("Followers connect to"), found.ha_address || "–"], [t("Replicated"), found.replicated ? t("yes") : t("no")], [t("Name servers"), found.nameservers.join(", ") || "–"]])),
-      card(t("Followers"), table(t("Followers"), [[t("Node"), (each) => (each.node_id < 0 ? "–" : each.node_id)], [t("Address"), (each) => h("span", { class: "mono" }, each.address)], [t("Behind"), (each) => bytes(each.behind_bytes), "num"], [t("In time"), (each) => span(each.behind_ms), "num"], [t("State"), (each) => badge(each.in_sync ? t("in sync") : t("behind"), each.in_sync ? "good" : "warn")]], found.followers, { empty: t("Nobody follows this node.") }))),
+      card(t("Followers"), table(t("Followers"), [[t("Node"), (each) => (each.node_id < 0 ? "–" : each.node_id)], [t("Address"), (each) => h("span", { class: "mono" }, each.address)], [t("Behind"), (each) => bytes(each.behind_bytes), "num"], [t("In time"), (each) => span(each.behind_ms), "num"], [t("State"), (each) => badge(each.in_sync ? t("in sync") : t("behind"), each.in_sync ? "good" : "warn")]], found.followers, { empty: t("This node has no followers.") }))),
     replicas.total ? card(t("Replicas"), table(t("Replicas"), [
       [t("Broker"), (each) => each.broker], [t("Node"), (each) => each.node, "num"], [t("Role"), (each) => badge(t(each.role), each.role === "master" ? "accent" : each.role === "missing" ? "bad" : "")], [t("Address"), (each) => h("span", { class: "mono" }, each.address)],
       [t("Epoch"), (each) => each.epoch, "num"], [t("Behind"), (each) => (each.lag_bytes === null ? "–" : bytes(each.lag_bytes)), "num"], [t("In time"), (each) => (each.lag_ms === null ? "–" : span(each.lag_ms)), "num"], [t("State"), (each) => [badge(each.in_sync ? t("in sync") : t("behind"), each.in_sync ? "good" : "warn"), " ", each.remark], "wide"],
@@ -51,10 +51,10 @@ export async function lake(view, context) {
     const topic = (name) => h("a", { href: `#/topics/${part(name)}` }, name);
     replace(place, found.trouble ? notice(found.trouble, "warn") : null,
       card(t("Lake tables"), table(t("Lake tables"), [[t("Table"), (each) => each.name, "wide"], [t("Format"), (each) => badge(each.form)], [t("Rows"), (each) => count(each.rows), "num"], [t("Files"), (each) => count(each.files), "num"], [t("Size"), (each) => bytes(each.size_bytes), "num"]], found.tables,
-        { empty: found.folder ? t("There are none.") : t("The setting http.lake names no folder.") })),
+        { empty: found.folder ? t("None.") : t("The setting http.lake names no folder.") })),
       h("div", { class: "grid" },
-        card(t("Queries that keep tables fresh"), table(t("Queries that keep tables fresh"), [[t("Query"), (each) => each.name, "wide"], [t("Topics"), (each) => each.topics.map((name) => [topic(name), " "]), "wide"], [t("Batch"), (each) => count(each.batch), "num"], [t("State"), (each) => badge(each.is_open ? t("writes") : t("done"), each.is_open ? "accent" : "good")], [t("Lag"), (each) => count(each.lag), "num"], [t("Last"), (each) => time(each.updated_ms), "num"]], found.queries, { empty: t("There are none.") })),
-        card(t("Read by Spark and tools"), table(t("Read by Spark and tools"), [[t("Topic"), (each) => topic(each.topic), "wide"], [t("Out per second"), (each) => rate(each.per_second), "num"]], found.reads, { empty: t("Nobody has read since the start.") }))));
+        card(t("Queries that keep tables fresh"), table(t("Queries that keep tables fresh"), [[t("Query"), (each) => each.name, "wide"], [t("Topics"), (each) => each.topics.map((name) => [topic(name), " "]), "wide"], [t("Batch"), (each) => count(each.batch), "num"], [t("State"), (each) => badge(each.is_open ? t("writes") : t("done"), each.is_open ? "accent" : "good")], [t("Lag"), (each) => count(each.lag), "num"], [t("Last"), (each) => time(each.updated_ms), "num"]], found.queries, { empty: t("None.") })),
+        card(t("Read by Spark and tools"), table(t("Read by Spark and tools"), [[t("Topic"), (each) => topic(each.topic), "wide"], [t("Out per second"), (each) => rate(each.per_second), "num"]], found.reads, { empty: t("No reader since start-up.") }))));
   }
   await look();
   context.every(5000, look);
@@ -81,10 +81,10 @@ export async function settings(view, context) {
       const value = typeof each.value === "boolean" ? given.value === "true" : typeof each.value === "number" ? Number(given.value) : given.value;
       return patch("/v1/config", { [each.key]: value });
     } });
-    if (done) { all = done.items; say(t("It is changed.")); show(); }
+    if (done) { all = done.items; say(t("Changed.")); show(); }
   }
   q.addEventListener("input", show);
   only.addEventListener("change", show);
-  replace(view, head(t("Settings"), { text: t("Each with where its value comes from.") }), h("div", { class: "filters" }, field(t("Search"), q), field(t("Show"), only)), place);
+  replace(view, head(t("Settings"), { text: t("Every setting, with the source of its value.") }), h("div", { class: "filters" }, field(t("Search"), q), field(t("Show"), only)), place);
   show();
 }

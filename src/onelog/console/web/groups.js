@@ -2,9 +2,9 @@
 
 import { get, part, post, remove } from "./api.js";
 import { h, replace } from "./dom.js";
-import { ask, badge, bar, button, card, chart, confirm, count, facts, field, head, notice, options, pager, rate, say, table, time } from "./parts.js";
+import { ask, badge, bar, button, card, chart, confirm, count, facts, field, head, notice, options, pager, rate, say, table, time } from "./components.js";
 import { later } from "./topics.js";
-import { t } from "./words.js";
+import { t } from "./labels.js";
 
 const states = { Stable: "good", Empty: "", Dead: "bad" };
 
@@ -18,7 +18,7 @@ export async function groups(view, context) {
     [t("Members"), (each) => count(each.members), "num"],
     [t("Topics"), (each) => each.topics.slice(0, 3).join(", ") + (each.topics.length > 3 ? ` +${each.topics.length - 3}` : ""), "wide"],
     [t("Lag"), (each) => (each.lag ? badge(count(each.lag), each.lag > 10000 ? "warn" : "accent") : "0"), "num"],
-  ], page.items, { empty: t("No group is called so.") }));
+  ], page.items, { empty: t("No group has this name.") }));
   q.addEventListener("input", later(() => list.first()));
   sort.addEventListener("change", () => list.first());
   replace(view, head(t("Consumer groups"), { does: [context.mayChange() ? button(t("New group"), () => create(context), "main") : null] }),
@@ -79,10 +79,10 @@ function show(found, past) {
       [t("Queue"), (each) => each.queue, "num"], [t("Position"), (each) => count(each.position), "num"], [t("End"), (each) => count(each.end), "num"],
       [t("Lag"), (each) => h("div", { class: "split" }, bar(each.lag / most, each.lag > 10000 ? "warn" : ""), count(each.lag)), "num"],
       [t("In flight"), (each) => count(each.in_flight), "num"], [t("Consumed up to"), (each) => time(each.consumed_ms), "num"],
-    ], found.queues, { empty: t("It has no position yet.") })),
+    ], found.queues, { empty: t("No position yet.") })),
     card(t("Members"), table(t("Members"), [
       [t("Client"), (each) => each.client_id, "wide"], [t("Address"), (each) => h("span", { class: "mono" }, each.address)], [t("Language"), (each) => each.language || "–"], [t("Topics"), (each) => each.topics.join(", "), "wide"],
-    ], found.members, { empty: t("It has no live members.") })),
+    ], found.members, { empty: t("No live members.") })),
   ];
 }
 
@@ -107,5 +107,5 @@ async function move(found, context) {
     field(t("To"), h("select", { name: "to" }, options("earliest", [["earliest", t("the oldest message")], ["latest", t("the end: skip all")], ["time", t("a time")]]))),
     field(t("Time"), at), h("div", { class: "full" }, preview)),
   { ok: t("Move"), bad: true, act: (given) => post(`/v1/groups/${part(found.name)}/reset`, wish(given, false)) });
-  if (done) { say(t("It is moved.")); context.again(); }
+  if (done) { say(t("Moved.")); context.again(); }
 }

@@ -2,10 +2,10 @@
 
 import { get, part, put } from "./api.js";
 import { h, replace } from "./dom.js";
-import { badge, bytes, button, card, count, facts, field, head, notice, options, say, table, time } from "./parts.js";
+import { badge, bytes, button, card, count, facts, field, head, notice, options, say, table, time } from "./components.js";
 import { protobuf, json, hexdump, raw } from "./decode.js";
 import { decoded } from "./schemas.js";
-import { t } from "./words.js";
+import { t } from "./labels.js";
 
 const link = (each, text) => h("a", { href: `#/messages/${part(each.id)}?offset=${each.offset}&topic=${part(each.topic)}`, class: "mono" }, text);
 const PROTOCOLS = { rocketmq: "RocketMQ", kafka: "Kafka", amqp: "AMQP", stomp: "STOMP", mqtt: "MQTT", http: "HTTP" };
@@ -17,7 +17,7 @@ export async function messages(view, context) {
   const topic = h("input", { name: "topic", list: "all-topics", required: true, value: context.query.topic || "", placeholder: "orders" });
   const place = h("div");
   const id = h("input", { name: "id", placeholder: t("id of a message"), autocomplete: "off" });
-  replace(view, head(t("Messages"), { text: t("Looking consumes nothing: the log keeps every message until its time is over.") }),
+  replace(view, head(t("Messages"), { text: t("Browsing consumes nothing: the log keeps every message until its retention ends.") }),
     h("form", { class: "card", on: { submit: (event) => { event.preventDefault(); if (id.value.trim()) context.go(`#/messages/${part(id.value.trim())}`); else context.go(`#/messages?topic=${part(topic.value)}`); } } },
       h("div", { class: "fields" }, field(t("Topic"), topic), known, field(t("or message id"), id), h("div", null, h("button", { type: "submit", class: "main" }, t("Show"))))),
     place);
@@ -53,7 +53,7 @@ export async function results(place, context, topic) {
       [t("Place"), (each) => h("span", { class: "mono" }, `${each.queue}@${each.offset}`), "num"],
       [t("Keys"), (each) => each.keys.join(" "), "wide"], [t("Tags"), (each) => each.tags || ""],
       [t("Body"), (each) => link(each, short(each)), "wide"], [t("Size"), (each) => bytes(each.body_bytes), "num"],
-    ], page.items, { empty: t("No message is like that.") }),
+    ], page.items, { empty: t("No message matches.") }),
     h("div", { class: "pages" }, h("span", null, t("{n} looked at", { n: count(page.looked_at) })),
       next ? h("div", { class: "does" }, button(t("Next"), () => look(next), "small")) : null)));
   }
@@ -115,7 +115,7 @@ function schemaForm(found, kept, context, decode) {
   const keep = async (what, said) => { await put(`/v1/topics/${part(found.topic)}/schema`, { schema: what }); say(said); };
   const place = h("div", { class: "fields below" }, field(t("Format"), format), field(t("Message of the .proto file"), name), field(t("Schema"), schema, { full: true, hint: t("an Avro schema in JSON, or a .proto file") }),
     h("div", { class: "full does" }, button(t("Decode"), async () => decode(), "main"),
-      context.mayChange() ? [button(t("Keep for the topic"), () => keep(given(), t("It is kept."))), button(t("Forget it"), () => keep(null, t("It is forgotten.")))] : null));
+      context.mayChange() ? [button(t("Save for the topic"), () => keep(given(), t("Saved."))), button(t("Remove the schema"), () => keep(null, t("The schema was removed.")))] : null));
   return { place, schema: given };
 }
 
@@ -123,7 +123,7 @@ export async function trace(view, context) {
   const id = h("input", { name: "id", required: true, value: context.rest[0] || "", placeholder: t("id or unique key") });
   const topic = h("input", { name: "topic", value: context.query.topic || "", placeholder: t("if it was not traced") });
   const place = h("div", { "aria-live": "polite" });
-  replace(view, head(t("Trace"), { text: t("What happened to one message, from its birth to every consumer.") }),
+  replace(view, head(t("Trace"), { text: t("The history of one message, from its producer to every consumer.") }),
     h("form", { class: "card", on: { submit: (event) => { event.preventDefault(); context.go(`#/trace/${part(id.value.trim())}?topic=${part(topic.value.trim())}`); } } },
       h("div", { class: "fields" }, field(t("Message"), id), field(t("Topic"), topic), h("div", null, h("button", { type: "submit", class: "main" }, t("Show"))))), place);
   if (!context.rest.length) return;
@@ -135,6 +135,6 @@ export async function trace(view, context) {
         h("b", null, t(each.step)), each.group ? [" · ", h("a", { href: `#/groups/${part(each.group)}` }, each.group)] : null, each.retry !== null && each.retry > 0 ? ` · ${t("retry {n}", { n: each.retry })}` : null,
         h("div", { class: "when" }, time(each.at_ms), ` · +${count(each.since_born_ms)} ms`, each.took_ms !== null ? ` · ${t("took {n} ms", { n: each.took_ms })}` : null, each.place ? ` · ${each.place}` : null),
         each.note ? h("div", { class: "hint" }, each.note) : null)))),
-      card(t("Consumer groups"), table(t("Consumer groups"), [[t("Group"), (each) => h("a", { href: `#/groups/${part(each.group)}` }, each.group)], [t("State"), (each) => badge(t(each.state))], [t("Since"), (each) => time(each.at_ms)], [t("Deliveries"), (each) => each.deliveries, "num"]], found.groups, { empty: t("Nobody consumes it.") }))));
+      card(t("Consumer groups"), table(t("Consumer groups"), [[t("Group"), (each) => h("a", { href: `#/groups/${part(each.group)}` }, each.group)], [t("State"), (each) => badge(t(each.state))], [t("Since"), (each) => time(each.at_ms)], [t("Deliveries"), (each) => each.deliveries, "num"]], found.groups, { empty: t("No consumers.") }))));
 }
 

@@ -2,8 +2,8 @@
 
 import { get, part } from "./api.js";
 import { h, replace } from "./dom.js";
-import { badge, bar, bytes, card, chart, count, facts, head, notice, number, rate, seconds, span, table, time } from "./parts.js";
-import { t } from "./words.js";
+import { badge, bar, bytes, card, chart, count, facts, head, notice, number, rate, seconds, span, table, time } from "./components.js";
+import { t } from "./labels.js";
 
 const KEPT = 150;
 const history = { times: [], put: [], got: [], bytes: [], connections: [], last: null };
@@ -56,11 +56,11 @@ function show(found, groups) {
       card(t("Messages per second"), chart(t("Messages per second"), history.times, [[t("in"), history.put], [t("out"), history.got]])),
       card(t("Bytes per second"), chart(t("Bytes per second"), history.times, [[t("in"), history.bytes]], (each) => bytes(each), 1024))),
     h("div", { class: "grid" },
-      card(t("Groups that are furthest behind"), table(t("Groups that are furthest behind"), [
+      card(t("Groups with the largest lag"), table(t("Groups with the largest lag"), [
         [t("Group"), (each) => h("a", { href: `#/groups/${part(each.name)}` }, each.name)],
         [t("Members"), (each) => count(each.members), "num"],
         [t("Lag"), (each) => badge(count(each.lag), each.lag > 10000 ? "warn" : "accent"), "num"],
-      ], behind, { empty: t("Nobody is behind.") })),
+      ], behind, { empty: t("No group has a lag.") })),
       card(t("Times"), table(t("Times"), [
         [t("What"), (each) => t(each[0])],
         [t("Count"), (each) => count(each[1].count), "num"],
@@ -77,7 +77,7 @@ function show(found, groups) {
         [t("Wait for their time"), count(found.timed + found.delayed)],
         [t("Not stored"), count(found.put_failed_total)],
         [t("Processor time"), span(found.processor_seconds * 1000)],
-        [t("Loop held"), span(found.stalled_ms)],
+        [t("Event loop stalls"), span(found.stalled_ms)],
       ]))),
   ];
 }

@@ -2,9 +2,9 @@
 
 import { get, part, post, remove } from "./api.js";
 import { h, replace } from "./dom.js";
-import { ask, badge, bytes, button, card, confirm, count, field, head, notice, options, pager, say, table } from "./parts.js";
+import { ask, badge, bytes, button, card, confirm, count, field, head, notice, options, pager, say, table } from "./components.js";
 import { later } from "./topics.js";
-import { t } from "./words.js";
+import { t } from "./labels.js";
 
 const KINDS = ["direct", "fanout", "topic", "headers", "x-consistent-hash"];
 const asked = (text) => (text.trim() ? JSON.parse(text) : {});
@@ -21,7 +21,7 @@ export async function queues(view, context) {
     ["", (each) => (context.mayChange() ? [
       button(t("Empty"), async () => { if (await confirm(t("Are you sure?"), t("Delete all messages of {name}?", { name: each.name }), () => remove(`/v1/queues/${part(each.name)}/messages${within(each.vhost)}`), t("Empty"))) await list.go(); }, "small"), " ",
       button(t("Delete"), async () => { if (await confirm(t("Are you sure?"), t("Delete {name} with all its messages?", { name: each.name }), () => remove(`/v1/queues/${part(each.name)}${within(each.vhost)}`))) await list.go(); }, "small bad")] : null), "tight"],
-  ], page.items, { empty: t("No queue is called so.") }));
+  ], page.items, { empty: t("No queue has this name.") }));
   q.addEventListener("input", later(() => list.first()));
   vhost.addEventListener("change", later(() => list.first(), 0));
   replace(view, head(t("Work queues"), { text: t("Declared by RabbitMQ's clients; durable ones are topics, too."), does: [context.mayChange() ? button(t("New queue"), async () => {
@@ -42,10 +42,10 @@ export async function exchanges(view, context) {
     event.preventDefault();
     try {
       const found = await get("/v1/route", { vhost, exchange: inputs.exchange.value, key: inputs.key.value, headers: inputs.headers.value });
-      replace(simulator, found.queues.length ? notice(t("It would go to: {queues}", { queues: found.queues.join(", ") })) : notice(t("It would go nowhere."), "warn"),
+      replace(simulator, found.queues.length ? notice(t("It would go to: {queues}", { queues: found.queues.join(", ") })) : notice(t("No queue would receive it."), "warn"),
         h("ol", { class: "steps" }, found.hops.map((each) => h("li", null, h("b", null, `${each.source || t("the default exchange")} → ${each.destination}`), h("div", { class: "when" }, each.why)))));
     } catch (error) { say(error.message, "bad"); }
-  } } }, h("h2", null, t("Where would this go?")), h("div", { class: "fields" }, field(t("Exchange"), inputs.exchange), field(t("Routing key"), inputs.key), field(t("Headers"), inputs.headers), h("div", null, h("button", { type: "submit", class: "main" }, t("Simulate")))), simulator);
+  } } }, h("h2", null, t("Test a route")), h("div", { class: "fields" }, field(t("Exchange"), inputs.exchange), field(t("Routing key"), inputs.key), field(t("Headers"), inputs.headers), h("div", null, h("button", { type: "submit", class: "main" }, t("Simulate")))), simulator);
   replace(view, head(name || t("Exchanges"), { crumbs: name ? h("a", { href: "#/exchanges" }, t("Exchanges")) : null, does: context.mayChange() ? [button(t("Bind…"), () => bind(name, vhost, context)), button(t("New exchange"), () => create(vhost, context), "main")] : [] }), form, place, bound);
   if (!name) {
     const list = pager((after) => get("/v1/exchanges", { vhost, after, limit: 50 }, context.signal), (page) => table(t("Exchanges"), [

@@ -2,9 +2,9 @@
 
 import { get, part, patch, post, remove } from "./api.js";
 import { h, replace } from "./dom.js";
-import { ask, badge, button, card, confirm, count, facts, field, head, options, pager, rate, say, table, tabs, time } from "./parts.js";
+import { ask, badge, button, card, confirm, count, facts, field, head, options, pager, rate, say, table, tabs, time } from "./components.js";
 import { results } from "./messages.js";
-import { t } from "./words.js";
+import { t } from "./labels.js";
 
 const KINDS = [["normal", "normal"], ["retry", "retry"], ["dead", "dead letters"], ["system", "system"]];
 const link = (name) => h("a", { href: `#/topics/${part(name)}` }, name);
@@ -25,7 +25,7 @@ export async function topics(view, context) {
       [t("Messages"), (each) => count(each.messages), "num"],
       [t("In per second"), (each) => rate(each.put_per_second), "num"],
       [t("Permission"), (each) => h("span", { class: "mono" }, each.permission)],
-    ], page.items, { empty: t("No topic is called so.") });
+    ], page.items, { empty: t("No topic has this name.") });
   });
   function marks() {
     replace(bulk, chosen.size ? [
@@ -56,7 +56,7 @@ async function create(context) {
     field(t("Permission"), h("select", { name: "permission" }, options("rw", [["rw", t("read and write")], ["r", t("read")], ["w", t("write")]]))),
     h("label", { class: "check" }, h("input", { type: "checkbox", name: "ordered" }), t("ordered"))),
   { ok: t("Create"), act: (given) => post("/v1/topics", { name: given.name, queues: Number(given.queues), permission: given.permission, ordered: Boolean(given.ordered) }) });
-  if (made) { say(t("Topic {name} is there.", { name: made.name })); context.go(`#/topics/${part(made.name)}`); }
+  if (made) { say(t("Topic {name} was created.", { name: made.name })); context.go(`#/topics/${part(made.name)}`); }
 }
 
 export async function topic(view, context) {
@@ -65,8 +65,8 @@ export async function topic(view, context) {
   const found = await get(`/v1/topics/${part(name)}`, {}, context.signal);
   const does = context.mayChange() ? [
     h("a", { class: "button", href: `#/send?topic=${part(name)}` }, t("Send a message")),
-    button(t("Empty"), async () => { if (await confirm(t("Are you sure?"), t("Delete all messages of {name}?", { name }), () => remove(`/v1/topics/${part(name)}/messages`))) { say(t("It is empty.")); context.again(); } }, "bad"),
-    button(t("Delete"), async () => { if (await confirm(t("Are you sure?"), t("Delete {name} with all its messages?", { name }), () => remove(`/v1/topics/${part(name)}`))) { say(t("It is deleted.")); context.go("#/topics"); } }, "bad"),
+    button(t("Empty"), async () => { if (await confirm(t("Are you sure?"), t("Delete all messages of {name}?", { name }), () => remove(`/v1/topics/${part(name)}/messages`))) { say(t("Emptied.")); context.again(); } }, "bad"),
+    button(t("Delete"), async () => { if (await confirm(t("Are you sure?"), t("Delete {name} with all its messages?", { name }), () => remove(`/v1/topics/${part(name)}`))) { say(t("Deleted.")); context.go("#/topics"); } }, "bad"),
   ] : [];
   const place = h("div");
   replace(view, head(name, { crumbs: h("a", { href: "#/topics" }, t("Topics")), badges: [badge(t(KINDS.find(([value]) => value === found.kind)[1])), badge(t("{n} messages", { n: count(found.messages) }), "accent")], does }),
@@ -79,7 +79,7 @@ export async function topic(view, context) {
       [t("Messages"), (each) => count(each.end - each.begin), "num"], [t("Last message"), (each) => time(each.last_ms), "num"]], queues.items)));
   } else if (tab === "groups") {
     const readers = await get(`/v1/topics/${part(name)}/groups`, {}, context.signal);
-    replace(place, card(null, table(t("Consumer groups"), [[t("Group"), (each) => h("a", { href: `#/groups/${part(each)}` }, each)]], readers.items, { empty: t("Nobody consumes it.") })));
+    replace(place, card(null, table(t("Consumer groups"), [[t("Group"), (each) => h("a", { href: `#/groups/${part(each)}` }, each)]], readers.items, { empty: t("No consumers.") })));
   } else if (tab === "settings") replace(place, change(found, context));
   else await results(place, context, name);
 }
@@ -91,7 +91,7 @@ function change(found, context) {
     try {
       const attributes = given.attributes.trim() ? Object.fromEntries(given.attributes.split("\n").filter((line) => line.trim()).map((line) => { const at = line.indexOf("="); return [line.slice(0, at).trim(), line.slice(at + 1).trim()]; })) : {};
       await patch(`/v1/topics/${part(found.name)}`, { queues: Number(given.queues), permission: given.permission, ordered: Boolean(given.ordered), attributes });
-      say(t("It is changed."));
+      say(t("Changed."));
       context.again();
     } catch (error) { say(error.message, "bad"); }
   } } },

@@ -17,10 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from onelog import __version__
-from onelog.core.queues.consumers import Consumer
-from onelog.core.queues.policies import Policies
 from onelog.core.queues.queue import WorkQueue
-from onelog.core.routing.exchanges import Binding, Exchange
 from onelog.errors import (
     InvalidRequestError,
     KeyNotFoundError,
@@ -29,47 +26,19 @@ from onelog.errors import (
     QueueNotFoundError,
 )
 from onelog.gateways import RABBITMQ_VERSION, GatewayContext
+from onelog.gateways.http import (
+    management_clients,
+    management_definitions,
+    management_nodes,
+    management_users,
+    policies,
+)
 from onelog.gateways.http.management_call import Body, Call
-from onelog.gateways.http.management_clients import (
-    channels,
-    close_connection,
-    connection_name,
-    connections,
-    get_channel,
-    get_connection,
-)
-from onelog.gateways.http.management_nodes import (
-    NODE,
-    auth,
-    cluster_name,
-    get_node,
-    global_parameter,
-    global_parameters,
-    memory,
-    nodes,
-    relative_memory,
-)
-from onelog.gateways.http.management_users import (
-    delete_permission,
-    delete_user,
-    delete_users,
-    get_permission,
-    get_user,
-    list_permissions,
-    list_users,
-    nothing_of_user,
-    put_permission,
-    put_user,
-    without_permissions,
-)
-from onelog.gateways.http.policies import (
-    delete_policy,
-    get_policy,
-    list_policies,
-    put,
-    put_policy,
-    shown,
-)
+from onelog.gateways.http.management_nodes import NODE
+from onelog.gateways.http.management_views import binding as binding_view
+from onelog.gateways.http.management_views import channels_of, consumer, queue_stats
+from onelog.gateways.http.management_views import exchange as exchange_view
+from onelog.gateways.http.management_views import queue as queue_view
 from onelog.gateways.http.problems import status_of
 from onelog.gateways.http.rates import Rates
 from onelog.gateways.http.requests import (
@@ -92,52 +61,6 @@ _BROWSERS = ("origin", "referer", "cookie", "sec-fetch-site", "sec-fetch-mode", 
 Act = Callable[[Call], Awaitable[Any]]
 
 
-# -- what things look like -------------------------------------------------------------------------
-
-
-def _exchange(each: Exchange, policies: Policies) -> Body:
-    policy = policies.of_exchange(each)
-    return {
-        **({"policy": policy.name} if policy else {}),
-        "name": each.name, "vhost": each.vhost, "type": each.kind, "durable": each.durable,
-        "auto_delete": each.auto_delete, "internal": each.internal, "arguments": each.arguments,
-        "user_who_performed_action": "",
-    }  # fmt: skip
-
-
-def _queue_stats(each: WorkQueue) -> dict[str, int]:
-    return {
-        "publish": each.published, "deliver_get": each.delivered, "deliver": each.delivered,
-        "ack": each.acked, "redeliver": each.redelivered,
-    }  # fmt: skip
-
-
-def _queue(call: Call, each: WorkQueue) -> Body:
-    ready, unacked = each.ready, each.unacked
-    policies = call.broker.queues.declared.policies
-    policy, limits = policies.of_queue("policy", each), policies.of_queue("operator", each)
-    return {
-        "policy": policy and policy.name, "operator_policy": limits and limits.name,
-        "effective_policy_definition": policies.effective(each) if policy or limits else {},
-        "message_stats": call.rates.of(each, _queue_stats(each)),
-        "name": each.name, "vhost": each.vhost, "durable": each.durable, "type": each.kind,
-        "auto_delete": each.auto_delete, "exclusive": each.exclusive, "node": NODE,
-        "arguments": each.arguments, "state": "running", "consumers": len(each.consumers),
-        "messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked,
-        "message_bytes": each.ready_bytes + each.unacked_bytes,
-        "message_bytes_ready": each.ready_bytes,
-        "message_bytes_unacknowledged": each.unacked_bytes,
-    }  # fmt: skip
-
-
-def _binding(vhost: str, each: Binding) -> Body:
-    return {
-        "source": each.source, "vhost": vhost, "destination": each.destination,
-        "destination_type": each.kind, "routing_key": each.key, "arguments": each.arguments,
-        "properties_key": each.properties_key,
-    }  # fmt: skip
-
-
 # -- the broker ------------------------------------------------------------------------------------
 
 
@@ -148,30 +71,39 @@ async def overview(call: Call) -> Body:
     clients = call.clients()
     totals: Counter[str] = Counter()
     for each in queues:
-        totals.update(_queue_stats(each))
+        totals.update(queue_stats(each))
     ready, unacked = sum(each.ready for each in queues), sum(each.unacked for each in queues)
     vhosts = call.vhosts
     exchanges = sum(
         len(call.broker.publish.routing.exchanges(call.principal, each)) for each in vhosts
     )
     return {
-        "management_version": RABBITMQ_VERSION, "rabbitmq_version": RABBITMQ_VERSION,
-        "product_name": "OneLog", "product_version": __version__, "erlang_version": "",
-        "cluster_name": call.broker.admin.config.cluster, "node": NODE, "rates_mode": "basic",
+        "management_version": RABBITMQ_VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "product_name": "OneLog",
+        "product_version": __version__,
+        "erlang_version": "",
+        "cluster_name": call.broker.admin.config.cluster,
+        "node": NODE,
+        "rates_mode": "basic",
         "queue_totals": {
-            "messages": ready + unacked, "messages_ready": ready,
+            "messages": ready + unacked,
+            "messages_ready": ready,
             "messages_unacknowledged": unacked,
         },
         "object_totals": {
-            "queues": len(queues), "exchanges": exchanges,
+            "queues": len(queues),
+            "exchanges": exchanges,
             "channels": sum(len(each.channels) for each in clients),
             "consumers": sum(len(each.consumers) for each in queues),
             "connections": len(clients),
         },
         "message_stats": call.rates.of(call.broker.queues.declared, dict(totals)),
-        "listeners": [], "contexts": [], "statistics_db_event_queue": 0,
+        "listeners": [],
+        "contexts": [],
+        "statistics_db_event_queue": 0,
         "exchange_types": [{"name": each} for each in ("direct", "fanout", "headers", "topic")],
-    }  # fmt: skip
+    }
 
 
 async def whoami(call: Call) -> Body:
@@ -254,14 +186,16 @@ async def list_exchanges(call: Call) -> list[Body]:
     found = call.broker.publish.routing.exchanges
     policies = call.broker.queues.declared.policies
     return [
-        _exchange(each, policies) for vhost in call.vhosts for each in found(call.principal, vhost)
+        exchange_view(each, policies)
+        for vhost in call.vhosts
+        for each in found(call.principal, vhost)
     ]
 
 
 async def get_exchange(call: Call) -> Body:
     name = _named(call.path["name"])
     exchange = call.broker.publish.routing.exchange(call.principal, call.vhost, name)
-    return _exchange(exchange, call.broker.queues.declared.policies)
+    return exchange_view(exchange, call.broker.queues.declared.policies)
 
 
 async def put_exchange(call: Call) -> bool:
@@ -269,10 +203,15 @@ async def put_exchange(call: Call) -> bool:
     _ = call.vhosts
     is_new = not call.broker.publish.routing.has_exchange(call.vhost, call.path["name"])
     call.broker.publish.routing.declare_exchange(
-        call.principal, call.vhost, call.path["name"], call.text("type", "direct"),
-        durable=call.flag("durable", True), auto_delete=call.flag("auto_delete"),
-        internal=call.flag("internal"), arguments=call.table("arguments"),
-    )  # fmt: skip
+        call.principal,
+        call.vhost,
+        call.path["name"],
+        call.text("type", "direct"),
+        durable=call.flag("durable", True),
+        auto_delete=call.flag("auto_delete"),
+        internal=call.flag("internal"),
+        arguments=call.table("arguments"),
+    )
     return is_new
 
 
@@ -324,7 +263,9 @@ async def publish(call: Call) -> Body:
 async def list_queues(call: Call) -> list[Body]:
     """Queues of a vhost, or of all."""
     queues = call.broker.queues.declared.queues
-    return [_queue(call, each) for vhost in call.vhosts for each in queues(call.principal, vhost)]
+    return [
+        queue_view(call, each) for vhost in call.vhosts for each in queues(call.principal, vhost)
+    ]
 
 
 def _found(call: Call) -> WorkQueue:
@@ -337,42 +278,18 @@ def _found(call: Call) -> WorkQueue:
 
 async def get_queue(call: Call) -> Body:
     """One queue, with its consumers."""
-    queue, where = _found(call), _channels_of(call)
+    queue, where = _found(call), channels_of(call)
     return {
-        **_queue(call, queue),
-        "consumer_details": [_consumer(queue, each, where) for each in queue.consumers],
+        **queue_view(call, queue),
+        "consumer_details": [consumer(queue, each, where) for each in queue.consumers],
     }
-
-
-def _channels_of(call: Call) -> dict[object, Body]:
-    return {
-        consumer: {
-            "name": f"{connection_name(client.connection)} ({channel.number})",
-            "number": channel.number, "connection_name": connection_name(client.connection),
-            "peer_host": client.connection.remote[0], "peer_port": client.connection.remote[1],
-            "user": client.user, "node": NODE,
-        }
-        for client in call.clients()
-        for channel in client.channels
-        for consumer in channel.consumers
-    }  # fmt: skip
-
-
-def _consumer(queue: WorkQueue, each: Consumer, where: dict[object, Body]) -> Body:
-    return {
-        "consumer_tag": each.tag, "ack_required": not each.no_ack, "exclusive": each.exclusive,
-        "queue": {"name": queue.name, "vhost": queue.vhost}, "priority": each.priority,
-        "prefetch_count": each.prefetch, "active": each.is_active,
-        "activity_status": "up" if each.is_active else "waiting",
-        "arguments": dict(each.arguments), "channel_details": where.get(each, {}),
-    }  # fmt: skip
 
 
 async def consumers(call: Call) -> list[Body]:
     """Who consumes, of all queues."""
-    where = _channels_of(call)
+    where = channels_of(call)
     return [
-        _consumer(queue, each, where)
+        consumer(queue, each, where)
         for vhost in call.vhosts
         for queue in call.broker.queues.declared.queues(call.principal, vhost)
         for each in queue.consumers
@@ -384,9 +301,13 @@ async def put_queue(call: Call) -> bool:
     _ = call.vhosts
     is_new = not call.broker.queues.declared.has(call.vhost, call.path["name"])
     call.broker.queues.declared.declare(
-        call.principal, call.vhost, call.path["name"], durable=call.flag("durable", True),
-        auto_delete=call.flag("auto_delete"), arguments=call.table("arguments"),
-    )  # fmt: skip
+        call.principal,
+        call.vhost,
+        call.path["name"],
+        durable=call.flag("durable", True),
+        auto_delete=call.flag("auto_delete"),
+        arguments=call.table("arguments"),
+    )
     return is_new
 
 
@@ -394,9 +315,12 @@ async def delete_queue(call: Call) -> None:
     _found(call)
     query = call.request.query_params
     call.broker.queues.declared.delete(
-        call.principal, call.vhost, call.path["name"], if_unused=query.get("if-unused") == "true",
+        call.principal,
+        call.vhost,
+        call.path["name"],
+        if_unused=query.get("if-unused") == "true",
         if_empty=query.get("if-empty") == "true",
-    )  # fmt: skip
+    )
 
 
 async def purge(call: Call) -> None:
@@ -446,11 +370,15 @@ def _message(call: Call, delivery: Any, left: int) -> Body:
     if encoding == "base64":
         payload = base64.b64encode(body).decode()
     return {
-        "payload_bytes": len(body), "redelivered": delivery[1] > 0, "exchange": content.exchange,
-        "routing_key": content.key, "message_count": left,
-        "properties": decode_properties(content.properties), "payload": payload,
+        "payload_bytes": len(body),
+        "redelivered": delivery[1] > 0,
+        "exchange": content.exchange,
+        "routing_key": content.key,
+        "message_count": left,
+        "properties": decode_properties(content.properties),
+        "payload": payload,
         "payload_encoding": "base64" if encoding == "base64" else "string",
-    }  # fmt: skip
+    }
 
 
 # -- bindings --------------------------------------------------------------------------------------
@@ -469,12 +397,14 @@ async def list_bindings(call: Call) -> list[Body]:
             kind = "exchange" if "end" in call.path else "queue"
     for vhost in call.vhosts:
         found += [
-            _binding(vhost, each)
+            binding_view(vhost, each)
             for each in call.broker.publish.routing.bindings(
-                call.principal, vhost, None if source is None else _named(source),
+                call.principal,
+                vhost,
+                None if source is None else _named(source),
                 None if destination is None else (kind, destination),  # type: ignore[arg-type]
             )
-        ]  # fmt: skip
+        ]
     if "props" in call.path:
         found = [each for each in found if each["properties_key"] == call.path["props"]]
     return found
@@ -514,90 +444,6 @@ async def delete_binding(call: Call) -> None:
         )
 
 
-# -- definitions -----------------------------------------------------------------------------------
-
-
-async def export(call: Call) -> Body:
-    """All that was declared and outlives a restart."""
-    routing, queues = call.broker.publish.routing, call.broker.queues.declared
-    made: Body = {
-        "rabbit_version": RABBITMQ_VERSION, "rabbitmq_version": RABBITMQ_VERSION,
-        "product_name": "OneLog", "product_version": __version__, "users": [], "permissions": [],
-        "topic_permissions": [], "parameters": [], "global_parameters": [], "policies": [],
-        "vhosts": [{"name": each} for each in call.vhosts], "queues": [], "exchanges": [],
-        "bindings": [],
-    }  # fmt: skip
-    listed = call.broker.queues.declared.policies.listed
-    made["policies"] = [shown(each) for each in listed(call.principal, "policy", call.vhosts)]
-    for vhost in call.vhosts:
-        kept = ("name", "vhost", "durable", "auto_delete", "arguments")
-        made["queues"] += [
-            {name: value for name, value in _queue(call, each).items() if name in kept}
-            for each in queues.queues(call.principal, vhost)
-            if each.durable and not each.exclusive
-        ]
-        made["exchanges"] += [
-            {
-                key: value
-                for key, value in _exchange(each, queues.policies).items()
-                if key != "policy"
-            }
-            for each in routing.exchanges(call.principal, vhost)
-            if each.durable and not each.is_predeclared
-        ]
-        made["bindings"] += [
-            _binding(vhost, each)
-            for each in routing.bindings(call.principal, vhost)
-            if each.source and each.durable
-        ]
-    return made
-
-
-async def load(call: Call) -> None:
-    """Declare all that definitions name, which may be RabbitMQ's own."""
-    routing = call.broker.publish.routing
-    try:
-        for each in _listed(call, "vhosts"):
-            if not routing.is_open_to(call.principal, each["name"]):
-                routing.declare_vhost(call.principal, each["name"])
-        for each in _listed(call, "exchanges"):
-            routing.declare_exchange(
-                call.principal, _vhost_of(call, each), each["name"], each["type"],
-                durable=each.get("durable", True), auto_delete=each.get("auto_delete", False),
-                internal=each.get("internal", False), arguments=each.get("arguments") or {},
-            )  # fmt: skip
-        for each in _listed(call, "queues"):
-            call.broker.queues.declared.declare(
-                call.principal,
-                _vhost_of(call, each),
-                each["name"],
-                durable=each.get("durable", True),
-                auto_delete=each.get("auto_delete", False),
-                arguments=each.get("arguments") or {},
-            )
-        for each in _listed(call, "bindings"):
-            routing.bind(
-                call.principal, _vhost_of(call, each), each["source"], each["destination_type"],
-                each["destination"], each.get("routing_key", ""), each.get("arguments") or {},
-            )  # fmt: skip
-        for each in _listed(call, "policies"):
-            put(call, "policy", _vhost_of(call, each), each["name"], each)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InvalidRequestError(f"these are no definitions: {error!r}") from None
-
-
-def _vhost_of(call: Call, each: Body) -> str:
-    """Exports of one vhost do not name it."""
-    return str(each.get("vhost") or call.vhost)
-
-
-def _listed(call: Call, name: str) -> list[Body]:
-    found = call.body.get(name) or []
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise InvalidRequestError(f"{name} must be a list of objects")
-    return found
-
-
 # -- the table -------------------------------------------------------------------------------------
 
 _ELSEWHERE = {
@@ -608,82 +454,90 @@ _ELSEWHERE = {
     "parameters": "there are no plugins, and no parameters of them",
 }
 """Where to do what RabbitMQ does at these paths."""
-_V, _N = "/{vhost}", "/{vhost}/{name}"
-_BETWEEN = "/bindings/{vhost}/e/{source}/{kind}/{destination}"
-_POLICIES: dict[str, dict[str, Act]] = {
-    "": {"GET": list_policies},
-    _V: {"GET": list_policies},
-    _N: {"GET": get_policy, "PUT": put_policy, "DELETE": delete_policy},
-}
-ACTS: dict[str, dict[str, Act]] = {
-    "/overview": {"GET": overview},
-    "/nodes": {"GET": nodes},
-    "/nodes/{node}": {"GET": get_node},
-    "/nodes/{node}/memory": {"GET": memory},
-    "/nodes/{node}/memory/relative": {"GET": relative_memory},
-    "/cluster-name": {"GET": cluster_name, "PUT": refuse},
-    "/global-parameters": {"GET": global_parameters},
-    "/global-parameters/{name}": {"GET": global_parameter},
-    "/auth": {"GET": auth},
-    "/whoami": {"GET": whoami},
-    "/users": {"GET": list_users},
-    "/users/without-permissions": {"GET": without_permissions},
-    "/users/bulk-delete": {"POST": delete_users},
-    "/users/{user}": {"GET": get_user, "PUT": put_user, "DELETE": delete_user},
-    "/users/{user}/permissions": {"GET": list_permissions},
-    "/users/{user}/topic-permissions": {"GET": nothing_of_user},
-    "/permissions": {"GET": list_permissions},
-    "/permissions/{vhost}/{user}": {
-        "GET": get_permission, "PUT": put_permission, "DELETE": delete_permission,
-    },
-    "/connections": {"GET": connections},
-    "/connections/{of}/channels": {"GET": channels},
-    "/connections/{name:path}": {"GET": get_connection, "DELETE": close_connection},
-    "/channels": {"GET": channels},
-    "/channels/{name:path}": {"GET": get_channel},
-    "/vhosts/{vhost}/connections": {"GET": connections},
-    "/vhosts/{vhost}/channels": {"GET": channels},
-    **{
-        path: {"GET": nothing}
-        for path in (
-            "/extensions", "/parameters", "/parameters/{component}", "/vhost-limits",
-            "/vhost-limits/{vhost}",
-            "/topic-permissions", "/feature-flags", "/user-limits",
-        )
-    },
-    **{f"/{kind}/{{what:path}}": {"PUT": refuse, "DELETE": refuse} for kind in _ELSEWHERE},
-    **{
-        f"/{kind}{path}": acts
-        for kind in ("policies", "operator-policies")
-        for path, acts in _POLICIES.items()
-    },
-    "/healthchecks/node": {"GET": alive},
-    "/aliveness-test/{vhost}": {"GET": alive},
-    "/health/checks/{check:path}": {"GET": alive},
-    "/vhosts": {"GET": list_vhosts},
-    "/vhosts/{vhost}/permissions": {"GET": list_permissions},
-    "/vhosts/{vhost}/topic-permissions": {"GET": nothing},
-    "/vhosts/{vhost}": {"GET": get_vhost, "PUT": put_vhost, "DELETE": delete_vhost},
-    "/consumers": {"GET": consumers},
-    f"/consumers{_V}": {"GET": consumers},
-    "/exchanges": {"GET": list_exchanges},
-    f"/exchanges{_V}": {"GET": list_exchanges},
-    f"/exchanges{_N}": {"GET": get_exchange, "PUT": put_exchange, "DELETE": delete_exchange},
-    f"/exchanges{_N}/publish": {"POST": publish},
-    f"/exchanges{_N}/bindings/{{end}}": {"GET": list_bindings},
-    "/queues": {"GET": list_queues},
-    f"/queues{_V}": {"GET": list_queues},
-    f"/queues{_N}": {"GET": get_queue, "PUT": put_queue, "DELETE": delete_queue},
-    f"/queues{_N}/contents": {"DELETE": purge},
-    f"/queues{_N}/get": {"POST": get_messages},
-    f"/queues{_N}/bindings": {"GET": list_bindings},
-    "/bindings": {"GET": list_bindings},
-    f"/bindings{_V}": {"GET": list_bindings},
-    _BETWEEN: {"GET": list_bindings, "POST": post_binding},
-    f"{_BETWEEN}/{{props}}": {"GET": get_binding, "DELETE": delete_binding},
-    "/definitions": {"GET": export, "POST": load},
-    f"/definitions{_V}": {"GET": export, "POST": load},
-}  # fmt: skip
+ROUTES = """
+    /overview                          GET overview
+    /nodes                             GET nodes
+    /nodes/{node}                      GET get_node
+    /nodes/{node}/memory               GET memory
+    /nodes/{node}/memory/relative      GET relative_memory
+    /cluster-name                      GET cluster_name PUT refuse
+    /global-parameters                 GET global_parameters
+    /global-parameters/{name}          GET global_parameter
+    /auth                              GET auth
+    /whoami                            GET whoami
+    /users                             GET list_users
+    /users/without-permissions         GET without_permissions
+    /users/bulk-delete                 POST delete_users
+    /users/{user}                      GET get_user PUT put_user DELETE delete_user
+    /users/{user}/permissions          GET list_permissions
+    /users/{user}/topic-permissions    GET nothing_of_user
+    /permissions                       GET list_permissions
+    /permissions/{vhost}/{user}   GET get_permission PUT put_permission DELETE delete_permission
+    /connections                       GET connections
+    /connections/{of}/channels         GET channels
+    /connections/{name:path}           GET get_connection DELETE close_connection
+    /channels                          GET channels
+    /channels/{name:path}              GET get_channel
+    /vhosts/{vhost}/connections        GET connections
+    /vhosts/{vhost}/channels           GET channels
+    /extensions                        GET nothing
+    /parameters                        GET nothing
+    /parameters/{component}            GET nothing
+    /vhost-limits                      GET nothing
+    /vhost-limits/{vhost}              GET nothing
+    /topic-permissions                 GET nothing
+    /feature-flags                     GET nothing
+    /user-limits                       GET nothing
+    /cluster-name/{what:path}          PUT refuse DELETE refuse
+    /global-parameters/{what:path}     PUT refuse DELETE refuse
+    /topic-permissions/{what:path}     PUT refuse DELETE refuse
+    /vhost-limits/{what:path}          PUT refuse DELETE refuse
+    /parameters/{what:path}            PUT refuse DELETE refuse
+    /policies                          GET list_policies
+    /policies/{vhost}                  GET list_policies
+    /policies/{vhost}/{name}           GET get_policy PUT put_policy DELETE delete_policy
+    /operator-policies                 GET list_policies
+    /operator-policies/{vhost}         GET list_policies
+    /operator-policies/{vhost}/{name}  GET get_policy PUT put_policy DELETE delete_policy
+    /healthchecks/node                 GET alive
+    /aliveness-test/{vhost}            GET alive
+    /health/checks/{check:path}        GET alive
+    /vhosts                            GET list_vhosts
+    /vhosts/{vhost}/permissions        GET list_permissions
+    /vhosts/{vhost}/topic-permissions  GET nothing
+    /vhosts/{vhost}                    GET get_vhost PUT put_vhost DELETE delete_vhost
+    /consumers                         GET consumers
+    /consumers/{vhost}                 GET consumers
+    /exchanges                         GET list_exchanges
+    /exchanges/{vhost}                 GET list_exchanges
+    /exchanges/{vhost}/{name}          GET get_exchange PUT put_exchange DELETE delete_exchange
+    /exchanges/{vhost}/{name}/publish  POST publish
+    /exchanges/{vhost}/{name}/bindings/{end}  GET list_bindings
+    /queues                            GET list_queues
+    /queues/{vhost}                    GET list_queues
+    /queues/{vhost}/{name}             GET get_queue PUT put_queue DELETE delete_queue
+    /queues/{vhost}/{name}/contents    DELETE purge
+    /queues/{vhost}/{name}/get         POST get_messages
+    /queues/{vhost}/{name}/bindings    GET list_bindings
+    /bindings                          GET list_bindings
+    /bindings/{vhost}                  GET list_bindings
+    /bindings/{vhost}/e/{source}/{kind}/{destination}          GET list_bindings POST post_binding
+    /bindings/{vhost}/e/{source}/{kind}/{destination}/{props}  GET get_binding DELETE delete_binding
+    /definitions                       GET export POST load
+    /definitions/{vhost}               GET export POST load
+"""
+_PLACES = (management_clients, management_definitions, management_nodes, management_users, policies)
+
+
+def _acts(line: str) -> tuple[str, dict[str, Act]]:
+    """A path, and what each of its methods does."""
+    path, *words = line.split()
+    known: dict[str, Any] = {name: each for p in _PLACES for name, each in vars(p).items()}
+    known |= globals()
+    return path, {words[at]: known[words[at + 1]] for at in range(0, len(words), 2)}
+
+
+ACTS = dict(map(_acts, ROUTES.strip().splitlines()))
 
 
 def routes(context: GatewayContext) -> list[BaseRoute]:

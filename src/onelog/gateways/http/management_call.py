@@ -16,6 +16,12 @@ _TRUE = (True, "true", "True", 1)
 Body = dict[str, Any]
 
 
+def pick(source: object, names: str) -> Body:
+    """Attributes of a value: `name`, or `name=attribute`, between spaces."""
+    pairs = (each.partition("=") for each in names.split())
+    return {name: getattr(source, other or name) for name, _, other in pairs}
+
+
 class Call:
     """A request, with what its path and body say."""
 

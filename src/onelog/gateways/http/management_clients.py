@@ -4,7 +4,7 @@ from typing import Any
 
 from onelog.errors import QueueNotFoundError
 from onelog.gateways import ChannelState, ClientState
-from onelog.gateways.http.management_call import Call
+from onelog.gateways.http.management_call import Call, pick
 from onelog.gateways.http.management_nodes import NODE
 from onelog.net.connection import Connection
 
@@ -19,17 +19,12 @@ def _connection(each: ClientState) -> Body:
         "peer_port": line.remote[1],
         "host": line.local[0],
         "port": line.local[1],
-        "vhost": each.vhost,
-        "user": each.user,
         "protocol": "AMQP 0-9-1",
         "type": "network",
-        "state": each.state,
         "node": NODE,
         "channels": len(each.channels),
-        "channel_max": each.channel_max,
         "ssl": line.secure,
-        "frame_max": each.frame_max,
-        "timeout": each.heartbeat_seconds,
+        **pick(each, "vhost user state channel_max frame_max timeout=heartbeat_seconds"),
         "connected_at": each.since_ms,
         "client_properties": dict(each.says),
     }
@@ -50,10 +45,8 @@ def _channel(call: Call, client: ClientState, each: ChannelState) -> Body:
         "node": NODE,
         "state": client.state,
         "consumer_count": len(each.consumers),
-        "prefetch_count": each.prefetch,
-        "global_prefetch_count": each.window,
-        "messages_unacknowledged": each.unacked,
-        "messages_unconfirmed": each.unconfirmed,
+        **pick(each, "prefetch_count=prefetch global_prefetch_count=window"),
+        **pick(each, "messages_unacknowledged=unacked messages_unconfirmed=unconfirmed"),
         "messages_uncommitted": 0,
         "confirm": each.mode == "confirm",
         "transactional": each.mode == "tx",

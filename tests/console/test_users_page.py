@@ -117,8 +117,8 @@ async def test_who_logs_in_by_the_form_sees_the_whole_cluster_and_logs_out(tmp_p
         page = watched.page
         await logged_in(watched, url(server))
         for place, words in (
-            ("delays", "Nothing waits."),
-            ("dead-letters", "No message has died."),
+            ("delays", "No message is waiting."),
+            ("dead-letters", "There are no dead letters."),
             ("cluster", "broker-a"),
             ("audit", "ann"),
             ("users", "ann"),

@@ -1,7 +1,7 @@
 // What pages are made of: tables, cards, charts, dialogs, and how numbers and times are written.
 
 import { h, replace } from "./dom.js";
-import { t, language } from "./words.js";
+import { t, language } from "./labels.js";
 
 // -- numbers and times ---------------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ export function facts(pairs) {
 }
 
 /** A table. A column: [title, cell of a row, class]. */
-export function table(title, columns, rows, { empty = t("Nothing here.") } = {}) {
+export function table(title, columns, rows, { empty = t("No entries.") } = {}) {
   if (!rows.length) return h("p", { class: "empty" }, empty);
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title },
     h("table", null, h("caption", { class: "sr" }, title),

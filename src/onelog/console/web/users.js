@@ -2,9 +2,9 @@
 
 import { get, part, patch, post, remove } from "./api.js";
 import { h, replace } from "./dom.js";
-import { ask, badge, button, card, confirm, field, head, notice, options, pager, say, table, time } from "./parts.js";
+import { ask, badge, button, card, confirm, field, head, notice, options, pager, say, table, time } from "./components.js";
 import { later } from "./topics.js";
-import { t } from "./words.js";
+import { t } from "./labels.js";
 
 const ACTIONS = ["publish", "consume", "create", "alter", "delete", "describe", "admin"];
 const KINDS = ["topic", "group", "exchange", "queue", "vhost", "broker", "transaction", "mqtt", "*"];
@@ -23,7 +23,7 @@ export async function users(view, context) {
       [t("Permissions"), rules, "wide"],
       ["", (each) => (context.mayChange() ? h("div", { class: "does" }, button(t("Change"), () => change(each), "small"), " ", button(t("Permissions"), () => permit(each, `/v1/users/${part(each.name)}`), "small"), " ",
         button(t("Delete"), async () => { if (await confirm(t("Are you sure?"), t("Delete the user {name}?", { name: each.name }), () => remove(`/v1/users/${part(each.name)}`))) await list.go(); }, "small bad")) : null), "tight"],
-    ], page.items, { empty: t("No user is called so.") })]);
+    ], page.items, { empty: t("No user has this name.") })]);
   async function roles() {
     const found = await get("/v1/roles", { limit: 1000 }, context.signal);
     replace(roleList, table(t("Roles"), [
@@ -38,29 +38,29 @@ export async function users(view, context) {
       field(t("Password"), h("input", { name: "password", type: "password", required: true, autocomplete: "new-password" })),
       field(t("Roles"), h("input", { name: "roles", placeholder: "admin" }), { hint: t("between spaces") }), signing()),
     { ok: t("Create"), act: (given) => post("/v1/users", { name: given.name, password: given.password, roles: words(given.roles), signing: Boolean(given.signing) }) });
-    if (made) { say(t("User {name} is there.", { name: made.name })); await again(); }
+    if (made) { say(t("User {name} was created.", { name: made.name })); await again(); }
   }
   async function change(each) {
     const done = await ask(each.name, h("div", { class: "fields" }, field(t("New password"), h("input", { name: "password", type: "password", autocomplete: "new-password" }), { hint: t("empty: as it is") }),
       field(t("Roles"), h("input", { name: "roles", value: each.roles.join(" ") }), { hint: t("between spaces") }), signing(),
       h("label", { class: "check" }, h("input", { type: "checkbox", name: "enabled", checked: each.enabled }), t("may log in"))),
     { ok: t("Save"), act: (given) => patch(`/v1/users/${part(each.name)}`, { roles: words(given.roles), enabled: Boolean(given.enabled), ...(given.password ? { password: given.password, signing: Boolean(given.signing) } : {}) }) });
-    if (done) { say(t("It is changed.")); await again(); }
+    if (done) { say(t("Changed.")); await again(); }
   }
   async function permit(each, path) {
     const kept = [...each.permissions];
     const place = h("div");
     const shown = () => replace(place, table(t("Permissions"), [["", (rule) => [rule.effect === "deny" ? [badge(t("may not"), "bad"), " "] : null, h("code", null, written(rule))], "wide"],
-      ["", (rule) => button(t("Take away"), async () => { kept.splice(kept.indexOf(rule), 1); shown(); }, "small bad"), "tight"]], kept, { empty: t("None of its own.") }));
+      ["", (rule) => button(t("Revoke"), async () => { kept.splice(kept.indexOf(rule), 1); shown(); }, "small bad"), "tight"]], kept, { empty: t("No rules of its own.") }));
     shown();
     const one = { effect: h("select", null, options("allow", [["allow", t("may")], ["deny", t("may not")]])), kind: h("select", null, options("topic", KINDS.map((kind) => [kind, kind === "*" ? t("everything") : t(kind)]))),
-      name: h("input", { value: "*" }), match: h("select", null, options("pattern", [["pattern", t("with stars")], ["literal", t("this name")], ["prefix", t("begins so")]])), hosts: h("input", { placeholder: t("all") }) };
+      name: h("input", { value: "*" }), match: h("select", null, options("pattern", [["pattern", t("wildcards")], ["literal", t("exact name")], ["prefix", t("prefix")]])), hosts: h("input", { placeholder: t("all") }) };
     const actions = ACTIONS.map((action) => h("input", { type: "checkbox", value: action, checked: action === "publish" }));
     const add = async () => { kept.push({ actions: actions.filter((box) => box.checked).map((box) => box.value), kind: one.kind.value, name: one.name.value || "*", match: one.match.value, effect: one.effect.value, hosts: words(one.hosts.value) }); shown(); };
-    const done = await ask(t("Permissions of {name}", { name: each.name }), [place, h("fieldset", null, h("legend", null, t("One more")), h("div", { class: "fields" }, field(t("Rule"), one.effect), field(t("Kind"), one.kind), field(t("Name"), one.name), field(t("Match"), one.match), field(t("Only from"), one.hosts, { hint: t("addresses") }),
+    const done = await ask(t("Permissions of {name}", { name: each.name }), [place, h("fieldset", null, h("legend", null, t("Add a rule")), h("div", { class: "fields" }, field(t("Rule"), one.effect), field(t("Kind"), one.kind), field(t("Name"), one.name), field(t("Match"), one.match), field(t("Only from"), one.hosts, { hint: t("addresses") }),
       h("div", { class: "full checks", role: "group", "aria-label": t("Actions") }, ACTIONS.map((action, at) => h("label", { class: "check" }, actions[at], t(action)))), h("div", { class: "full" }, button(t("Add"), add, "small"))))],
     { ok: t("Save"), act: () => patch(path, { permissions: kept }) });
-    if (done) { say(t("It is changed.")); await again(); }
+    if (done) { say(t("Changed.")); await again(); }
   }
   const signing = () => h("label", { class: "check" }, h("input", { type: "checkbox", name: "signing", checked: true }), t("RocketMQ's clients may sign: the broker keeps the password for that"));
   q.addEventListener("input", later(() => list.first()));
@@ -81,7 +81,7 @@ export async function audit(view, context) {
     replace(place, card(null, table(t("Audit"), [
       [t("Time"), (each) => time(each.time), "tight"], [t("User"), (each) => each.user || "–"], [t("Protocol"), (each) => badge(each.protocol)], [t("Address"), (each) => h("span", { class: "mono" }, each.address)],
       [t("Action"), (each) => h("code", null, each.action)], [t("Thing"), (each) => each.thing, "wide"], [t("Result"), (each) => badge(t(each.result), each.result === "refused" ? "bad" : "good")],
-    ], found.items, { empty: t("Nothing was done yet.") })));
+    ], found.items, { empty: t("No actions yet.") })));
   }
   user.addEventListener("input", later(look));
   replace(view, head(t("Audit"), { text: t("What administrators did, and what others tried; the newest first.") }), h("div", { class: "filters" }, field(t("User"), user)), place);

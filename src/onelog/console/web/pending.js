@@ -1,9 +1,9 @@
-// Messages that wait, that died, and transactions that are open.
+// Delayed messages, dead letters and open transactions.
 
 import { get, part, post, remove } from "./api.js";
 import { h, replace } from "./dom.js";
-import { ask, badge, bytes, button, card, confirm, count, field, head, notice, say, span, table, time } from "./parts.js";
-import { t } from "./words.js";
+import { ask, badge, bytes, button, card, confirm, count, field, head, notice, say, span, table, time } from "./components.js";
+import { t } from "./labels.js";
 
 const message = (id, text) => h("a", { href: `#/messages/${part(id)}` }, text);
 const topicLink = (name) => h("a", { href: `#/topics/${part(name)}` }, name);
@@ -11,7 +11,7 @@ const topicLink = (name) => h("a", { href: `#/topics/${part(name)}` }, name);
 export async function delays(view, context) {
   const place = h("div");
   const topic = h("input", { type: "search", value: context.query.topic || "", placeholder: t("all") });
-  replace(view, head(t("Delayed messages"), { text: t("Those that are due first.") }), h("div", { class: "filters" }, field(t("Topic"), topic)), place);
+  replace(view, head(t("Delayed messages"), { text: t("Sorted by due time.") }), h("div", { class: "filters" }, field(t("Topic"), topic)), place);
   async function look() {
     const found = await get("/v1/delays", { topic: topic.value, limit: 200 }, context.signal);
     const now = Date.now();
@@ -21,8 +21,8 @@ export async function delays(view, context) {
       [t("Size"), (each) => bytes(each.body_bytes), "num"], [t("Level"), (each) => each.level ?? "–", "num"],
       ["", (each) => (each.handle && context.mayChange() ? h("div", { class: "does" },
         button(t("Send now"), async () => { await sendNow(each); await look(); }, "small"), " ",
-        button(t("Cancel it"), async () => { if (await confirm(t("Are you sure?"), t("This message will never be delivered."), () => remove(`/v1/delays/${part(each.handle)}`), t("Cancel it"))) { say(t("It is taken back.")); await look(); } }, "small bad")) : null), "tight"],
-    ], found.items, { empty: t("Nothing waits.") }), h("div", { class: "pages" }, t("{n} in all", { n: count(found.total) }))));
+        button(t("Cancel it"), async () => { if (await confirm(t("Are you sure?"), t("This message will never be delivered."), () => remove(`/v1/delays/${part(each.handle)}`), t("Cancel it"))) { say(t("Cancelled.")); await look(); } }, "small bad")) : null), "tight"],
+    ], found.items, { empty: t("No message is waiting.") }), h("div", { class: "pages" }, t("{n} in all", { n: count(found.total) }))));
   }
   topic.addEventListener("change", () => look().catch((error) => say(error.message, "bad")));
   await look();
@@ -44,8 +44,8 @@ export async function deadLetters(view, context) {
   replace(view, head(t("Dead letters"), { text: t("Messages that were tried as often as their group allows, or that a consumer gave up.") }),
     card(null, table(t("Groups with dead letters"), [
       [t("Group"), (each) => h("a", { href: `#/dead-letters/${part(each.group)}` }, each.group), "wide"],
-      [t("Not dealt with"), (each) => (each.count ? badge(count(each.count), "bad") : "0"), "num"], [t("Kept"), (each) => count(each.kept), "num"], [t("Last"), (each) => time(each.updated_ms), "num"],
-    ], found.items, { empty: t("No message has died.") })));
+      [t("Unhandled"), (each) => (each.count ? badge(count(each.count), "bad") : "0"), "num"], [t("Kept"), (each) => count(each.kept), "num"], [t("Last"), (each) => time(each.updated_ms), "num"],
+    ], found.items, { empty: t("There are no dead letters.") })));
 }
 
 export async function letters(view, context) {
@@ -55,7 +55,7 @@ export async function letters(view, context) {
   const chosen = new Set();
   const place = h("div"), does = h("div", { class: "does" }), progress = h("div", { "aria-live": "polite" });
   replace(view, head(group, { crumbs: h("a", { href: "#/dead-letters" }, t("Dead letters")), does: [does] }), progress,
-    h("div", { class: "filters" }, h("label", { class: "check" }, everything, t("also those that were dealt with"))), place);
+    h("div", { class: "filters" }, h("label", { class: "check" }, everything, t("include handled ones"))), place);
   async function resend(ids) {
     const bar = h("progress", { max: ids.length, value: 0, "aria-label": t("Progress") });
     replace(progress, card(t("Sending again"), bar));
@@ -86,11 +86,11 @@ export async function letters(view, context) {
     const found = await get(path, { limit: 200, everything: everything.checked }, context.signal);
     const marks = () => replace(does, !context.mayChange() ? null : [
       button(chosen.size ? t("Send {n} again", { n: chosen.size }) : t("Send all again"), () => resendMany(found), "main"),
-      button(t("Be done with all"), async () => { if (await confirm(t("Are you sure?"), t("They stay in the log, but nobody will see them here."), () => remove(path), t("Be done with all"))) await look(); }, "bad")]);
+      button(t("Mark all as handled"), async () => { if (await confirm(t("Are you sure?"), t("They stay in the log, but are not listed here any more."), () => remove(path), t("Mark all as handled"))) await look(); }, "bad")]);
     marks();
     replace(place, card(null, table(t("Dead letters"), [
       ["", (each) => h("input", { type: "checkbox", "aria-label": t("Choose {name}", { name: each.message.id }), on: { change: (event) => { event.target.checked ? chosen.add(each.message.id) : chosen.delete(each.message.id); marks(); } } }), "tight"],
-      [t("Died"), (each) => time(each.message.store_ms), "tight"], [t("From"), (each) => topicLink(each.origin_topic), "wide"], [t("Keys"), (each) => each.message.keys.join(" ")],
+      [t("Dead since"), (each) => time(each.message.store_ms), "tight"], [t("From"), (each) => topicLink(each.origin_topic), "wide"], [t("Keys"), (each) => each.message.keys.join(" ")],
       [t("Body"), (each) => message(each.message.id, h("span", { class: "one" }, each.message.body.slice(0, 120) || t("(empty)"))), "wide"],
       [t("Tries"), (each) => each.tries, "num"], [t("Why"), (each) => (each.is_resent ? badge(t("sent again"), "good") : badge(each.is_exhausted ? t("tried too often") : t("given up"), "warn"))],
       ["", (each) => h("a", { class: "button small", href: `#/send?topic=${part(each.origin_topic)}&message=${part(each.message.id)}` }, t("Edit and send…")), "tight"],
@@ -102,7 +102,7 @@ export async function letters(view, context) {
 
 export async function transactions(view, context) {
   const place = h("div");
-  replace(view, head(t("Transactions"), { text: t("A transaction that hangs keeps its readers waiting."), does: [
+  replace(view, head(t("Transactions"), { text: t("An open transaction blocks its readers."), does: [
     context.mayChange() ? button(t("Ask again about a half message…"), () => ask(t("Half message"), field(t("Id"), h("input", { name: "id", required: true, autofocus: true })), { act: async (given) => { await post("/v1/half-messages/resume", { id: given.id.trim() }); say(t("Its producer will be asked again.")); } })) : null] }), place);
   async function look() {
     const [found, halves] = await Promise.all([get("/v1/transactions", {}, context.signal), get("/v1/half-messages", {}, context.signal)]);
@@ -110,11 +110,11 @@ export async function transactions(view, context) {
     replace(place, card(null, table(t("Transactions"), [
       [t("Transactional id"), (each) => each.id, "wide"], [t("State"), (each) => badge(each.state, each.is_overdue ? "bad" : each.state === "Ongoing" ? "warn" : "")], [t("Open for"), (each) => (each.state === "Ongoing" ? span(now - each.begun_ms) : "–"), "num"],
       [t("Time limit"), (each) => span(each.timeout_ms), "num"], [t("Queues"), (each) => each.queues.join(", "), "wide"], [t("Producer"), (each) => h("span", { class: "mono" }, `${each.producer_id}:${each.epoch}`)],
-      ["", (each) => (each.state === "Ongoing" && context.mayChange() ? button(t("Abort"), async () => { if (await confirm(t("Are you sure?"), t("What it has written will never be seen."), () => remove(`/v1/transactions/${part(each.id)}`), t("Abort"))) await look(); }, "small bad") : null), "tight"],
-    ], found.items, { empty: t("There are none.") })), card(t("Half messages"), table(t("Half messages"), [
+      ["", (each) => (each.state === "Ongoing" && context.mayChange() ? button(t("Abort"), async () => { if (await confirm(t("Are you sure?"), t("Its messages will never be delivered."), () => remove(`/v1/transactions/${part(each.id)}`), t("Abort"))) await look(); }, "small bad") : null), "tight"],
+    ], found.items, { empty: t("None.") })), card(t("Half messages"), table(t("Half messages"), [
       [t("Message"), (each) => message(each.id, each.unique_key || each.id), "wide mono"], [t("Topic"), (each) => topicLink(each.topic), "wide"], [t("Producer"), (each) => each.group, "wide"],
       [t("Open for"), (each) => span(now - each.born_ms), "num"], [t("Times asked"), (each) => count(each.checks), "num"], [t("Size"), (each) => bytes(each.body_bytes), "num"],
-    ], halves.items, { empty: t("There are none.") }), halves.total > halves.items.length ? h("div", { class: "pages" }, t("{n} in all", { n: count(halves.total) })) : null));
+    ], halves.items, { empty: t("None.") }), halves.total > halves.items.length ? h("div", { class: "pages" }, t("{n} in all", { n: count(halves.total) })) : null));
   }
   await look();
   context.every(3000, look);

@@ -1,0 +1,108 @@
+"""Definitions of RabbitMQ's management API: all that was declared, as one document."""
+
+from onelog import __version__
+from onelog.errors import InvalidRequestError
+from onelog.gateways import RABBITMQ_VERSION
+from onelog.gateways.http.management_call import Body, Call
+from onelog.gateways.http.management_views import binding, exchange, queue
+from onelog.gateways.http.policies import put, shown
+
+
+async def export(call: Call) -> Body:
+    """All that was declared and outlives a restart."""
+    routing, queues = call.broker.publish.routing, call.broker.queues.declared
+    made: Body = {
+        "rabbit_version": RABBITMQ_VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "product_name": "OneLog",
+        "product_version": __version__,
+        "users": [],
+        "permissions": [],
+        "topic_permissions": [],
+        "parameters": [],
+        "global_parameters": [],
+        "policies": [],
+        "vhosts": [{"name": each} for each in call.vhosts],
+        "queues": [],
+        "exchanges": [],
+        "bindings": [],
+    }
+    listed = call.broker.queues.declared.policies.listed
+    made["policies"] = [shown(each) for each in listed(call.principal, "policy", call.vhosts)]
+    for vhost in call.vhosts:
+        kept = ("name", "vhost", "durable", "auto_delete", "arguments")
+        made["queues"] += [
+            {name: value for name, value in queue(call, each).items() if name in kept}
+            for each in queues.queues(call.principal, vhost)
+            if each.durable and not each.exclusive
+        ]
+        made["exchanges"] += [
+            {
+                key: value
+                for key, value in exchange(each, queues.policies).items()
+                if key != "policy"
+            }
+            for each in routing.exchanges(call.principal, vhost)
+            if each.durable and not each.is_predeclared
+        ]
+        made["bindings"] += [
+            binding(vhost, each)
+            for each in routing.bindings(call.principal, vhost)
+            if each.source and each.durable
+        ]
+    return made
+
+
+async def load(call: Call) -> None:
+    """Declare all that definitions name, which may be RabbitMQ's own."""
+    routing = call.broker.publish.routing
+    try:
+        for each in _listed(call, "vhosts"):
+            if not routing.is_open_to(call.principal, each["name"]):
+                routing.declare_vhost(call.principal, each["name"])
+        for each in _listed(call, "exchanges"):
+            routing.declare_exchange(
+                call.principal,
+                _vhost_of(call, each),
+                each["name"],
+                each["type"],
+                durable=each.get("durable", True),
+                auto_delete=each.get("auto_delete", False),
+                internal=each.get("internal", False),
+                arguments=each.get("arguments") or {},
+            )
+        for each in _listed(call, "queues"):
+            call.broker.queues.declared.declare(
+                call.principal,
+                _vhost_of(call, each),
+                each["name"],
+                durable=each.get("durable", True),
+                auto_delete=each.get("auto_delete", False),
+                arguments=each.get("arguments") or {},
+            )
+        for each in _listed(call, "bindings"):
+            routing.bind(
+                call.principal,
+                _vhost_of(call, each),
+                each["source"],
+                each["destination_type"],
+                each["destination"],
+                each.get("routing_key", ""),
+                each.get("arguments") or {},
+            )
+        for each in _listed(call, "policies"):
+            put(call, "policy", _vhost_of(call, each), each["name"], each)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InvalidRequestError(f"these are no definitions: {error!r}") from None
+
+
+def _vhost_of(call: Call, each: Body) -> str:
+    """Exports of one vhost do not name it."""
+    return str(each.get("vhost") or call.vhost)
+
+
+def _listed(call: Call, name: str) -> list[Body]:
+    found = call.body.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise InvalidRequestError(f"{name} must be a list of objects")
+    return found
