@@ -1,14 +1,17 @@
 """Attacks on what the broker remembers: entries of queues that lie about their records."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from onelog.core.filters.tags import subscribe
-from onelog.message import NewMessage
-from onelog.names import LIGHT_QUEUE_PREFIX, TABLES_TOPIC
-from onelog.record.entries import ENTRY, ENTRY_BYTES
+from onelog.core.filters.tags import Subscription, subscribe
+from onelog.message import NewMessage, encode_properties
+from onelog.names import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC, TABLES_TOPIC, TIMER_TOPIC
+from onelog.record.entries import ENTRY, ENTRY_BYTES, PADDING_SIZE
+from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.readonly import open_readonly
 from onelog.store.verify import verify
 from tests.core.leasing import Reader
@@ -18,6 +21,7 @@ from tests.core.world import World, pulled
 
 COUNT = 12
 BODIES = [b"message %02d" % number for number in range(COUNT)]
+TAGS = "ab"
 Entry = tuple[int, int, int]
 Lie = Callable[[list[Entry], list[Entry]], dict[int, Entry]]
 """What entries of a queue become, by those of it and those of another."""
@@ -48,6 +52,10 @@ LIES: dict[str, Lie] = {
     "a place behind the log": placed(5, lambda at: 1 << 40),
     "a negative place": placed(5, lambda at: -at - 1),
     "no place at all": placed(5, lambda at: 0),
+    "the size of padding": sized(5, lambda size: PADDING_SIZE),
+    "zeros where the search for the end looks": lambda mine, others: {4: (0, 0, 0)},
+    "zeros at the beginning": lambda mine, others: {0: (0, 0, 0)},
+    "a negative place at the beginning": placed(0, lambda at: -1),
     "the place of the message before": lambda mine, others: {5: mine[4]},
     "the place of the message after": lambda mine, others: {5: mine[6]},
     "the place of the other topic's message of that offset": lambda mine, others: {5: others[5]},
@@ -91,20 +99,40 @@ def fill(world: World) -> None:
     """Two topics whose messages lie in turn, and are alike in everything but their topic."""
     for name in ("orders", "others"):
         world.topic(name, 1)
-    for body in BODIES:
-        world.store.append([NewMessage("orders", 0, body), NewMessage("others", 0, body.upper())])
+    for number, body in enumerate(BODIES):
+        tags = encode_properties({"TAGS": TAGS[number % 2]})
+        world.store.append(
+            [NewMessage("orders", 0, body, tags), NewMessage("others", 0, body.upper(), tags)]
+        )
+        world.clock.advance(1_000)
     world.core.groups.require("readers")
 
 
-def lie(world: World, lies: Lie, topic: str = "orders", other: str = "others") -> None:
+def lie(
+    world: World,
+    lies: Lie,
+    topic: str = "orders",
+    other: str = "others",
+    *,
+    crash: bool = False,
+    queue_id: int = 0,
+) -> None:
     """Spoil the file of a queue, while nobody has it open, and start again."""
-    mine = list(world.store.entries(topic, 0, 0, 1_000))
+    mine = list(world.store.entries(topic, queue_id, 0, 1_000))
     others = list(world.store.entries(other, 0, 0, 1_000))
-    queue = world.store.queue_table.find(topic, 0)
+    queue = world.store.queue_table.find(topic, queue_id)
     assert queue is not None
     queue.settle()
     path = queue.path(0)
-    world.close()
+    if crash:
+        world.store.flush()
+        copy = world.folder.with_name("crashed")
+        shutil.copytree(world.folder, copy, ignore=shutil.ignore_patterns("deleted-*"))
+        path = copy / path.relative_to(world.folder)
+        world.close()
+        world.folder = copy
+    else:
+        world.close()
     with open(path, "r+b") as file:
         for offset, entry in lies(mine, others).items():
             file.seek(offset * ENTRY_BYTES)
@@ -112,11 +140,13 @@ def lie(world: World, lies: Lie, topic: str = "orders", other: str = "others") -
     world.start()
 
 
-def read_all(world: World, topic: str = "orders", step: int = 32) -> list[bytes]:
+def read_all(
+    world: World, topic: str = "orders", step: int = 32, wanted: Subscription | None = None
+) -> list[bytes]:
     found: list[bytes] = []
     offset = 0
     for _ in range(100):
-        result = world.pull(offset, topic, count_max=step, bytes_max=1 << 20)
+        result = world.pull(offset, topic, count_max=step, bytes_max=1 << 20, subscription=wanted)
         found += pulled(result)
         if result.next_offset <= offset:
             break
@@ -141,6 +171,75 @@ def test_entries_that_lie_cost_no_message_and_bring_no_other(
     assert read_all(world) == BODIES
     assert world.store.mending.mended == 0
     assert world.send("orders", body=b"next").queue_offset == COUNT
+
+
+@pytest.mark.parametrize("kind", LIES)
+def test_entries_that_lie_cost_nothing_after_a_crash(world: World, kind: str) -> None:
+    fill(world)
+    lie(world, LIES[kind], crash=True)
+    if kind != "a size that reaches over the end of the log":
+        assert not world.store.recovery.clean
+    assert read_all(world) == BODIES
+    assert world.send("orders", body=b"next").queue_offset == COUNT
+
+
+CODES: dict[str, Lie] = {
+    "another code": lambda mine, others: {5: (*mine[5][:2], mine[5][2] ^ 1)},
+    "no code": lambda mine, others: {5: (*mine[5][:2], 0)},
+    "a code that no tags have": lambda mine, others: {5: (*mine[5][:2], 1 << 40)},
+    "the code of the other tag": lambda mine, others: {4: (*mine[4][:2], mine[5][2])},
+    "codes of noise": lambda mine, others: {
+        at: (*mine[at][:2], at * 0x01010101) for at in range(COUNT)
+    },
+}
+
+
+@pytest.mark.parametrize("step", [2, 32])
+@pytest.mark.parametrize("kind", [*CODES, *LIES])
+def test_entries_that_lie_hide_no_message_from_a_filter(world: World, kind: str, step: int) -> None:
+    fill(world)
+    lie(world, {**CODES, **LIES}[kind])
+    for number, tag in enumerate(TAGS):
+        assert read_all(world, step=step, wanted=subscribe("orders", tag)) == BODIES[number::2]
+    assert world.store.mending.mended > 0
+    mended = world.store.mending.mended
+    assert read_all(world) == BODIES
+    assert world.store.mending.mended == mended
+
+
+@pytest.mark.parametrize("kind", LIES)
+def test_entries_that_lie_hide_no_message_from_a_condition(world: World, kind: str) -> None:
+    fill(world)
+    lie(world, LIES[kind])
+    for number, tag in enumerate(TAGS):
+        wanted = subscribe("orders", f"TAGS = '{tag}'", "SQL92")
+        assert read_all(world, wanted=wanted) == BODIES[number::2]
+
+
+@pytest.mark.parametrize("kind", LIES)
+def test_entries_that_lie_lead_no_search_by_time_astray(world: World, kind: str) -> None:
+    fill(world)
+    times = [message.store_ms for message in world.store.messages("orders", 0, 0, COUNT)]
+    lie(world, LIES[kind])
+    for offset in (5, 0, COUNT - 1, *range(COUNT)):
+        assert world.store.offset_by_time("orders", 0, times[offset]) == offset
+        assert world.store.offset_by_time("orders", 0, times[offset], upper=True) == offset
+
+
+def test_what_comes_behind_a_repaired_entry_is_on_disk_at_the_next_checkpoint(
+    world: World,
+) -> None:
+    fill(world)
+    lie(world, sized(5, lambda size: size + 1))
+    assert read_all(world) == BODIES
+    world.send("orders", body=b"next")
+    queue = world.store.queue_table.find("orders", 0)
+    assert queue is not None
+    flushed: list[int] = []
+    with mock.patch.object(ConsumeQueue, "flush", lambda self: flushed.append(self.end)):
+        world.store.flush()
+        world.store._save_checkpoint(force=True)
+    assert COUNT + 1 in flushed
 
 
 @pytest.mark.parametrize("step", [1, 2, 5])
@@ -328,3 +427,19 @@ def test_an_entry_of_the_tables_that_lies_changes_nothing_that_is_remembered(wor
             file.write(ENTRY.pack(entries[offset][0] + 1, 2 * entries[offset][1], 0))
     world.start()
     assert all(world.core.topics.get(f"topic{number}") for number in range(9))
+
+
+@pytest.mark.parametrize("kind", LIES)
+@pytest.mark.parametrize("topic", [TIMER_TOPIC, SCHEDULE_TOPIC])
+def test_entries_that_lie_cost_no_message_that_waits(world: World, topic: str, kind: str) -> None:
+    queue_id = 0 if topic == TIMER_TOPIC else 2
+    fill(world)
+    for body in BODIES:
+        if topic == TIMER_TOPIC:
+            world.send("orders", body=b"late " + body, TIMER_DELAY_MS="60000")
+        else:
+            world.send("orders", body=b"late " + body, DELAY="3")
+        world.store.append([NewMessage("others", 0, body)])
+    lie(world, LIES[kind], topic, queue_id=queue_id)
+    world.timer.advance(120_000)
+    assert sorted(read_all(world)[COUNT:]) == [b"late " + body for body in BODIES]

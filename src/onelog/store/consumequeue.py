@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -40,12 +41,15 @@ from onelog.store.queue_files import YOUNG_BYTES, QueueFiles
 from onelog.store.queue_folders import parents_of
 from onelog.store.segment import (
     disk_error,
+    end_of_data,
     file_name,
     numbered_files,
     opened,
     sync_file,
-    written_ranges,
 )
+
+if TYPE_CHECKING:
+    from onelog.store.mending import Mending
 
 _GONE = ENTRY.pack(-1, 0, 0)
 _READ_ENTRIES = 4_096
@@ -82,18 +86,13 @@ class MapBudget:
             self._mapped.pop((queue, file), None)
 
 
-def _has_data(fd: int, at: int) -> bool:
-    """Whether a file has a byte that is not zero from `at` on; holes are not read."""
-    return any(os.pread(fd, end - at, at) != bytes(end - at) for at, end in written_ranges(fd, at))
-
-
 class ConsumeQueue:
     """One queue of one topic."""
 
     __slots__ = (
         "_begins_at _budget _file_entries _files _flushed _folder_name _last_log _made _maker "
-        "_maps _opened_end _probed _unsynced _writable _young allocated checked dirty end "
-        "queue_id reserved start topic"
+        "_maps _opened_end _probed _replaced _unsynced _writable _young allocated check checked "
+        "dirty end passed_over queue_id reserved start topic"
     ).split()
 
     def __init__(
@@ -131,6 +130,12 @@ class ConsumeQueue:
         self._opened_end = self.end
         self.checked = 0, 0
         """Which entries of before the start were held against their records last; see `mending`."""
+        self.check: Mending | None = None
+        """Who knows what entries should be, once the log is open."""
+        self.passed_over = 0, 0
+        """Which of them were so each by itself, for who leaves their records unread."""
+        self._replaced: dict[int, bytes] = {}
+        """What is written anew in memory only."""
         self._probed: dict[tuple[int, int], float] = {}
         self.reserved = self.end
         self.allocated = self.end
@@ -305,8 +310,23 @@ class ConsumeQueue:
     # -- finding the end -----------------------------------------------------------------------
 
     def _find_end(self) -> int:
-        """One past the last entry: entries are written in order into zeros."""
-        return self._bisect(any, remember_last=True)
+        """One past the last entry: entries are written in order into zeros.
+
+        Zeros in the middle are damage, as what follows them shows.
+        """
+        end = self._bisect(any, remember_last=True)
+        for file in reversed(self._files):
+            at = max(end - file * self._file_entries, 0) * ENTRY_BYTES
+            with opened(self._name(file)) as fd:
+                last = end_of_data(fd, at)
+                if last > at:
+                    slot = -(-last // ENTRY_BYTES) - 1
+                    raw = os.pread(fd, ENTRY_BYTES, slot * ENTRY_BYTES).ljust(ENTRY_BYTES, b"\0")
+                    self._last_log = ENTRY.unpack(raw)[0]
+                    return file * self._file_entries + slot + 1
+            if at:
+                break
+        return end
 
     def _bisect(self, before: Callable[[Entry], bool], *, remember_last: bool = False) -> int:
         """The first entry for which `before` no longer holds, given that it holds up to there."""
@@ -349,8 +369,8 @@ class ConsumeQueue:
             first = os.pread(fd, ENTRY_BYTES, 0)
             if first == PADDING:
                 raw = os.pread(fd, self._file_entries * ENTRY_BYTES, 0)
-                whole = len(raw) // ENTRY_BYTES
-                padded = np.frombuffer(raw, ENTRY_DTYPE, whole)["size"] == PADDING_SIZE
+                rows = np.frombuffer(raw, ENTRY_DTYPE, len(raw) // ENTRY_BYTES)
+                padded = (rows["size"] == PADDING_SIZE) & (rows["log"] == 0)
                 count = len(padded) if padded.all() else int(padded.argmin())
                 self.start = min(self.start + count, self.end)
                 return -1
@@ -452,9 +472,10 @@ class ConsumeQueue:
         file, slot = divmod(offset, self._file_entries)
         at = slot * ENTRY_BYTES
         self._map(file)[at : at + ENTRY_BYTES] = entry
+        if not self._writable:
+            self._replaced[offset] = entry
         self._flushed = min(self._flushed, offset)
-        self.dirty = True
-        self.checked = 0, 0
+        self.checked = self.passed_over = 0, 0
 
     @property
     def opened_end(self) -> int:
@@ -541,13 +562,26 @@ class ConsumeQueue:
     def first_not_before(self, is_before: Callable[[Entry], bool]) -> int:
         """Binary search: the first offset whose entry is not `before`; `end` if all are.
 
-        Padding in the middle says nothing; it is where the message after it is.
+        A wrong entry may lead it astray, but then the search ends beside that one.
         """
+        while self.mend_beside(found := self._search(is_before)):
+            pass
+        return found
+
+    def mend_beside(self, offset: int) -> bool:
+        """Look at the entries before and at the end of a search; whether to search again."""
+        if self.check is None:
+            return False
+        beside = range(max(offset - 1, self.start), min(offset + 1, self._opened_end, self.end))
+        return sum(self.check.check(self, each) for each in beside) > 0
+
+    def _search(self, is_before: Callable[[Entry], bool]) -> int:
+        """Padding in the middle says nothing; it is where the message after it is."""
         low, high = self.start, self.end
         while low < high:
             middle = at = (low + high) // 2
             entry = self.read_entry(middle)
-            if entry[1] == PADDING_SIZE:
+            if entry[1] == PADDING_SIZE and not entry[0]:
                 at = self.next_real(middle, high)
                 if at == high:
                     high = middle
@@ -581,7 +615,15 @@ class ConsumeQueue:
                 if not isinstance(error, FileNotFoundError) or offset >= self.start:
                     raise disk_error(error, self.path(file), "read") from error
             offset += here
-        return b"".join(parts)
+        found = b"".join(parts)
+        if self._replaced:
+            first = end - len(found) // ENTRY_BYTES
+            raw = bytearray(found)
+            for each, entry in self._replaced.items():
+                if first <= each < end:
+                    raw[(each - first) * ENTRY_BYTES : (each - first + 1) * ENTRY_BYTES] = entry
+            found = bytes(raw)
+        return found
 
     def next_real(self, offset: int, end: int, log_start: int = 0) -> int:
         """The first entry from `offset` on that leads to a record in the log; `end` if none does.
@@ -606,10 +648,14 @@ class ConsumeQueue:
     # -- following the log ---------------------------------------------------------------------
 
     def rewind(self, log_offset: int) -> None:
-        """Forget every entry of a record at or after `log_offset`; see `clear_behind`."""
+        """Forget every entry of a record at or after `log_offset`; see `clear_behind`.
+
+        A wrong entry may lead the search astray: then those behind it that are right say so.
+        """
         if 0 < self._last_log < log_offset:
             return
         self.settle()
+        known = self.end
         end = self._bisect(lambda e: e[1] > 0 and e[0] < log_offset, remember_last=True)
         end = max(end, self.start)
         if self._last_log == 0:
@@ -618,12 +664,33 @@ class ConsumeQueue:
                 (last := self.entry(end - 1))[1] == PADDING_SIZE or last[0] >= log_offset
             ):
                 end -= 1
+        if self.check is not None:
+            end = self._last_right(self.check, log_offset, end, known)
         self.end = end
         if any(file * self._file_entries >= end for file in self._files):
             # Made since the checkpoint, by somebody who may have died before he made it durable.
             self._unsynced.update(map(str, (self.folder, *parents_of(self.folder))))
         self.reserved = self.allocated = self.end
         self._flushed = min(self._flushed, self.end)
+
+    def _last_right(self, check: "Mending", log_offset: int, begin: int, end: int) -> int:
+        """One past the last entry from `begin` on that is of a record before `log_offset`.
+
+        What a write that was cut off leaves is smaller than what was to be written.
+        """
+        is_damaged = False
+        for high in range(end, begin, -_READ_ENTRIES):
+            low = max(begin, high - _READ_ENTRIES)
+            rows = np.frombuffer(self.read_entries(low, high - low), ENTRY_DTYPE)
+            before = (rows["size"] > 0) & (rows["log"] >= 0) & (rows["log"] < log_offset)
+            for row in reversed(np.flatnonzero(before).tolist()):
+                if check.leads_there(self, low + row):
+                    begin = low + int(row) + 1
+                    break
+            is_damaged |= check.is_outside(rows["log"])
+            if begin > low:
+                break
+        return check.end_in_log(self, begin, end, log_offset) if is_damaged else begin
 
     def cut(self, end: int) -> None:
         """Let the queue end at `end`, and clear what follows."""
@@ -658,7 +725,7 @@ class ConsumeQueue:
             return
         at = slot * ENTRY_BYTES
         with opened(self._name(file), os.O_RDWR) as fd:
-            if _has_data(fd, at):
+            if end_of_data(fd, at) > at:
                 self.unmap(file)
                 os.ftruncate(fd, at)
                 os.ftruncate(fd, self._file_entries * ENTRY_BYTES)

@@ -5,6 +5,7 @@ import resource
 from collections.abc import Iterator
 from mmap import mmap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from onelog.errors import InvalidQueueError
 from onelog.message import QUEUE_ID_MAX
@@ -13,6 +14,9 @@ from onelog.store.consumequeue import ConsumeQueue, MapBudget
 from onelog.store.queue_files import FOLDER, QueueFiles
 from onelog.store.queue_folders import folder_of, queue_folder, queue_folders
 from onelog.store.segment import disk_error
+
+if TYPE_CHECKING:
+    from onelog.store.mending import Mending
 
 _MAPS_MIN = 64
 _MAPS_MAX = 30_000
@@ -43,6 +47,7 @@ class Queues:
         self._writable = writable
         self._budget = MapBudget(_maps_max())
         self._unsynced = set() if unsynced is None else unsynced
+        self._check: Mending | None = None
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         for topic, queue_id, path in queue_folders(folder):
             self._open(topic, queue_id, path)
@@ -62,8 +67,15 @@ class Queues:
             unsynced=self._unsynced,
             is_new=is_new,
         )
+        queue.check = self._check
         self.by_topic.setdefault(topic, {})[queue_id] = queue
         return queue
+
+    def check_with(self, check: "Mending") -> None:
+        """From now on searches in queues are checked against the log."""
+        self._check = check
+        for queue in self:
+            queue.check = check
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """A queue, if it was ever written to."""

@@ -92,6 +92,7 @@ class StoreReader:
         self.queue_table = queues
         self.index = index
         self.mending = Mending(log, TagsCodes(""))
+        queues.check_with(self.mending)
         self.opened_end = int(log.end)
         """Where the log ended when the store was opened: what is before it may be on disk only."""
         self._unreadable: dict[tuple[int, int], tuple[float, str]] = {}
@@ -226,6 +227,18 @@ class StoreReader:
             return False
         return sum(self.mending.mend(queue, offset, 1) for offset in offsets) > 0
 
+    def mend_stretch(self, topic: str, queue_id: int, begin: int, end: int) -> bool:
+        """The same for a stretch of a queue whose records are in memory."""
+        queue = self.queue_table.find(topic, queue_id)
+        if queue is None or begin >= queue.opened_end:
+            return False
+        if queue.checked[0] <= begin and end <= queue.checked[1]:
+            return False
+        mended = False
+        while self.mending.mend(queue, begin, end - begin):
+            mended = True
+        return mended
+
     def messages(self, topic: str, queue_id: int, offset: int, count_max: int) -> list[Message]:
         """Decoded messages of a queue from `offset` on."""
         found: list[Message] = []
@@ -333,7 +346,12 @@ class StoreReader:
         if entry[0] < self.log.start:
             return -1  # Deleted: before everything that is there.
         # A copy: a search by time goes all over the log, and most of it is on the disk only.
-        return store_time_ms(memoryview(self.log.read_cold(entry[0], STORE_TIME_END)))
+        try:
+            return store_time_ms(memoryview(self.log.read_cold(entry[0], STORE_TIME_END)))
+        except OffsetOutOfRangeError:
+            if entry[0] < self.log.start:
+                return -1
+            return OFFSET_MAX  # The entry is wrong, which shows when the search ends there.
 
     # -- warm and cold -------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ def _warn_of_short_file(log: CommitLog) -> None:
 def _skip_deleted(queue: ConsumeQueue, log: CommitLog) -> None:
     """Let a queue begin with the first message whose segment is still there."""
     log_start = log.start
-    if queue.start < queue.end and queue.entry(queue.start)[0] < log_start:
+    if queue.start < queue.end and 0 <= queue.entry(queue.start)[0] < log_start:
         queue.start = queue.first_not_before(lambda entry: entry[0] < log_start)
 
 
@@ -111,15 +111,15 @@ def real_end(queue: ConsumeQueue, log: CommitLog) -> int:
     an earlier one that RocketMQ recovered from, for it does not clear what it cuts.
     """
     low, high = queue.start, queue.end
-    if low == high or entry_is_real(queue, high - 1, log):
+    if low == high or entry_is_real(log, queue, high - 1):
         return high
     while low < high:
         middle = (low + high) // 2
-        low, high = (middle + 1, high) if entry_is_real(queue, middle, log) else (low, middle)
+        low, high = (middle + 1, high) if entry_is_real(log, queue, middle) else (low, middle)
     return low
 
 
-def entry_is_real(queue: ConsumeQueue, offset: int, log: CommitLog) -> bool:
+def entry_is_real(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
     """Whether an entry leads to a whole record that says it belongs there."""
     log_offset, size, _ = queue.entry(offset)
     if log_offset < log.start or size == PADDING_SIZE:

@@ -110,9 +110,7 @@ def recover(
     # No queues, or a checkpoint that knows of more log than there is: everything is made anew.
     rebuilt = start < checkpoint.safe_offset or not any(True for _ in queues)
     if crashed or rebuilt:
-        for queue in queues:
-            queue.rewind(start)
-        index.truncate(start)
+        _rewind(log, queues, index, start)
     # The checkpoint knows of checksums from the safe offset on, not before.
     require_crc = crashed and checkpoint.record_crc and start >= checkpoint.safe_offset
     topics = TopicNumbers()
@@ -174,6 +172,14 @@ def rebuild(
         else:
             replay.enter(only_of(found, topics, names))
     replay.finish()
+
+
+def _rewind(log: CommitLog, queues: Queues, index: KeyIndex, start: int) -> None:
+    """Let queues and index forget what is in the log from `start` on."""
+    log.end = LogOffset(_limit(log))  # Where it ends is not known yet, and entries are looked at.
+    for queue in queues:
+        queue.rewind(start)
+    index.truncate(start)
 
 
 def _replay(

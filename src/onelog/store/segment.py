@@ -35,6 +35,7 @@ from onelog.private_files import FILE_MODE, FOLDER_MODE, opener
 
 FILE_NAME = re.compile(r"\d{20}")
 IOV_MAX = 1024
+_DATA_BYTES = 1 << 20
 _JOIN_BYTES_MAX = 64 * 1024
 _WRITE_BYTES_MAX = 128 * 1024
 """The kernel takes memory for a write in pieces as large as the write. Of large ones it has only
@@ -117,6 +118,19 @@ def written_ranges(fd: int, at: int) -> Iterator[tuple[int, int]]:
             hole = os.lseek(fd, at, os.SEEK_HOLE)
             yield at, hole
             at = hole
+
+
+def end_of_data(fd: int, at: int) -> int:
+    """One past the last byte of a file that is not zero; `at` if all are from there on.
+
+    Holes are not read.
+    """
+    last = at
+    for begin, end in written_ranges(fd, at):
+        for here in range(begin, end, _DATA_BYTES):
+            if rest := os.pread(fd, min(_DATA_BYTES, end - here), here).rstrip(b"\0"):
+                last = here + len(rest)
+    return last
 
 
 def sync_folder(folder: Path) -> None:

@@ -94,7 +94,7 @@ class StoreWriter(StoreReader):
         self._failure: tuple[StoreError, int] | None = None
         """The last append that the disk did not take, and where the log ended then."""
         self._late: dict[ConsumeQueue, bytes] = {}
-        self._dirty: set[ConsumeQueue] = set()
+        self._dirty = self.mending.dirty
         # End of the log that queues and index know of, its last record, and when it was stored:
         # one value, so that the flush thread sees them together.
         self._entered = self._late_entered = (0, 0, 0)

@@ -14,6 +14,7 @@ read ends where it is, and one that has not begun is LATER.
 Invariant: `next_offset` never passes over a message that matches and was not returned.
 """
 
+import struct
 from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -44,6 +45,8 @@ from onelog.store.reader import Fetched, FetchStatus
 
 SCAN_MAX = 16_000
 """Entries that one pull looks at before it answers that none of them matched."""
+_CODES_MAX = 500
+"""Entries whose tags codes one pull holds against the log."""
 _WARM_BYTES = 64 << 20
 """How close to the log's end nothing is asked about the page cache."""
 _COLUMN_BYTES = 1_000 * ENTRY.size
@@ -461,27 +464,24 @@ class QueueReader:
         start, end = head.min_offset, head.max_offset
         if subscription.predicate is not None and not self.filter_time.left():
             return Fetched(FetchStatus.LATER, [], offset, start, end)
-        scan = _QueueScan(
-            self._store, subscription, count_max, bytes_max, cold_ok, self.filter_time
-        )
+        store = self._store
+        if subscription.codes is not None:
+            entries_max = self._mend_codes(topic, queue_id, offset, entries_max)
+        scan = _QueueScan(store, subscription, count_max, bytes_max, cold_ok, self.filter_time)
         next_offset = scan.run(topic, queue_id, offset, entries_max)
         if next_offset == offset:
             return None
-        store = self._store
-        if scan.places and (cold_ok or not self._is_cold(scan.ranges)):
-            if cold_ok:
-                store.wait_readable([each for each in scan.ranges if each[1] > 0])
-            if store.mend_some(topic, queue_id, scan.places):
-                return self._filtered(
-                    topic,
-                    queue_id,
-                    offset,
-                    count_max,
-                    bytes_max,
-                    subscription,
-                    cold_ok,
-                    entries_max,
-                )
+        if self._mend_scanned(topic, queue_id, offset, next_offset, scan, cold_ok):
+            return self._filtered(
+                topic,
+                queue_id,
+                offset,
+                count_max,
+                bytes_max,
+                subscription,
+                cold_ok,
+                entries_max,
+            )
         try:
             slices = [self._store.record(at, size) for at, size in scan.ranges]
         except OffsetOutOfRangeError:
@@ -493,6 +493,50 @@ class QueueReader:
             status, slices, next_offset = FetchStatus.COLD, [], offset
         count, size = scan.count, scan.size
         return Fetched(status, slices, next_offset, start, end, count, size, scan.ranges)
+
+    def _mend_scanned(
+        self, topic: str, queue_id: int, begin: int, end: int, scan: "_QueueScan", cold_ok: bool
+    ) -> bool:
+        """Look at the entries that a scan went by, where it has read records; whether to go again.
+
+        A condition has read all of them, of which those that lead elsewhere may have met it not.
+        """
+        store = self._store
+        if scan.subscription.predicate is not None and store.mend_stretch(
+            topic, queue_id, begin, end
+        ):
+            return True
+        if not scan.places or (not cold_ok and self._is_cold(scan.ranges)):
+            return False
+        if cold_ok:
+            store.wait_readable([each for each in scan.ranges if each[1] > 0])
+        return store.mend_some(topic, queue_id, scan.places)
+
+    def _mend_codes(self, topic: str, queue_id: int, offset: int, entries_max: int) -> int:
+        """Hold tags codes of before the start against the log, where that is in memory.
+
+        Once, and so many that it is no long wait: a filter looks at no more of them then.
+        """
+        queue = self._store.queue_table.find(topic, queue_id)
+        if queue is None or offset >= queue.opened_end:
+            return entries_max
+        begin, end = queue.passed_over
+        if begin <= offset < end:
+            return min(entries_max, end - offset)
+        count = min(_CODES_MAX, entries_max, queue.opened_end - offset)
+        spans = [
+            (at, size)
+            for at, size, _ in (queue.entry(offset), queue.entry(offset + count - 1))
+            if size != PADDING_SIZE and self._store.log_min <= at < self._store.log_end
+        ]
+        if not spans:
+            return entries_max
+        first, stop = spans[0][0], sum(spans[-1])
+        if not first < stop <= self._store.log_end or self._is_cold([(first, stop - first)]):
+            return entries_max
+        while self._store.mending.mend_passed_over(queue, offset, count, first, stop):
+            pass
+        return count
 
     def watch(
         self, topic: str, queue_id: int, offset: int, subscription: Subscription
@@ -518,7 +562,7 @@ class _QueueScan:
         filter_time: FilterTime,
     ) -> None:
         self._store = store
-        self._subscription = subscription
+        self.subscription = subscription
         self._time = filter_time
         # From here on records are in the page cache, or may be waited for.
         self._warm_from = 0 if cold_ok else max(store.log_end - _WARM_BYTES, store.opened_end)
@@ -536,7 +580,7 @@ class _QueueScan:
         It stops before a record that a condition needs and that is not in the page cache, and when
         there is no more time for conditions; one is tested in any case.
         """
-        store, subscription = self._store, self._subscription
+        store, subscription = self._store, self.subscription
         seconds, deadline = self._time.seconds, self._time.deadline
         record_at = key = -1
         wanted = tested = False
@@ -552,7 +596,7 @@ class _QueueScan:
                 return key
             wanted = True
             if subscription.predicate is not None:
-                if at < self._warm_from and not store.is_warm(at, size):
+                if at < self._warm_from and _is_cold_record(store, at, size):
                     return key
                 if tested and seconds() >= deadline:
                     return key
@@ -634,10 +678,17 @@ def _satisfies(store: MessageStore, at: int, size: int, subscription: Subscripti
     if size == PADDING_SIZE:
         return False
     try:
-        record = store.read_record(at, size)
+        found = decode_message(store.read_record(at, size))
+    except (OffsetOutOfRangeError, IndexError, struct.error):
+        return False  # It is gone, or its entry is wrong, which is looked at when all were tested.
+    return subscription.predicate(decode_properties(found.properties))
+
+
+def _is_cold_record(store: MessageStore, at: int, size: int) -> bool:
+    try:
+        return not store.is_warm(at, size)
     except OffsetOutOfRangeError:
         return False
-    return subscription.predicate(decode_properties(decode_message(record).properties))
 
 
 @dataclass(slots=True, eq=False)

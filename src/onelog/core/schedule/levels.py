@@ -32,7 +32,6 @@ from onelog.errors import MessageError, OffsetOutOfRangeError, StoreBusyError, S
 from onelog.jobs import Job
 from onelog.message import NewMessage
 from onelog.names import SCHEDULE_TOPIC
-from onelog.record.entries import PADDING_SIZE
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -193,9 +192,10 @@ class Delay:
         ):
             if stays(at, due_ms) or size > _ROUND_BYTES:
                 break
+            entry = self._store.entry_at(SCHEDULE_TOPIC, level - 1, position)  # Mended.
             size += length
             position += 1
-            message = None if length == PADDING_SIZE else self._restored(at)
+            message = None if entry is None else self._restored(entry[0])
             if message is not None:
                 taken.append((message, due_ms))
         return position, taken

@@ -29,6 +29,7 @@ from onelog.names import TIMER_TOPIC
 from onelog.record.decode import decode_message
 from onelog.record.entries import ENTRY_DTYPE, PADDING_SIZE
 from onelog.record.layout import CRC_PROPERTY_BYTES
+from onelog.store.consumequeue import Entry
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -79,10 +80,12 @@ class TimerQueue:
         queue = self._store.queue_table.find(TIMER_TOPIC, 0)
         if queue is None or not queue.start <= offset < queue.end:
             raise OffsetOutOfRangeError("retention deleted it before it was due")
-        at, size, _ = queue.entry(offset)
-        if size == PADDING_SIZE:
+        entry: Entry | None = queue.entry(offset)
+        if offset < queue.opened_end:  # It may be wrong.
+            entry = self._store.entry_at(TIMER_TOPIC, 0, offset)
+        if entry is None or entry[1] == PADDING_SIZE:
             raise OffsetOutOfRangeError("it was lost to damage of the log")
-        return decode_message(self._store.read_record(at, size))
+        return decode_message(self._store.read_record(*entry[:2]))
 
     def made_of(self, offset: int, make: Callable[[Message], _Made]) -> _Made | None:
         """What is made of a message; None, and that is said, if it is no use."""
@@ -98,6 +101,11 @@ class TimerQueue:
         """Messages from a queue offset on, of which there must be some."""
         queue = self._store.queue_table.find(TIMER_TOPIC, 0)
         assert queue is not None
+        with contextlib.suppress(OffsetOutOfRangeError):
+            last = queue.entry(min(begin + count_max, queue.end) - 1)
+            first_at, end_at = queue.entry(begin)[0], last[0] + last[1]
+            if self._store.is_warm(first_at, max(end_at - first_at, 1)):
+                self._store.mend_stretch(TIMER_TOPIC, 0, begin, begin + count_max)
         raw = b"".join(queue.raw_entries(begin, count_max))
         entries = np.frombuffer(raw, ENTRY_DTYPE)
         end, last_at = begin + len(entries), int(entries["log"][-1])
