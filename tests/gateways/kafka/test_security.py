@@ -1,6 +1,8 @@
 """Without users, requests about them and their ACLs change nothing; with them, they do."""
 
 import asyncio
+import base64
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -22,6 +24,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from onelog.core.access import SELF, Principal
 from onelog.core.catalog.topics import TopicConfig
+from onelog.core.users.logins import HOST_CHECKS_MAX
 from onelog.core.users.passwords import prove
 from onelog.core.users.permissions import Rule
 from onelog.errors import NotAuthenticatedError
@@ -146,6 +149,30 @@ def login(name: str, password: str, mechanism: str = "PLAIN") -> dict[str, Any]:
         "sasl.username": name,
         "sasl.password": password,
     }
+
+
+async def test_many_connections_together_guess_few_passwords_by_scram(tmp_path: Path) -> None:
+    """Each begins an exchange of its own, and all send their proofs at once."""
+    count = 2 * HOST_CHECKS_MAX
+
+    async def guess(client: RawClient, first: Fields) -> str:
+        nonce = first["auth_bytes"].decode().split(",")[0]
+        proof = base64.b64encode(bytes(32)).decode()
+        sent = {"auth_bytes": f"c=biws,{nonce},p={proof}".encode()}
+        told = await client.ask(ApiKey.SASL_AUTHENTICATE, 0, sent)
+        assert told["error_code"] == ErrorCode.SASL_AUTHENTICATION_FAILED
+        return str(told["error_message"])
+
+    async with kafka(tmp_path) as server, contextlib.AsyncExitStack() as stack:
+        users_of(server)
+        begun = []
+        for _ in range(count):
+            client = await stack.enter_async_context(raw(server))
+            await client.ask(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "SCRAM-SHA-256"})
+            sent = {"auth_bytes": b"n,,n=ann,r=abc"}
+            begun.append((client, await client.ask(ApiKey.SASL_AUTHENTICATE, 0, sent)))
+        told = await asyncio.gather(*(guess(*each) for each in begun))
+        assert sum("too many came from here" in each for each in told) >= count - HOST_CHECKS_MAX
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])

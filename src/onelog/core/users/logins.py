@@ -206,9 +206,8 @@ class Logins:
         `principal` is known so far: the same again, if it is still that one.
         """
         is_known = principal.name == name
-        if not is_known and self._waits and self._has_to_wait(principal.address):
-            self.failed += 1
-            refused(NotAuthenticatedError(f"{_FAILED} too many came from here: try again later"))
+        if not is_known and (busy := self.has_to_wait(principal.address)):
+            refused(NotAuthenticatedError(f"{_FAILED} {busy}"))
             return None
         user: User | None = self.users.users.known.get(name)
         secret = "" if user is None or user.disabled else user.proofs.secret
@@ -219,10 +218,15 @@ class Logins:
             return None
         return principal if is_known else principal._replace(name=name)
 
-    def _has_to_wait(self, address: str) -> bool:
-        """Whether an answer of before is still to be waited for there."""
+    def has_to_wait(self, address: str) -> str:
+        """Why nothing is looked at that is tried there: answers of before are still waited for."""
+        if not self._waits:
+            return ""
         host = address.rpartition(":")[0]
-        return self._waits[address] > 0 or self._waits[host] >= HOST_CHECKS_MAX
+        if not self._waits[address] and self._waits[host] < HOST_CHECKS_MAX:
+            return ""
+        self.failed += 1
+        return "too many came from here: try again later"
 
     def signing_secret(self, principal: Principal) -> str:
         """What somebody who has logged in signs with; empty if they cannot."""
@@ -328,7 +332,10 @@ class ScramExchange:
         return said.encode()
 
     def final(self, message: bytes) -> tuple[bytes, Principal]:
-        """The answer to the client's proof, and who it is; `NotAuthenticatedError` if wrong."""
+        """The answer to the client's proof, and who it is; `NotAuthenticatedError` if wrong.
+
+        Whoever `has_to_wait` is not to be heard.
+        """
         digest = DIGESTS[self._mechanism]
         try:
             text = message.decode()

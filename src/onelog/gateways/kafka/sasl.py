@@ -68,6 +68,9 @@ def _scram(session: KafkaSession, request: Request, mechanism: str, data: bytes)
             exchange = session.scram = logins.scram(mechanism, *origin)
             return {"error_code": 0, "error_message": None, "auth_bytes": exchange.first(data)}
         session.scram = None
+        if busy := logins.has_to_wait(origin[1]):
+            _answer_login(session, request, NotAuthenticatedError(busy))
+            return None
         answer, principal = exchange.final(data)
     except NotAuthenticatedError:
         name = exchange.name if isinstance(exchange, ScramExchange) else ""
