@@ -31,6 +31,9 @@ ELSEWHERE = [
     "https://host/x",
     "file://host/x",
     "memory:///x",
+    "gs:bucket",
+    "s3:",
+    "file:lake",
 ]
 
 
@@ -42,6 +45,11 @@ def test_a_scheme_is_refused_by_name_also_behind_pathlib(given: str) -> None:
             continue  # Without its second slash the host is a folder.
         with pytest.raises(ConfigError, match=f"{scheme}:// is not supported"):
             local_folder("lake", each)
+
+
+def test_a_blank_before_a_scheme_does_not_make_it_a_folder() -> None:
+    with pytest.raises(ConfigError, match="s3:// is not supported"):
+        local_folder("lake", " s3://bucket")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from onelog.errors import ConfigError
 
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?:/([^/]*)(?=/|$))?(.*)", re.DOTALL)
+_URL = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]+):(/(?:/([^/]*)(?=/|$))?)?(.*)", re.DOTALL)
 _HERE = ("", "localhost")
 
 
@@ -19,8 +19,8 @@ def local_folder(what: str, given: str | Path) -> Path:
     found = _URL.fullmatch(str(given))
     if found is None:
         return Path(given)
-    scheme, host, path = found.groups()
-    if scheme.lower() == "file" and (host or "") in _HERE:
+    scheme, slash, host, path = found.groups()
+    if scheme.lower() == "file" and slash and (host or "") in _HERE:
         return Path("/", unquote(path))
     raise ConfigError(
         f"{what} {given}: {scheme}:// is not supported, only folders of this machine are. Name "
