@@ -314,9 +314,15 @@ class Cluster:
             self._step()
 
     def _all_confirm(self) -> None:
-        """Wait until nothing is on its way: jobs write now and then, also when nobody asks."""
+        """Wait until nothing is on its way: jobs write now and then, also when nobody asks.
+
+        A master may be handing over: where all have to have everything, it does so for one who is
+        late for a moment.
+        """
         end_us = self.kernel.now_us + QUIET_S * 1_000_000
-        while len({each for node in self.nodes for each in (node.log_end(), node.settled())}) > 1:
+        while len(
+            {each for node in self.nodes for each in (node.log_end(), node.settled())}
+        ) > 1 or not any(node.decides for node in self.nodes):
             self._step()
             if self.kernel.now_us > end_us:
                 break
