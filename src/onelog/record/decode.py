@@ -60,6 +60,16 @@ def decode_message(view: memoryview, at: int = 0) -> Message:
     )  # fmt: skip
 
 
+def size_at(view: memoryview, at: int = 0) -> int:
+    """How long the record is that begins there."""
+    return int.from_bytes(view[at : at + 4], "big")
+
+
+def queue_offset_of(view: memoryview) -> int:
+    """The offset that a record says of itself."""
+    return int.from_bytes(view[20:28], "big")
+
+
 def decode_messages(view: memoryview) -> Iterator[Message]:
     """Every record of a run of whole records, as a read returns them."""
     at = 0

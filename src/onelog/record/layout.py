@@ -44,6 +44,9 @@ RECORD_BYTES_MIN = 91
 HEADS = tuple(Struct(f">IIIiiqqiq{born}sq{stored}siqI") for stored in (8, 20) for born in (8, 20))
 """Everything before the body, by the two host bits of the sysFlag."""
 HEAD_V4 = HEADS[0]
+FACTS_V4 = Struct(">I32xI16xq20xI")
+"""Of a record between IPv4 hosts, whose body is at `HEAD_V4.size`: how long it is, sysFlag, store
+time, and how long its body is."""
 SIZE_AND_MAGIC = Struct(">II")
 LENGTH = Struct(">H")
 # As a number: the complement of an IntFlag lacks the bits that have no name, as those of a

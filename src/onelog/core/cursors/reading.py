@@ -36,7 +36,7 @@ from onelog.core.filters.tags import Subscription
 from onelog.errors import OffsetOutOfRangeError, StoreFailedError
 from onelog.message import Message, decode_properties
 from onelog.names import COMPACTED_TOPIC
-from onelog.record.decode import decode_message
+from onelog.record.decode import decode_message, queue_offset_of
 from onelog.record.entries import ENTRY, ENTRY_DTYPE, PADDING_SIZE
 from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.store.message_store import MessageStore
@@ -361,6 +361,14 @@ class QueueReader:
                 f"message {offset} of topic {topic} was compacted, or cannot be read"
             )
         return decode_message(record), record
+
+    def record_in(self, offset: int, record: memoryview) -> memoryview:
+        """A record as it was stored, from the one that an entry names; see `message_in`."""
+        if self._compacted and decode_message(record).topic == COMPACTED_TOPIC:
+            record = moved_records(record)[0]
+            if queue_offset_of(record) > offset:  # This is what follows.
+                raise OffsetOutOfRangeError(f"message {offset} was compacted")
+        return record
 
     def _cold(
         self, topic: str, queue_id: int, offset: int, count_max: int, bytes_max: int

@@ -6,7 +6,6 @@ visible again; the time it was handed out is also its handle, because no place g
 
     lease_ledger    the leases of one group in one queue
     lease_supply    what could be handed out next
-    stored_supply   the same, for who wants records as they are stored
     journal         the way into the log
     lending         the verb `lease`: several queues, and waiting
     sharing         what members of share groups do
@@ -57,8 +56,7 @@ from onelog.core.queues.lease_ledger import (
     check_lease_time,
     lease_key_of,
 )
-from onelog.core.queues.lease_supply import Found, LeaseRequest, Supply
-from onelog.core.queues.stored_supply import StoredSupply
+from onelog.core.queues.lease_supply import Found, LeaseRequest, LeaseSupply
 from onelog.errors import LeaseNotFoundError, StoreError, TooManyLeasesError
 from onelog.jobs import Job
 from onelog.message import NewMessage
@@ -121,8 +119,7 @@ class Leases:
         self._journal: LedgerJournal[LeaseLedger] = LedgerJournal(
             self._tables, self._writer, schedule, self._when_durable, self._recorded
         )
-        self._supply = Supply(self._store, self._reader)
-        self._stored_supply = StoredSupply(self._store, self._reader)
+        self._supply = LeaseSupply(self._store, self._reader)
         self._seen_ms = 0
         self._deadlines: Deadlines[Lease] = Deadlines(self._clock, schedule, self._expire)
         self._queues: dict[LeaseKey, LeaseLedger] = {}
@@ -365,8 +362,7 @@ class Leases:
                 self._count_out(queue.out[offset])
         else:
             room = min(count_max, self._room(queue))
-            supply = self._stored_supply if request.as_stored else self._supply
-            found = supply.find(queue, room, bytes_max, request, cold_ok)
+            found = self._supply.find(queue, room, bytes_max, request, cold_ok)
         for offset in found.deleted:
             self._drop_deleted(queue, offset)
         if found.next_offset < queue.next:

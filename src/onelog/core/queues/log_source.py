@@ -10,7 +10,6 @@ Invariant: an offset that is passed over has no message that a consumer could ge
 import logging
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from struct import Struct
 from typing import NamedTuple
 
 from onelog.core.cursors.forms import is_of, offset_in
@@ -29,9 +28,10 @@ from onelog.core.queues.deliveries import (
 )
 from onelog.core.routing.names import queue_of
 from onelog.errors import WireError
-from onelog.message import LOOPBACK, LogOffset, Message, NewMessage, NewRun, QueueOffset
+from onelog.message import LOOPBACK, LogOffset, Message, NewMessage, NewRun, QueueOffset, SysFlag
 from onelog.record.decode import decode_messages
 from onelog.record.forms import FORM_MASK, amqp
+from onelog.record.layout import BOTH_V6, FACTS_V4, HEAD_V4
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import FetchStatus
 
@@ -49,9 +49,7 @@ _MESSAGE_BYTES = 200
 """What a message at hand costs beside its record's body."""
 AS_STORED = frozenset((AMQP_FLAG, MQTT_FLAG))
 """Forms whose messages gateways of declared queues read themselves."""
-_HEAD = Struct(">i32xi16xq20xi")
-"""Of a record with addresses of 4 bytes: its size, sysFlag, store time and length of the body."""
-_UNUSUAL = 0x30 | 0x80
+_UNUSUAL = BOTH_V6 | int(SysFlag.INNER_BATCH)
 """Flags of records that have longer addresses, or are inner batches."""
 _MEASURED_COUNT, _MEASURED_BYTES = 1_000, 1 << 20
 _ENDED = frozenset(
@@ -213,7 +211,7 @@ class LogReader:
     ) -> Stretch:
         found: list[Delivery] = []
         offset = begin
-        unpack = _HEAD.unpack_from
+        unpack, body_at = FACTS_V4.unpack_from, HEAD_V4.size
         lead, lead_bytes = b"\0", 0
         for view in slices:
             at, length = 0, len(view)
@@ -222,7 +220,8 @@ class LogReader:
                 form = flags & FORM_MASK
                 if flags & _UNUSUAL or form not in AS_STORED:
                     return self._any_form(topic, queue_id, begin, end, slices, *limits)
-                body = bytes(view[at + 88 : at + 88 + body_bytes])
+                begins = at + body_at
+                body = bytes(view[begins : begins + body_bytes])
                 at += size
                 if form != AMQP_FLAG:
                     payload = body_bytes
