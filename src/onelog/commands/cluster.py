@@ -13,7 +13,7 @@ from rich.text import Text
 from onelog.client.admin.cluster import BrokerSet, ClusterStatus
 from onelog.client.connection.nodes import Failure
 from onelog.commands.options import Broker, Cluster, Follow, Interval, Yes
-from onelog.commands.session import Session, Shown, confirm, connected
+from onelog.commands.session import Session, Shown, command, confirm, with_options
 from onelog.commands.terminal import pick, show_text, table
 from onelog.errors import BrokerNotFoundError, InvalidRequestError, RegistryError
 from onelog.replication.administration import (
@@ -32,15 +32,13 @@ LOOK_SECONDS = 0.5
 app = typer.Typer()
 
 
-@app.command("list")
-@connected
+@command(app, "list")
 async def list_clusters(session: Session) -> None:
     """List clusters with the names of their brokers."""
     session.show(*show_clusters(await session.admin.clusters.brokers()))
 
 
-@app.command("brokers")
-@connected
+@command(app, "brokers")
 async def list_brokers(session: Session, cluster: Cluster = None) -> None:
     """List brokers with their addresses, as the name servers know them."""
     session.show(*show_brokers(await session.admin.clusters.brokers(cluster)))
@@ -56,8 +54,7 @@ Etcd = Annotated[
 ]
 
 
-@app.command("status")
-@connected
+@command(app, "status")
 async def cluster_status(
     session: Session,
     cluster: Cluster = None,
@@ -76,116 +73,92 @@ async def cluster_status(
     )
 
 
-@app.command("promote")
-@connected
-async def promote(
-    session: Session,
-    node: NodeId,
-    broker: Broker = None,
-    cluster: Cluster = None,
-    etcd: Etcd = None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which set is meant."""
+
+    broker: str | None
+    cluster: str | None
+    etcd: str | None
+
+
+_CHOSEN = {"broker": (Broker, None), "cluster": (Cluster, None), "etcd": (Etcd, None)}
+chosen_set = with_options("chosen", _CHOSEN, Chosen)
+
+
+@command(app, "promote")
+@chosen_set
+async def promote(session: Session, node: NodeId, chosen: Chosen) -> None:
     """Make a node that is in sync the master of its set; nothing acknowledged is lost."""
-    await _hand_over(session, node, broker, cluster, etcd)
+    await _hand_over(session, node, chosen)
 
 
-@app.command("demote")
-@connected
-async def demote(
-    session: Session, broker: Broker = None, cluster: Cluster = None, etcd: Etcd = None
-) -> None:
+@command(app, "demote")
+@chosen_set
+async def demote(session: Session, chosen: Chosen) -> None:
     """Have the master of a set hand over to the best of its other nodes."""
-    await _hand_over(session, None, broker, cluster, etcd)
+    await _hand_over(session, None, chosen)
 
 
-@app.command("drain")
-@connected
-async def drain(
-    session: Session,
-    node: NodeId,
-    broker: Broker = None,
-    cluster: Cluster = None,
-    etcd: Etcd = None,
-) -> None:
+@command(app, "drain")
+@chosen_set
+async def drain(session: Session, node: NodeId, chosen: Chosen) -> None:
     """Have a node leave its set, after a hand-over if it is the master, so that it can be stopped.
 
     It is in the set again after its next start.
     """
-    async with _chosen(session, broker, cluster, etcd) as (name, replicas):
+    async with _set(session, chosen) as (name, replicas):
         state = await replicas.drain(node)
         shown = f"{name}: node {node} can be stopped; in sync are {_listed(state.in_sync)}"
         session.show({"broker": name, "node": node, "in_sync": list(state.in_sync)}, shown)
 
 
-@app.command("join")
-@connected
+@command(app, "join")
+@chosen_set
 async def join(
     session: Session,
     node: NodeId,
+    chosen: Chosen,
     replicas: Annotated[
         int | None,
         typer.Option(min=1, max=9, help="How many nodes are a whole set; else, as many as are."),
     ] = None,
-    broker: Broker = None,
-    cluster: Cluster = None,
-    etcd: Etcd = None,
 ) -> None:
     """Take a node that was started into its set: wait until it is in sync, and count it."""
-    async with _chosen(session, broker, cluster, etcd, wait_s=JOIN_SECONDS) as (name, members):
-        await members.wait_for(node, lambda text: typer.echo(text, err=True))
-        view = await members.view()
-        assert view.state is not None
-        state = view.state
-        # A member that is away for a moment is one all the same.
-        count = replicas or max(state.replicas, len(view.nodes.keys() | set(state.in_sync)))
-        if count != state.replicas:
-            state = await members.set_replicas(count)
-        document = {"broker": name, "node": node, "replicas": count}
+    async with _set(session, chosen, wait_s=JOIN_SECONDS) as (name, members):
+        state = await members.join(node, replicas, lambda text: typer.echo(text, err=True))
+        document = {"broker": name, "node": node, "replicas": state.replicas}
         document["in_sync"] = list(state.in_sync)
-        session.show(document, f"{name}: node {node} is in sync; the set has {count} nodes")
+        shown = f"{name}: node {node} is in sync; the set has {state.replicas} nodes"
+        session.show(document, shown)
 
 
-@app.command("elect")
-@connected
-async def elect(
-    session: Session,
-    node: NodeId,
-    broker: Broker = None,
-    cluster: Cluster = None,
-    etcd: Etcd = None,
-    yes: Yes = False,
-) -> None:
+@command(app, "elect")
+@chosen_set
+async def elect(session: Session, node: NodeId, chosen: Chosen, yes: Yes = False) -> None:
     """Make a node master of a set that cannot elect one; messages that it lacks are given up.
 
     Only if those who have them will not come back: the nodes' logs say who that is.
     """
-    async with _chosen(session, broker, cluster, etcd) as (name, replicas):
+    async with _set(session, chosen) as (name, replicas):
         confirm(f"{name}: make node {node} master, and give up all messages that it lacks?", yes)
         state = await replicas.elect(node)
         document = {"broker": name, "master": state.master, "epoch": state.epoch}
         session.show(document, f"{name}: node {state.master} is the master of epoch {state.epoch}")
 
 
-@app.command("truncate")
-@connected
-async def truncate(
-    session: Session,
-    node: NodeId,
-    broker: Broker = None,
-    cluster: Cluster = None,
-    etcd: Etcd = None,
-    yes: Yes = False,
-) -> None:
+@command(app, "truncate")
+@chosen_set
+async def truncate(session: Session, node: NodeId, chosen: Chosen, yes: Yes = False) -> None:
     """Have a node follow a master that lacks messages of it, which are given up.
 
     A node does not do that by itself; its log says so.
     """
-    async with _chosen(session, broker, cluster, etcd) as (name, replicas):
+    async with _set(session, chosen) as (name, replicas):
         confirm(f"{name}: give up all messages of node {node} that the master lacks?", yes)
         await replicas.truncate(node)
-        session.show(
-            {"broker": name, "node": node}, f"{name}: node {node} follows whoever is master now"
-        )
+        shown = f"{name}: node {node} follows whoever is master now"
+        session.show({"broker": name, "node": node}, shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,18 +186,14 @@ async def _full_status(session: Session, cluster: str | None, etcd: str | None) 
 
 
 @asynccontextmanager
-async def _chosen(
-    session: Session,
-    broker: str | None,
-    cluster: str | None,
-    etcd: str | None,
-    wait_s: float = 0.0,
+async def _set(
+    session: Session, chosen: Chosen, wait_s: float = 0.0
 ) -> AsyncIterator[tuple[str, ReplicaSet]]:
     """The set that is meant, which is found by its etcd or by its brokers, or comes in a while."""
     until = monotonic() + wait_s
     while True:
         try:
-            endpoints, which = await _found(session, broker, cluster, etcd)
+            endpoints, which = await _found(session, chosen)
             break
         except (BrokerNotFoundError, RegistryError):
             if monotonic() >= until:
@@ -237,12 +206,11 @@ async def _chosen(
         await replicas.close()
 
 
-async def _found(
-    session: Session, broker: str | None, cluster: str | None, etcd: str | None
-) -> tuple[str, tuple[str, str]]:
+async def _found(session: Session, chosen: Chosen) -> tuple[str, tuple[str, str]]:
     """Where etcd is, and the cluster and name of the one set that is meant."""
+    etcd, broker = chosen.etcd, chosen.broker
     if not etcd:
-        status = await session.admin.clusters.status(cluster)
+        status = await session.admin.clusters.status(chosen.cluster)
         registries = {
             each.details.get("onelogEtcd", "")
             for each in status.brokers
@@ -255,21 +223,17 @@ async def _found(
                 else f"brokers name several: choose with --etcd: {', '.join(sorted(registries))}"
             )
         (etcd,) = registries
-    return etcd, choose(await find_sets(etcd), cluster, broker)
+    return etcd, choose(await find_sets(etcd), chosen.cluster, broker)
 
 
-async def _hand_over(
-    session: Session, node: int | None, broker: str | None, cluster: str | None, etcd: str | None
-) -> None:
-    async with _chosen(session, broker, cluster, etcd) as (name, replicas):
+async def _hand_over(session: Session, node: int | None, chosen: Chosen) -> None:
+    async with _set(session, chosen) as (name, replicas):
         began = monotonic()
         state = await replicas.promote(node)
         took = monotonic() - began
         document = {"broker": name, "master": state.master, "epoch": state.epoch, "seconds": took}
-        session.show(
-            document,
-            f"{name}: node {state.master} is the master of epoch {state.epoch}, after {took:.2f} s",
-        )
+        shown = f"{name}: node {state.master} is the master of epoch {state.epoch}"
+        session.show(document, f"{shown}, after {took:.2f} s")
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ from rich.progress import MofNCompleteColumn
 
 from onelog.client.admin.delays import Listing
 from onelog.commands.options import Cluster, Yes
-from onelog.commands.session import Session, Shown, confirm, connected
+from onelog.commands.session import Session, Shown, command, confirm
 from onelog.commands.terminal import pick, progress_bar, show_bytes, show_count, show_text, table
 from onelog.commands.times import show_time
 from onelog.wire.remoting.recall_handle import RecallHandle
@@ -15,8 +15,7 @@ from onelog.wire.remoting.recall_handle import RecallHandle
 app = typer.Typer()
 
 
-@app.command("list")
-@connected
+@command(app, "list")
 async def list_waiting(
     session: Session,
     topic: Annotated[
@@ -40,8 +39,7 @@ async def list_waiting(
     session.complain(found.failures)
 
 
-@app.command("cancel")
-@connected
+@command(app, "cancel")
 async def cancel_message(
     session: Session,
     which: Annotated[

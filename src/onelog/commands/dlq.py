@@ -11,7 +11,7 @@ from onelog.client.connection.nodes import at_once
 from onelog.commands.message import views as message_views
 from onelog.commands.message.search import first, span
 from onelog.commands.options import Yes
-from onelog.commands.session import Session, Shown, confirm, connected
+from onelog.commands.session import Session, Shown, command, confirm
 from onelog.commands.terminal import pick, progress_bar, show_count, show_text, table
 from onelog.errors import InvalidRequestError, MessageNotFoundError
 
@@ -23,8 +23,7 @@ _SHOWN_MAX = 100
 """Resent letters in a table; a program gets them all."""
 
 
-@app.command("list")
-@connected
+@command(app, "list")
 async def list_boxes(
     session: Session,
     every: Annotated[
@@ -37,8 +36,7 @@ async def list_boxes(
     session.complain(failure for box in boxes for failure in box.failures)
 
 
-@app.command("show")
-@connected
+@command(app, "show")
 async def list_letters(
     session: Session,
     group: Group,
@@ -65,8 +63,7 @@ async def list_letters(
     session.show(*show_letters(letters, group, session.utc))
 
 
-@app.command("resend")
-@connected
+@command(app, "resend")
 async def resend_letters(
     session: Session,
     group: Group,
@@ -102,8 +99,7 @@ async def resend_letters(
     session.complain(result.failures)
 
 
-@app.command("drop")
-@connected
+@command(app, "drop")
 async def drop_letters(
     session: Session,
     group: Group,

@@ -28,7 +28,7 @@ from onelog.commands.options import (
     option,
     parse_attributes,
 )
-from onelog.commands.session import Session, Shown, confirm, connected, with_options
+from onelog.commands.session import Session, Shown, command, confirm, with_options
 from onelog.commands.terminal import pick, show_count, show_text, table
 from onelog.commands.times import parse_policy, parse_time, show_policy, show_span, show_time
 from onelog.errors import InvalidRequestError
@@ -76,8 +76,7 @@ def _change(attribute: list[str] | None, retry_policy: str | None, **given: Any)
     )
 
 
-@app.command("list")
-@connected
+@command(app, "list")
 async def list_groups(
     session: Session,
     every: Annotated[bool, typer.Option("--all", "-a", help="Also the system's own.")] = False,
@@ -93,8 +92,7 @@ async def list_groups(
     )
 
 
-@app.command("describe")
-@connected
+@command(app, "describe")
 async def describe_group(
     session: Session,
     group: Group,
@@ -113,8 +111,7 @@ async def describe_group(
     )
 
 
-@app.command("create")
-@connected
+@command(app, "create")
 @with_options("change", CHANGE, _change)
 async def create_group(
     session: Session,
@@ -129,8 +126,7 @@ async def create_group(
     await session.create("group", group, work, if_missing)
 
 
-@app.command("update")
-@connected
+@command(app, "update")
 @with_options("change", CHANGE, _change)
 async def update_group(
     session: Session,
@@ -146,8 +142,7 @@ async def update_group(
     session.show_done("group", group, "changed", brokers)
 
 
-@app.command("delete")
-@connected
+@command(app, "delete")
 async def delete_group(
     session: Session,
     group: Group,
@@ -171,8 +166,7 @@ async def delete_group(
     session.show_done("group", group, "deleted", brokers)
 
 
-@app.command("reset")
-@connected
+@command(app, "reset")
 async def reset_group(
     session: Session,
     group: Group,
@@ -192,8 +186,7 @@ async def reset_group(
     await _move(session, group, topic, time_ms, f"Move {group} in {topic} {what}", dry_run, yes)
 
 
-@app.command("skip")
-@connected
+@command(app, "skip")
 async def skip_backlog(
     session: Session, group: Group, topic: Topic, dry_run: DryRun = False, yes: Yes = False
 ) -> None:
@@ -213,8 +206,7 @@ async def _move(
     session.complain(moves.failures)
 
 
-@app.command("clone")
-@connected
+@command(app, "clone")
 async def clone_group(
     session: Session,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="The group to copy.")],

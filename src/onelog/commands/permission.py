@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from onelog.commands.options import Cluster, Yes
-from onelog.commands.session import Session, Shown, confirm, connected
+from onelog.commands.session import Session, Shown, command, confirm
 from onelog.commands.terminal import table
 from onelog.errors import InvalidRequestError
 from onelog.wire.remoting.users import AclInfo, PolicyEntry
@@ -60,8 +60,7 @@ def _thing(resource: str) -> str:
     return f"{kind.lower()}:{name.removeprefix('~')}" if name else resource
 
 
-@app.command("grant")
-@connected
+@command(app, "grant")
 async def grant(
     session: Session,
     holder: Holder,
@@ -91,8 +90,7 @@ async def grant(
     session.show_done("permissions of", holder, "changed", brokers)
 
 
-@app.command("revoke")
-@connected
+@command(app, "revoke")
 async def revoke(
     session: Session, holder: Holder, thing: Thing, cluster: Cluster = None, yes: Yes = False
 ) -> None:
@@ -102,8 +100,7 @@ async def revoke(
     session.show_done("permissions of", holder, "changed", brokers)
 
 
-@app.command("list")
-@connected
+@command(app, "list")
 async def list_permissions(
     session: Session,
     holder: Annotated[str | None, typer.Argument(help="Only of this user or role.")] = None,

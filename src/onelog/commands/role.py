@@ -6,23 +6,21 @@ import typer
 
 from onelog.commands.options import Cluster, Yes
 from onelog.commands.permission import show_permissions
-from onelog.commands.session import Session, confirm, connected
+from onelog.commands.session import Session, command, confirm
 
 app = typer.Typer()
 
 Name = Annotated[str, typer.Argument(metavar="ROLE", help="The role's name.")]
 
 
-@app.command("create")
-@connected
+@command(app, "create")
 async def create_role(session: Session, role: Name, cluster: Cluster = None) -> None:
     """Create a role that may do nothing yet: see `onelog permission grant role:NAME ...`."""
     brokers = await session.admin.users.put_role(role, cluster=cluster)
     session.show_done("role", role, "created", brokers)
 
 
-@app.command("delete")
-@connected
+@command(app, "delete")
 async def delete_role(
     session: Session, role: Name, cluster: Cluster = None, yes: Yes = False
 ) -> None:
@@ -32,8 +30,7 @@ async def delete_role(
     session.show_done("role", role, "deleted", brokers)
 
 
-@app.command("list")
-@connected
+@command(app, "list")
 async def list_roles(session: Session, cluster: Cluster = None) -> None:
     """List roles with what they may do."""
     found = await session.admin.users.permissions(cluster=cluster)

@@ -180,6 +180,19 @@ def complain(text: str) -> None:
     typer.secho(f"onelog: {show_text(text)}", fg=typer.colors.RED, err=True)
 
 
+def command(
+    app: typer.Typer, name: str, *hidden: str
+) -> Callable[[Callable[Concatenate[Session, P], Awaitable[None]]], None]:
+    """Make a command of a coroutine that wants a session, also under names that are not shown."""
+
+    def decorate(function: Callable[Concatenate[Session, P], Awaitable[None]]) -> None:
+        app.command(name)(connected(function))
+        for each in hidden:
+            app.command(each, hidden=True)(connected(function))
+
+    return decorate
+
+
 def connected(command: Callable[Concatenate[Session, P], Awaitable[None]]) -> Callable[..., None]:
     """Make a function for typer of a coroutine that wants a session."""
     return for_typer(

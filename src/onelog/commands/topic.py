@@ -17,7 +17,7 @@ from onelog.client.admin.topics import (
 )
 from onelog.commands import options
 from onelog.commands.options import option
-from onelog.commands.session import Session, Shown, confirm, connected, with_options
+from onelog.commands.session import Session, Shown, command, confirm, with_options
 from onelog.commands.terminal import pick, show_count, show_text, table
 from onelog.errors import InvalidRequestError
 
@@ -59,8 +59,7 @@ def _change(
     )
 
 
-@app.command("list")
-@connected
+@command(app, "list")
 async def list_topics(
     session: Session,
     every: Annotated[
@@ -77,8 +76,7 @@ async def list_topics(
     session.show(*show_names(names))
 
 
-@app.command("describe")
-@connected
+@command(app, "describe")
 async def describe_topic(session: Session, topic: Topic) -> None:
     """Show settings, queues and consumer groups of a topic."""
     description = await session.admin.topics.describe(topic)
@@ -86,15 +84,13 @@ async def describe_topic(session: Session, topic: Topic) -> None:
     session.complain(description.failures)
 
 
-@app.command("route")
-@connected
+@command(app, "route")
 async def route_topic(session: Session, topic: Topic) -> None:
     """Show the brokers that have a topic, as clients are told."""
     session.show(*show_route(await session.admin.topics.route(topic)))
 
 
-@app.command("status")
-@connected
+@command(app, "status")
 async def topic_status(
     session: Session, topic: Topic, follow: options.Follow = False, interval: options.Interval = 2.0
 ) -> None:
@@ -106,8 +102,7 @@ async def topic_status(
     )
 
 
-@app.command("create")
-@connected
+@command(app, "create")
 @with_options("change", CHANGE, _change)
 async def create_topic(
     session: Session,
@@ -124,8 +119,7 @@ async def create_topic(
     await session.create("topic", topic, work, if_missing)
 
 
-@app.command("update")
-@connected
+@command(app, "update")
 @with_options("change", CHANGE, _change)
 async def update_topic(
     session: Session,
@@ -144,8 +138,7 @@ async def update_topic(
     session.show_done("topic", topic, "changed", brokers)
 
 
-@app.command("delete")
-@connected
+@command(app, "delete")
 async def delete_topic(
     session: Session, topic: Topic, cluster: options.Cluster = None, yes: options.Yes = False
 ) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import typer
 
 from onelog.commands.options import Cluster, Yes
-from onelog.commands.session import Session, Shown, confirm, connected
+from onelog.commands.session import Session, Shown, command, confirm
 from onelog.commands.terminal import table
 from onelog.commands.times import show_time
 from onelog.errors import InvalidRequestError
@@ -40,9 +40,7 @@ def _prompted(password: str | None) -> str:
     return answer
 
 
-@app.command("add", hidden=True)
-@app.command("create")
-@connected
+@command(app, "create", "add")
 async def create_user(
     session: Session,
     user: Name,
@@ -65,8 +63,7 @@ async def create_user(
     session.show_done("user", user, "created", brokers)
 
 
-@app.command("update")
-@connected
+@command(app, "update")
 async def update_user(
     session: Session,
     user: Name,
@@ -100,8 +97,7 @@ async def update_user(
     session.show_done("user", user, "changed", brokers)
 
 
-@app.command("delete")
-@connected
+@command(app, "delete")
 async def delete_user(
     session: Session, user: Name, cluster: Cluster = None, yes: Yes = False
 ) -> None:
@@ -111,15 +107,13 @@ async def delete_user(
     session.show_done("user", user, "deleted", brokers)
 
 
-@app.command("list")
-@connected
+@command(app, "list")
 async def list_users(session: Session, cluster: Cluster = None) -> None:
     """List users with their roles."""
     session.show(*show_users(await session.admin.users.list(cluster=cluster)))
 
 
-@app.command("audit")
-@connected
+@command(app, "audit")
 async def audit(
     session: Session,
     user: Annotated[str, typer.Argument(metavar="[USER]", help="Whose actions only.")] = "",

@@ -227,6 +227,18 @@ class ReplicaSet:
                 said = behind
             await asyncio.sleep(JOIN_LOOK_SECONDS)
 
+    async def join(
+        self, node: int, replicas: int | None, report: Callable[[str], None]
+    ) -> ReplicaSetState:
+        """Wait until a node is in sync, and count it; without a number, as many as there are."""
+        await self.wait_for(node, report)
+        view = await self.view()
+        assert view.state is not None
+        state = view.state
+        # A member that is away for a moment is one all the same.
+        count = replicas or max(state.replicas, len(view.nodes.keys() | set(state.in_sync)))
+        return state if count == state.replicas else await self.set_replicas(count)
+
     async def set_replicas(self, count: int) -> ReplicaSetState:
         """How many nodes are a whole set from now on."""
         await self._ask(_master_of(await self.view()), Request("replicas", count))

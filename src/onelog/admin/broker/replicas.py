@@ -75,17 +75,9 @@ async def join(call: Call, given: Joining) -> SetState:
     async with _set(call) as replicas:
         try:
             async with asyncio.timeout(JOIN_SECONDS_MAX):
-                await replicas.wait_for(given.node, lambda _: None)
+                return _state(await replicas.join(given.node, given.replicas, lambda _: None))
         except TimeoutError:
             raise RequestTimeoutError(f"node {given.node} is not in sync yet: ask again") from None
-        view = await replicas.view()
-        assert view.state is not None
-        state = view.state
-        there = len(view.nodes.keys() | set(state.in_sync))
-        count = given.replicas or max(state.replicas, there)
-        if count != state.replicas:
-            state = await replicas.set_replicas(count)
-        return _state(state)
 
 
 async def elect(call: Call, given: OneNode) -> SetState:

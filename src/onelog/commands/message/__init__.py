@@ -9,7 +9,7 @@ from onelog.client.admin.messages import Found
 from onelog.commands.message import views
 from onelog.commands.message.search import find, first, span, write_body
 from onelog.commands.options import Interval
-from onelog.commands.session import Session, connected
+from onelog.commands.session import Session, command
 from onelog.errors import InvalidRequestError, MessageNotFoundError
 from onelog.rocketmq.names import TRACE_TOPIC
 
@@ -28,8 +28,7 @@ BodyFile = Annotated[
 Groups = Annotated[bool, typer.Option("--groups", help="Also which consumer groups are past it.")]
 
 
-@app.command("get")
-@connected
+@command(app, "get")
 async def get_message(
     session: Session,
     message_id: Annotated[
@@ -46,8 +45,7 @@ async def get_message(
     await _show_one(session, found, groups, body_to)
 
 
-@app.command("by-key")
-@connected
+@command(app, "by-key")
 async def by_key(
     session: Session,
     topic: Topic,
@@ -65,8 +63,7 @@ async def by_key(
     session.complain(search.failures)
 
 
-@app.command("by-unique-key")
-@connected
+@command(app, "by-unique-key")
 async def by_unique_key(
     session: Session,
     topic: Topic,
@@ -84,8 +81,7 @@ async def by_unique_key(
     await _show_one(session, search.messages[-1], groups, body_to)
 
 
-@app.command("by-offset")
-@connected
+@command(app, "by-offset")
 async def by_offset(
     session: Session,
     topic: Topic,
@@ -104,8 +100,7 @@ async def by_offset(
         session.show(*views.show_messages(found, session.utc))
 
 
-@app.command("by-time")
-@connected
+@command(app, "by-time")
 async def by_time(
     session: Session,
     topic: Topic,
@@ -136,8 +131,7 @@ async def by_time(
     session.show(*views.show_messages(listed, session.utc))
 
 
-@app.command("trace")
-@connected
+@command(app, "trace")
 async def trace_message(
     session: Session,
     message_id: Annotated[
