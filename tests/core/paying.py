@@ -42,7 +42,7 @@ class Payer:
             inner_count=len(values),
         )
         stamp = Stamp(self.id, self.epoch, number, len(values), True)
-        self.world.broker.publish.send_batch(SELF, message, stamp, _stored)
+        self.world.broker.publish.send(SELF, message, _stored, stamp=stamp)
         self.world.end_tick()
         self.numbers[queue] = number + len(values)
         self.sent += [(queue, value) for value in values]

@@ -9,7 +9,7 @@ from onelog.core.access import SELF
 from onelog.core.queues.lease_ledger import Outcome
 from onelog.core.queues.lending import Leased
 from onelog.core.queues.sharing import ShareLimits, Taking
-from onelog.core.transactions.in_place import Stamp
+from onelog.core.transactions.in_place import UNNUMBERED, Stamp
 from onelog.errors import OnelogError
 from onelog.message import NewMessage
 from onelog.record.decode import decode_messages
@@ -34,7 +34,7 @@ def put_batch(world: World, count: int, queue_id: int = 0, stamp: Stamp | None =
         sys_flag=Form.KAFKA.sys_flag,
         inner_count=count,
     )
-    world.broker.publish.send_batch(SELF, message, stamp, world.on_stored)
+    world.broker.publish.send(SELF, message, world.on_stored, stamp=stamp or UNNUMBERED)
     world.end_tick()
 
 

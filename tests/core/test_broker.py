@@ -112,16 +112,16 @@ def test_a_closed_channel_takes_its_waits_and_memberships_along(orders: World) -
 def test_a_pull_is_filtered_by_what_the_member_itself_subscribed_to(orders: World) -> None:
     broker = orders.broker
     with pytest.raises(SubscriptionNotFoundError):
-        broker.cursors.subscription(SELF, "readers", "orders")
+        broker.groups.pull_subscription(SELF, "readers", "orders")
     for client, expression in (("c1", "a"), ("c2", "b")):
         data = ConsumerData("readers", subscriptions=(subscribe("orders", expression, version=5),))
         broker.groups.heartbeat(SELF, Client(client, client), [data], [])
-    assert broker.cursors.subscription(SELF, "readers", "orders", "c1", 5).expression == "a"
-    assert broker.cursors.subscription(SELF, "readers", "orders", "c2", 5).expression == "b"
+    assert broker.groups.pull_subscription(SELF, "readers", "orders", "c1", 5).expression == "a"
+    assert broker.groups.pull_subscription(SELF, "readers", "orders", "c2", 5).expression == "b"
     with pytest.raises(SubscriptionOutdatedError):
-        broker.cursors.subscription(SELF, "readers", "orders", "c1", 6)
+        broker.groups.pull_subscription(SELF, "readers", "orders", "c1", 6)
     with pytest.raises(TopicNotFoundError):
-        broker.cursors.subscription(SELF, "readers", "bills", "c1")
+        broker.groups.pull_subscription(SELF, "readers", "bills", "c1")
 
 
 def test_a_group_that_may_not_broadcast_gets_no_subscription(orders: World) -> None:
@@ -129,7 +129,7 @@ def test_a_group_that_may_not_broadcast_gets_no_subscription(orders: World) -> N
     orders.broker.groups.put(SELF, config)
     beat(orders, "c1", "readers", "orders", message_model="BROADCASTING")
     with pytest.raises(GroupPermissionError):
-        orders.broker.cursors.subscription(SELF, "readers", "orders", "c1")
+        orders.broker.groups.pull_subscription(SELF, "readers", "orders", "c1")
 
 
 def test_a_message_is_found_by_key_and_by_time(orders: World) -> None:

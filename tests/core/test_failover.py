@@ -48,8 +48,8 @@ def batch(number: int, value: bytes, producer_id: int) -> tuple[NewMessage, Stam
 def publish_batch(world: World, number: int, value: bytes, producer_id: int) -> int:
     told: list[Any] = []
     message, stamp = batch(number, value, producer_id)
-    world.broker.publish.send_batch(
-        SELF, message, stamp, lambda _, at, error: told.append((at, error))
+    world.broker.publish.send(
+        SELF, message, lambda _, at, error: told.append((at, error)), stamp=stamp
     )
     world.end_tick()
     ((appended, error),) = told

@@ -103,7 +103,7 @@ def test_consumers_are_members_of_their_groups_there_too(pair: tuple[Master, Fol
     broker = follower.broker
     data = ConsumerData("new", "CONSUME_PASSIVELY", "CLUSTERING", "x", (subscribe("orders", "*"),))
     broker.groups.heartbeat(SELF, Client("c", "c"), [data], ["producers"])
-    assert broker.cursors.subscription(SELF, "new", "orders", "c").topic == "orders"
+    assert broker.groups.pull_subscription(SELF, "new", "orders", "c").topic == "orders"
     queue = ("orders", 0)
     assert broker.groups.lock(SELF, "readers", "c", [queue]) == [queue]
     assert broker.groups.lock(SELF, "readers", "d", [queue]) == []

@@ -7,7 +7,7 @@ import pytest
 
 from onelog.core.access import SELF
 from onelog.core.cursors.fetch import Cursor, allowed
-from onelog.core.durable.writer import StoredHere
+from onelog.core.durable.durability import Acks
 from onelog.errors import (
     NotMasterError,
     OffsetOutOfRangeError,
@@ -95,8 +95,8 @@ def test_who_waits_for_this_broker_only_is_told_at_once(master: Master) -> None:
         assert error is None
         told.append((token, appended.queue_offset))
 
-    for token, how in (("a", on_stored), ("b", StoredHere(on_stored)), ("c", on_stored)):
-        master.broker.publish.send(SELF, NewMessage("orders", 0, b"x"), how, token)
+    for token, acks in (("a", Acks.DURABLE), ("b", Acks.MASTER), ("c", Acks.DURABLE)):
+        master.broker.publish.send(SELF, NewMessage("orders", 0, b"x"), on_stored, token, acks=acks)
     master.end_tick()
     assert told == [("b", 1)]
     master.confirm()

@@ -141,7 +141,7 @@ def test_a_message_that_only_the_store_can_refuse_spoils_no_other(orders: World)
     # Within the limit for properties, but not once the store has added its own.
     unlucky = message()._replace(properties=b"p" * 32_760, inner_count=3)
     submit(orders, message(body=b"first"), unlucky)
-    orders.broker.publish.send_run(SELF, run(b"b1", b"b2"), orders.on_stored, "batch")
+    orders.broker.publish.send(SELF, run(b"b1", b"b2"), orders.on_stored, "batch")
     submit(orders, message(body=b"last"))
     orders.end_tick()
     assert orders.bodies("orders") == [b"first", b"b1", b"b2", b"last"]
@@ -179,7 +179,7 @@ def test_a_number_that_does_not_fit_its_field_spoils_no_other(
 def test_a_store_that_refuses_is_told_to_every_sender(orders: World) -> None:
     orders.store.refuse_writes(StoreFullError("disk is full"))
     submit(orders, message(), message())
-    orders.broker.publish.send_run(SELF, run(b"x", b"x"), orders.on_stored)
+    orders.broker.publish.send(SELF, run(b"x", b"x"), orders.on_stored)
     orders.end_tick()
     assert [type(told.error) for told in orders.told] == [StoreFullError] * 3
     assert orders.core.stats.totals.put_failed == 4
@@ -188,7 +188,7 @@ def test_a_store_that_refuses_is_told_to_every_sender(orders: World) -> None:
 def test_a_batch_stays_together_and_is_acknowledged_as_one(orders: World) -> None:
     submit(orders, message())
     batch = run(b"0", b"1", b"2", b"3", b"4", queue_id=2)
-    orders.broker.publish.send_run(SELF, batch, orders.on_stored, "batch")
+    orders.broker.publish.send(SELF, batch, orders.on_stored, "batch")
     submit(orders, message())
     orders.end_tick()
     told = orders.told[1]
@@ -200,10 +200,10 @@ def test_a_batch_stays_together_and_is_acknowledged_as_one(orders: World) -> Non
 
 def test_messages_and_batches_of_one_tick_keep_their_order(orders: World) -> None:
     submit(orders, message(body=b"1"))
-    orders.broker.publish.send_run(SELF, run(b"2", b"3"), orders.on_stored)
-    orders.broker.publish.send_run(SELF, run(b"4"), orders.on_stored)
+    orders.broker.publish.send(SELF, run(b"2", b"3"), orders.on_stored)
+    orders.broker.publish.send(SELF, run(b"4"), orders.on_stored)
     orders.core.writer.put_together([message(body=b"5"), message(body=b"6")], orders.on_stored)
-    orders.broker.publish.send_run(SELF, run(b"7", b"8"), orders.on_stored)
+    orders.broker.publish.send(SELF, run(b"7", b"8"), orders.on_stored)
     orders.end_tick()
     assert orders.bodies("orders") == [b"%d" % number for number in range(1, 9)]
     assert [told.error for told in orders.told] == [None] * 5
@@ -213,7 +213,7 @@ def test_messages_and_batches_of_one_tick_keep_their_order(orders: World) -> Non
 def test_a_batch_that_only_the_store_can_refuse_spoils_no_other(orders: World) -> None:
     unlucky = run(b"bad")._replace(born_ms=1 << 70)
     for batch in (run(b"1", b"2"), unlucky, run(b"3")):
-        orders.broker.publish.send_run(SELF, batch, orders.on_stored)
+        orders.broker.publish.send(SELF, batch, orders.on_stored)
     orders.end_tick()
     assert [type(told.error) for told in orders.told] == [type(None), MessageError, type(None)]
     assert orders.bodies("orders") == [b"1", b"2", b"3"]
@@ -223,13 +223,13 @@ def test_a_batch_that_only_the_store_can_refuse_spoils_no_other(orders: World) -
 
 def test_a_batch_to_a_topic_with_several_tags_is_marked(world: World) -> None:
     world.topic("orders", 1, filter_type="MULTI_TAG")
-    world.broker.publish.send_run(SELF, run(b"1", b"2"), world.on_stored)
+    world.broker.publish.send(SELF, run(b"1", b"2"), world.on_stored)
     world.end_tick()
     assert all(each.sys_flag & SysFlag.MULTI_TAGS for each in world.messages("orders"))
 
 
 def test_a_batch_to_any_queue_goes_to_one(orders: World) -> None:
-    orders.broker.publish.send_run(SELF, run(*[b"x"] * 20, queue_id=-1), orders.on_stored)
+    orders.broker.publish.send(SELF, run(*[b"x"] * 20, queue_id=-1), orders.on_stored)
     orders.end_tick()
     counts = [orders.store.max_offset("orders", queue_id) for queue_id in range(4)]
     assert sorted(counts) == [0, 0, 0, 20]
@@ -239,22 +239,20 @@ def test_a_bad_message_in_a_batch_refuses_the_batch(orders: World) -> None:
     orders.send("orders")
     for known in (True, False):
         with pytest.raises(MessageError):
-            orders.broker.publish.send_run(
-                SELF, run(b"x", properties=b"p" * 32_768), orders.on_stored
-            )
+            orders.broker.publish.send(SELF, run(b"x", properties=b"p" * 32_768), orders.on_stored)
         with pytest.raises(EmptyMessageError):
-            orders.broker.publish.send_run(SELF, run(), orders.on_stored)
+            orders.broker.publish.send(SELF, run(), orders.on_stored)
         if known:
             orders.core.publisher._topic_changed("orders", None)
     orders.broker.topics.create_for_send(SELF, "%RETRY%g", "TBW102", 1)
     with pytest.raises(MessageError, match="retry group"):
-        orders.broker.publish.send_run(SELF, run(b"x", topic="%RETRY%g"), orders.on_stored)
+        orders.broker.publish.send(SELF, run(b"x", topic="%RETRY%g"), orders.on_stored)
     assert orders.soon == []
 
 
 def test_a_message_without_a_body_is_a_message(orders: World) -> None:
     submit(orders, message(body=b""), message(body=b"x"))
-    orders.broker.publish.send_run(SELF, run(b"", b"y", b""), orders.on_stored)
+    orders.broker.publish.send(SELF, run(b"", b"y", b""), orders.on_stored)
     orders.end_tick()
     assert [told.error for told in orders.told] == [None, None, None]
     assert orders.bodies("orders") == [b"", b"x", b"", b"y", b""]
@@ -322,7 +320,7 @@ def synced(tmp_path: Path) -> Any:
 
 def test_with_synchronous_flush_the_answer_waits_for_the_disk(synced: World) -> None:
     submit(synced, message(), message())
-    synced.broker.publish.send_run(SELF, run(b"x", b"x"), synced.on_stored)
+    synced.broker.publish.send(SELF, run(b"x", b"x"), synced.on_stored)
     synced.end_tick()
     assert synced.told == []
     assert synced.pull(0).messages == 4, "consumers need not wait for the disk"

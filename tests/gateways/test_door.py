@@ -28,10 +28,10 @@ from onelog.core.membership.consumers import Beat
 from onelog.core.membership.coordinator import CommittingMember, Coordinator
 from onelog.core.membership.group_membership import GroupMembership
 from onelog.core.membership.members import Client, ConsumerData
+from onelog.core.publish import Publisher
 from onelog.core.queues.lease_supply import LeaseRequest
 from onelog.core.queues.receiving import Receiving
 from onelog.core.queues.sharing import ShareLimits, Sharing, Taking
-from onelog.core.sending import Sending
 from onelog.core.transactions.branches import Branches
 from onelog.core.transactions.transactional_ids import TransactionalIds
 from onelog.core.transactions.transactions import Transactions
@@ -64,7 +64,7 @@ DOORS: dict[str, type] = {
     "groups": GroupMembership,
     "queues": Receiving,
     "cursors": Cursors,
-    "publish": Sending,
+    "publish": Publisher,
     "transactions": Transactions,
     "admin": Admin,
     "coordinator": Coordinator,
@@ -74,9 +74,13 @@ DOORS: dict[str, type] = {
 }
 """The broker, its facets, and the parts of these that gateways call by themselves."""
 FOR_ITS_OWNER = {
+    "admitted",
     "apply",
     "parts",
     "committing",
+    "is_plain",
+    "postponed",
+    "take",
     "expire",
     "open",
     "recount",
@@ -199,6 +203,7 @@ def arguments() -> dict[str, Any]:
     run = NewRun("orders", 0, [(0, b"x", b"")], b"", b"", 0, 0, LOOPBACK, LOOPBACK)
     return {
         "message": NewMessage("orders", 0, b"x"),
+        "batch": NewMessage("orders", 0, b"x"),
         "messages": [NewMessage("orders", 0, b"x")],
         "run": run,
         "topic": "orders",

@@ -184,7 +184,7 @@ async def test_no_way_into_the_core_reads_an_internal_topic(tmp_path: Path, topi
             )
         for ask_for in (
             lambda: core.topics.find_by_key(WHO, topic, "k", 0, 1 << 50, 10),
-            lambda: core.cursors.subscription(WHO, "thieves", topic),
+            lambda: core.groups.pull_subscription(WHO, "thieves", topic),
             lambda: core.topics.mqtt_forwarding.add(WHO, topic, "k"),
             lambda: core.cursors.settled(WHO, topic, 0, 0, 1),
         ):

@@ -191,7 +191,7 @@ class Clients:
 
         what = f"{bodies[0][:9]!r} and {len(bodies) - 1} more"
         self.kernel.note(node.name, "send", what)
-        broker.publish.send_run(SELF, run, self._told(node, what, promise))
+        broker.publish.send(SELF, run, self._told(node, what, promise))
 
     def _send_timed(self, node: Node, broker: Broker) -> None:
         body, delay_ms = self._body("t"), self.kernel.random.randrange(1, TIMED_MS_MAX)

@@ -67,7 +67,6 @@ from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
 from onelog.core.schedule.schedules import Schedules
 from onelog.core.schedule.timers import WATCH_MS, Timers
-from onelog.core.sending import Sending
 from onelog.core.sessions.packet_ids import PacketIds
 from onelog.core.sessions.retained import Retained
 from onelog.core.sessions.sessions import Sessions
@@ -174,7 +173,8 @@ class Assembly:
         store_host: bytes,
     ) -> None:
         self._wire_transactions(store_host)
-        self._wire_publisher(random)
+        self.publisher: Publisher = Publisher(self, random)
+        self.batch_producers.use(self.publisher)
         self._wire_staged(call_soon)
         self._wire_leases(offload)
         self._wire_routing(random, call_soon, store_host)
@@ -185,12 +185,14 @@ class Assembly:
         groups = GroupMembership(self, topics)
         self._wire_groups(groups, lambda: f"{random.getrandbits(128):032x}")
         self._wire_workqueues(random, call_soon, store_host, topics)
+        self.publisher.routing, self.publisher.schedules = self.routing, self.schedules
+        self.publisher.see_message = topics.seen_message
         self.broker = Broker(
             topics,
             groups,
             Receiving(self),
             Cursors(self),
-            Sending(self, topics),
+            self.publisher,
             Transactions(self),
             self.users,
             Admin(self),
@@ -253,13 +255,6 @@ class Assembly:
         self.marked = MarkedTopics(self.tables, self.topics)
         self.groups = Groups(self.tables, self.versions, self.naming, self.config)
 
-    def _wire_publisher(self, random: Random) -> None:
-        self.publisher: Publisher = Publisher(
-            self.writer, self.topics, self.delay, self.timers, self.transactions, random,
-            self.retry.redirect, self.store.config.body_bytes_max,
-        )  # fmt: skip
-        self.batch_producers.use(self.publisher)
-
     def _wire_groups(self, groups: GroupMembership, new_id: Callable[[], str]) -> None:
         self.coordinator = Coordinator(
             self.access, self.config.name, self.clock, self._schedule, new_id, self.tables,
@@ -286,7 +281,13 @@ class Assembly:
     ) -> None:
         config = self.config
         self.batch_producers = BatchProducers(
-            self.tables, self.store, self.topics, self.marked, self.clock, self.durability
+            self.tables,
+            self.store,
+            self.topics,
+            self.marked,
+            self.clock,
+            self.writer,
+            self.durability,
         )
         self.filter_time = FilterTime(
             call_soon, seconds, self.waiting.arrived, config.filter_budget_ms

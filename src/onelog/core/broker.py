@@ -11,8 +11,8 @@ from onelog.core.admin import Admin
 from onelog.core.catalog.topic_catalog import TopicCatalog
 from onelog.core.cursors.cursors import Cursors
 from onelog.core.membership.group_membership import GroupMembership
+from onelog.core.publish import Publisher
 from onelog.core.queues.receiving import Receiving
-from onelog.core.sending import Sending
 from onelog.core.transactions.transactions import Transactions
 from onelog.core.users.users import Users
 
@@ -25,7 +25,7 @@ class Broker:
     groups: GroupMembership
     queues: Receiving
     cursors: Cursors
-    publish: Sending
+    publish: Publisher
     transactions: Transactions
     users: Users
     admin: Admin

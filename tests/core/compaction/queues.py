@@ -5,7 +5,7 @@ from typing import NamedTuple
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import CLEANUP_POLICY
 from onelog.core.cursors.fetch import Cursor, Limits
-from onelog.core.transactions.in_place import Stamp
+from onelog.core.transactions.in_place import UNNUMBERED, Stamp
 from onelog.errors import OnelogError
 from onelog.gateways.kafka import batches
 from onelog.gateways.kafka.batches import Budget
@@ -60,7 +60,7 @@ def send(
     message = NewMessage(
         topic, 0, body, sys_flag=Form.KAFKA.sys_flag, born_ms=now_ms, inner_count=len(pairs)
     )
-    world.broker.publish.send_batch(SELF, message, stamp, world.on_stored)
+    world.broker.publish.send(SELF, message, world.on_stored, stamp=stamp or UNNUMBERED)
     world.end_tick()
     told = world.told.pop()
     assert told.error is None

@@ -177,8 +177,8 @@ def test_messages_without_a_key_are_refused_or_dropped(world: World) -> None:
         with pytest.raises(MessageError, match="key is missing"):
             world.publish(NewMessage(TOPIC, 0, b"x"))
         with pytest.raises(MessageError, match="key is missing"):
-            world.broker.publish.send_run(SELF, run_of([b"KEYS\x01a\x02", b""]), world.on_stored)
-        world.broker.publish.send_run(SELF, run_of([b"KEYS\x01a\x02"] * 2), world.on_stored)
+            world.broker.publish.send(SELF, run_of([b"KEYS\x01a\x02", b""]), world.on_stored)
+        world.broker.publish.send(SELF, run_of([b"KEYS\x01a\x02"] * 2), world.on_stored)
         world.end_tick()
     send(world, (b"a", b"1"))
     send(world, (b"b", b"2"))

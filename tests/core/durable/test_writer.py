@@ -146,7 +146,7 @@ def test_who_writes_at_once_comes_behind_what_the_tick_has_so_far(
 def test_runs_keep_their_place_before_what_is_written_at_once(orders: World) -> None:
     publish(orders, b"1")
     run = NewRun("orders", 0, [(0, b"2", b""), (0, b"", b"")], b"2")
-    orders.broker.publish.send_run(SELF, run, orders.on_stored, "run")
+    orders.broker.publish.send(SELF, run, orders.on_stored, "run")
     orders.core.writer.write_runs_now([NewRun.of(message(b"4"))])
     assert orders.bodies("orders") == [b"1", b"2", b"", b"4"]
     orders.end_tick()

@@ -7,6 +7,7 @@ import pytest
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.forms import records_of
+from onelog.core.transactions.in_place import UNNUMBERED
 from onelog.gateways.kafka import batches
 from onelog.gateways.kafka.batches import Budget
 from onelog.message import Message, decode_properties
@@ -134,7 +135,7 @@ def test_consumers_get_what_rocketmq_and_kafka_sent_to_the_queue(tmp_path: Path)
     yard.send("orders", 0, b"by rocketmq", KEYS="k1", colour="red")
     yard.core.marked.mark("orders")
     batch = kafka_batch([Neutral(b"k2", b"by kafka", (("h", b"\x00\xff"),)), *neutrals(2)])
-    yard.broker.publish.send_batch(SELF, batch, None, yard.on_stored)
+    yard.broker.publish.send(SELF, batch, yard.on_stored, stamp=UNNUMBERED)
     yard.settle()
     yard.put_all(b"by amqp", key="orders")
     taker = yard.consume("orders")

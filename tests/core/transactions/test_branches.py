@@ -43,7 +43,7 @@ def send(world: World, epoch: int = 0, number: int = 0) -> None:
     def stored(token: Any, appended: Any, error: OnelogError | None) -> None:
         told.append(error)
 
-    world.broker.publish.send_batch(SELF, message, Stamp(PRODUCER, epoch, number, 1, True), stored)
+    world.broker.publish.send(SELF, message, stored, stamp=Stamp(PRODUCER, epoch, number, 1, True))
     world.end_tick()
     assert told == [None]
 

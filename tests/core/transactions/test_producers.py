@@ -10,7 +10,7 @@ import pytest
 
 from onelog.core.access import SELF
 from onelog.core.transactions import producers
-from onelog.core.transactions.in_place import Stamp
+from onelog.core.transactions.in_place import UNNUMBERED, Stamp
 from onelog.errors import InvalidQueueError, OnelogError, TopicNotFoundError
 from onelog.message import NewMessage
 from onelog.record.forms import Form, kafka
@@ -40,7 +40,7 @@ def begin(
     def stored(token: Any, appended: Any, error: OnelogError | None) -> None:
         found.append(error or appended.queue_offset)
 
-    world.broker.publish.send_batch(SELF, message, stamp, stored)
+    world.broker.publish.send(SELF, message, stored, stamp=stamp or UNNUMBERED)
     if ends:
         world.end_tick()
     return found

@@ -63,7 +63,7 @@ class Payer:
                 topic, queue_id, kafka.with_crc(bytes(batch)), sys_flag=Form.KAFKA.sys_flag
             )
             stamp = Stamp(self.id, self.epoch, number, 1, True)
-            self.world.broker.publish.send_batch(SELF, message, stamp, self.stored)
+            self.world.broker.publish.send(SELF, message, self.stored, stamp=stamp)
             self.numbers[topic, queue_id] += 1
         self.world.end_tick()
 
@@ -251,8 +251,11 @@ def test_each_end_is_followed_by_another_epoch_and_numbers_begin_anew(shop: Worl
         with pytest.raises(TransactionStateError):
             payer.end(not commit, renews=True)
         with pytest.raises(InvalidProducerEpochError):
-            shop.core.batch_producers.publish(
-                NewMessage("orders", 0, b""), Stamp(payer.id, payer.epoch, 1, 1, True), payer.stored
+            shop.broker.publish.send(
+                SELF,
+                NewMessage("orders", 0, b""),
+                payer.stored,
+                stamp=Stamp(payer.id, payer.epoch, 1, 1, True),
             )
         payer.become(renewed)
     assert visible(shop) == [2, 2, 2]

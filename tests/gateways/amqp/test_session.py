@@ -401,7 +401,7 @@ def test_clients_are_told_that_the_broker_goes() -> None:
 @ours_only
 def test_publishers_wait_while_the_disk_is_full(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     alarm = [""]
-    monkeypatch.setattr("onelog.core.sending.Sending.refusal", lambda publish: alarm[0])
+    monkeypatch.setattr("onelog.core.publish.Publisher.refusal", lambda publish: alarm[0])
     told: list[str] = []
     with connected(url) as connection:
         connection.add_on_connection_blocked_callback(lambda *_: told.append("blocked"))

@@ -119,7 +119,7 @@ def test_messages_without_a_body_are_rows(orders: ThreadedCluster, place: dict[s
         broker = orders.broker().broker
         run = NewRun("orders", 0, [(0, b"", b""), (0, b"y", b"")], b"y")
         broker.publish.send(SELF, NewMessage("orders", 0, b""), lambda token, where, error: None)
-        broker.publish.send_run(SELF, run, lambda token, where, error: None)
+        broker.publish.send(SELF, run, lambda token, where, error: None)
 
     orders.run(publish())
     found = reader(orders, startingOffsets='{"orders": {"0": 50, "1": -1}}', **place)

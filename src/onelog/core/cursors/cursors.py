@@ -12,16 +12,12 @@ from onelog.core.cursors.fetch import Cursor, Limits, OnFetched, ViewReader
 from onelog.core.cursors.unpacking import ColdError
 from onelog.core.durable.tables import DataVersion
 from onelog.core.durable.waiting import OnEnd, Wait
-from onelog.core.filters.tags import Subscription
 from onelog.core.membership.members import PULLED_MS
 from onelog.errors import (
     GroupNotFoundError,
-    GroupPermissionError,
     InvalidGroupError,
     InvalidQueueError,
     OffsetOutOfRangeError,
-    SubscriptionNotFoundError,
-    SubscriptionOutdatedError,
 )
 from onelog.message import Message
 from onelog.names import check_name
@@ -63,33 +59,6 @@ class Cursors:
         """Called with a group, a topic, and where the group is now, when that was recorded."""
 
     # -- fetching ---------------------------------------------------------------------------------
-
-    def subscription(
-        self,
-        principal: Principal,
-        group: str,
-        topic: str,
-        channel: Hashable = None,
-        version: int = 0,
-    ) -> Subscription:
-        """What a consumer's pull is filtered by; it must be at least as young as the consumer's."""
-        self._access.check_consumer(principal, group, topic, self._naming)
-        config = self._groups.require(group)
-        self._topics.require(topic)
-        found = self._members.subscription(group, topic, channel)
-        if found is None:
-            raise SubscriptionNotFoundError(
-                f"the consumer's subscription not exist: group {group}, topic {topic}"
-            )
-        if found.version < version:
-            raise SubscriptionOutdatedError("the consumer's subscription not latest")
-        live = self._members.group(group)
-        broadcasts = live is not None and live.message_model == "BROADCASTING"
-        if broadcasts and not config.consume_broadcast_enable:
-            raise GroupPermissionError(
-                f"the consumer group[{group}] can not consume by broadcast way"
-            )
-        return found
 
     def fetch(
         self,

@@ -13,6 +13,7 @@ was asked has not answered in time (what it says after that is ignored), with `F
 from collections import deque
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
+from enum import IntEnum
 from time import perf_counter
 from typing import Protocol
 
@@ -33,6 +34,15 @@ from onelog.store.message_store import MessageStore
 WhenSafe = Callable[[OnelogError | None], None]
 Post = Callable[[Callable[[], None]], None]
 """Calls a function in the thread of the core, soon; may be called from any thread."""
+
+
+class Acks(IntEnum):
+    """When a sender is answered."""
+
+    DURABLE = 0
+    """When what was sent is as safe as configured."""
+    MASTER = 1
+    """When it is safe on this node, whatever replicas have."""
 
 
 class Replicas(Protocol):

@@ -6,7 +6,7 @@ closes. Arrivals are told once per queue and tick, not per message.
 
 Fifty thousand polls that all end early cost no timers (`deadlines`).
 
-Invariant: an open wait is in `_queues` under each of its keys, among the deadlines, and under its
+Invariant: an open wait is in `keys` under each of its keys, among the deadlines, and under its
 owner; a closed one is in none of them.
 """
 
@@ -55,17 +55,13 @@ class OpenWaits:
         self._deadlines: Deadlines[Wait] = Deadlines(
             clock, schedule, self._end_overdue, tick_ms, ROUND_COUNT
         )
-        self._queues: dict[Key, dict[Wait, None]] = {}
+        self.keys: dict[Key, dict[Wait, None]] = {}
+        """What is waited for; the writer looks here before it tells of arrivals."""
         self._owners: dict[Hashable, dict[Wait, None]] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
-
-    @property
-    def keys(self) -> dict[Key, dict[Wait, None]]:
-        """What is waited for; the publisher looks here before it tells of arrivals."""
-        return self._queues
 
     def wait(
         self,
@@ -81,9 +77,9 @@ class OpenWaits:
         due_ms = self._clock.now_ms() + max(0, min(timeout_ms, TIMEOUT_MAX_MS))
         wait = Wait(keys, on_end, owner, ready, due_ms)
         for key in keys:
-            waits = self._queues.get(key)
+            waits = self.keys.get(key)
             if waits is None:
-                waits = self._queues[key] = {}
+                waits = self.keys[key] = {}
             waits[wait] = None
         if owner is not None:
             owned = self._owners.get(owner)
@@ -101,7 +97,7 @@ class OpenWaits:
     def arrived(self, topic: str, queue_id: int) -> None:
         """A message is in the queue: end the waits for it that are ready."""
         for key in ((topic, queue_id), (topic, ANY_QUEUE)):
-            waits = self._queues.get(key)
+            waits = self.keys.get(key)
             if waits is not None:
                 self._wake(deque(waits))
 
@@ -137,10 +133,10 @@ class OpenWaits:
         wait.open = False
         self._deadlines.remove(wait, wait.due_ms)
         for key in wait.keys:
-            waits = self._queues[key]
+            waits = self.keys[key]
             del waits[wait]
             if not waits:
-                del self._queues[key]
+                del self.keys[key]
         if wait.owner is not None:
             owned = self._owners[wait.owner]
             del owned[wait]

@@ -23,7 +23,7 @@ from operator import itemgetter
 from time import perf_counter
 from typing import Any, cast
 
-from onelog.core.durable.durability import Durability, WhenSafe
+from onelog.core.durable.durability import Acks, Durability, WhenSafe
 from onelog.core.durable.waiting import Key, OpenWaits
 from onelog.core.stats import Bucket, Stats
 from onelog.errors import (
@@ -50,8 +50,9 @@ stored, but not confirmed."""
 OnWritten = Callable[[OnelogError | None], None]
 OnEntered = Callable[[Sequence[NewMessage | NewRun], int], None]
 """Called with what was appended to a queue, and the offset of the first message there."""
-Receipt = tuple[OnStored, Any, int]
-"""Whom to tell, their token, and how many messages it is about; 0 for one message or one run."""
+Receipt = tuple[OnStored, Any, int, Acks]
+"""Whom to tell, their token, how many messages it is about (0 for one message or one run), and
+when."""
 Stored = Sequence[Appended | AppendedRun]
 OnAccounted = Callable[[Sequence[NewMessage | NewRun], Stored], None]
 """Called with what was stored, and where that is."""
@@ -91,16 +92,10 @@ class WithOffsets:
     """
 
     on_stored: OnStored
-    on_offsets: OnOffsets | None = None
+    on_offsets: OnOffsets
 
     def __call__(self, token: Any, where: Any, error: OnelogError | None) -> None:
         self.on_stored(token, where, error)
-
-
-class StoredHere(WithOffsets):
-    """An `OnStored` that is called when a message is safe here, whatever replicas have."""
-
-    __slots__ = ()
 
 
 class _Refusal:
@@ -183,13 +178,20 @@ class Writer:
             self._is_expected = True
             self._call_soon(self.end_of_tick)
 
-    def put(self, message: NewMessage | NewRun, on_stored: OnStored, token: Any = None) -> None:
+    def put(
+        self,
+        message: NewMessage | NewRun,
+        on_stored: OnStored,
+        token: Any = None,
+        acks: Acks = Acks.DURABLE,
+    ) -> None:
         """Take a message, or a run, that the broker itself made or that is checked."""
         if not self.messages:
             self.begin_tick()
-        self._has_runs |= isinstance(message, NewRun)
+        if type(message) is NewRun:
+            self._has_runs = True
         self.messages.append(message)
-        self.receipts.append((on_stored, token, 0))
+        self.receipts.append((on_stored, token, 0, acks))
 
     def put_together(
         self, messages: Sequence[NewMessage], on_stored: OnStored, token: Any = None
@@ -198,7 +200,7 @@ class Writer:
         if not self.messages:
             self.expect_tick()
         self.messages += messages
-        self.receipts.append((on_stored, token, len(messages)))
+        self.receipts.append((on_stored, token, len(messages), Acks.DURABLE))
 
     def put_records(self, records: Sequence[NewMessage], on_written: OnWritten) -> None:
         """Take the broker's own records, from `join_tick`: they are the last of the tick."""
@@ -505,15 +507,15 @@ class Writer:
         if self.reports_offsets and any(
             isinstance(receipt[0], WithOffsets) for receipt in receipts
         ):
-            for (on_stored, token, _), mine in zip(
+            for (on_stored, token, _, _), mine in zip(
                 receipts, _offsets_of(receipts, stored_at), strict=True
             ):
-                if isinstance(on_stored, WithOffsets) and on_stored.on_offsets is not None:
+                if isinstance(on_stored, WithOffsets):
                     on_stored.on_offsets(token, mine[0])
         if self._durability.replicates:
-            here = [receipt for receipt in receipts if isinstance(receipt[0], StoredHere)]
+            here = [receipt for receipt in receipts if receipt[3]]
         if here:
-            them = [receipt for receipt in receipts if not isinstance(receipt[0], StoredHere)]
+            them = [receipt for receipt in receipts if not receipt[3]]
             at = dict(zip(map(id, receipts), _offsets_of(receipts, stored_at), strict=True))
             stored_at = [queue_key for receipt in them for queue_key in at[id(receipt)]]
             safe_here = [queue_key for receipt in here for queue_key in at[id(receipt)]]
@@ -620,14 +622,14 @@ def _add(bucket: Bucket, topic: str, copies: int, size: int, times: int) -> None
 def _offsets_of(receipts: list[Receipt], stored_at: Stored) -> Iterator[Stored]:
     """Of each receipt the places that it is about."""
     at = 0
-    for _, _, count in receipts:
+    for _, _, count, _ in receipts:
         yield stored_at[at : at + (count or 1)]
         at += count or 1
 
 
 def _answer(receipts: list[Receipt], stored_at: Stored | None, error: OnelogError | None) -> None:
     at = 0
-    for on_stored, token, count in receipts:
+    for on_stored, token, count, _ in receipts:
         if on_stored is nobody:
             at += count or 1
             continue

@@ -15,7 +15,13 @@ from onelog.core.filters.tags import Subscription
 from onelog.core.membership.assignment import RequestMode
 from onelog.core.membership.locks import Queue
 from onelog.core.membership.members import Client, ConsumerData, LiveGroup, Member
-from onelog.errors import GroupNotFoundError, InvalidGroupError
+from onelog.errors import (
+    GroupNotFoundError,
+    GroupPermissionError,
+    InvalidGroupError,
+    SubscriptionNotFoundError,
+    SubscriptionOutdatedError,
+)
 
 if TYPE_CHECKING:
     from onelog.core.assembly import Assembly
@@ -254,6 +260,33 @@ class GroupMembership:
         """What a live group subscribes to."""
         self._access.check(principal, "describe", ("group", group))
         return self._members.subscription(group, topic)
+
+    def pull_subscription(
+        self,
+        principal: Principal,
+        group: str,
+        topic: str,
+        channel: Hashable = None,
+        version: int = 0,
+    ) -> Subscription:
+        """What a consumer's pull is filtered by; it must be at least as young as the consumer's."""
+        self._access.check_consumer(principal, group, topic, self._naming)
+        config = self._groups.require(group)
+        self._topics.require(topic)
+        found = self._members.subscription(group, topic, channel)
+        if found is None:
+            raise SubscriptionNotFoundError(
+                f"the consumer's subscription not exist: group {group}, topic {topic}"
+            )
+        if found.version < version:
+            raise SubscriptionOutdatedError("the consumer's subscription not latest")
+        live = self._members.group(group)
+        broadcasts = live is not None and live.message_model == "BROADCASTING"
+        if broadcasts and not config.consume_broadcast_enable:
+            raise GroupPermissionError(
+                f"the consumer group[{group}] can not consume by broadcast way"
+            )
+        return found
 
     def lock(
         self, principal: Principal, group: str, client_id: str, queues: Iterable[Queue]

@@ -30,6 +30,7 @@ from onelog.clock import Clock
 from onelog.core.access import SELF, Principal
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.forms import MarkedTopics
+from onelog.core.durable.durability import Acks
 from onelog.core.durable.writer import OnStored, Writer, nobody
 from onelog.core.routing.exchanges import Exchange, RoutingKeys
 from onelog.core.routing.targets import DeadLetter, RoutedTargets, Target
@@ -187,7 +188,7 @@ class Publishing:
                 ),
             )
         )  # fmt: skip
-        self._receipts.append((on_stored, token, 0))
+        self._receipts.append((on_stored, token, 0, Acks.DURABLE))
         return len(route.targets)
 
     def publish_all(
@@ -295,7 +296,7 @@ class Publishing:
             )
             for body in bodies
         ]
-        self._receipts.append((on_stored, token, len(bodies)))
+        self._receipts.append((on_stored, token, len(bodies), Acks.DURABLE))
 
     def _refuse(self, vhost: str, exchange: str) -> None:
         """Raise why there is no such exchange."""

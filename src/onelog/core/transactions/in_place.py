@@ -45,6 +45,10 @@ class Stamp(NamedTuple):
         return (self.first + self.records - 1) % SEQUENCES
 
 
+UNNUMBERED = Stamp(-1, -1, -1, 0)
+"""Of a batch that is nobody's."""
+
+
 @dataclass(slots=True, eq=False)
 class AcceptedBatch:
     """A batch that was taken: its numbers, and where it is, once that is known."""

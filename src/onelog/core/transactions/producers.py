@@ -19,9 +19,9 @@ from typing import Any
 from onelog.clock import Clock
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.forms import MarkedTopics
-from onelog.core.durable.durability import Durability
+from onelog.core.durable.durability import Acks, Durability
 from onelog.core.durable.tables import Change, Tables, exhausted, in_parts
-from onelog.core.durable.writer import UNCONFIRMED, OnStored, StoredHere, WithOffsets
+from onelog.core.durable.writer import UNCONFIRMED, OnStored, WithOffsets, Writer
 from onelog.core.publish import Publisher
 from onelog.core.transactions.in_place import (
     UNKNOWN,
@@ -62,16 +62,18 @@ class BatchProducers:
         topics: Topics,
         marked: MarkedTopics,
         clock: Clock,
+        writer: Writer,
         durability: Durability,
     ) -> None:
         self._tables = tables
         self._store = store
         self._marked = marked
         self._clock = clock
+        self._writer = writer
         self._durability = durability
         self._publisher: Publisher
-        self._queues: dict[Queue, QueueProducers] = {}
-        self._dirty: set[Queue] = set()
+        self.queues: dict[Queue, QueueProducers] = {}
+        self.changed: set[Queue] = set()
         """Queues that got batches since they were kept."""
         self._next_id = self._ids_end = 0
         self.first_id = 0
@@ -94,15 +96,15 @@ class BatchProducers:
         topic, queue_id = split_key(key)
         queue = topic, int(queue_id)
         if value is None:
-            self._queues.pop(queue, None)
-        elif queue not in self._queues or value["covered"] > self._queues[queue].covered:
-            self._queues[queue] = QueueProducers.restored(value)
+            self.queues.pop(queue, None)
+        elif queue not in self.queues or value["covered"] > self.queues[queue].covered:
+            self.queues[queue] = QueueProducers.restored(value)
 
     def parts(self) -> Iterator[dict[str, Any]]:
         """Everything, some at a time; of a queue with batches on the way nothing."""
         if self._ids_end:
             yield {_NEXT_ID: self._ids_end}
-        for part in in_parts(self._queues):
+        for part in in_parts(self.queues):
             yield {
                 _key(queue): producers.kept()
                 for queue, producers in part
@@ -127,11 +129,11 @@ class BatchProducers:
     def _replay(self, queue: Queue) -> Generator[None, None, None]:
         topic, queue_id = queue
         store = self._store
-        producers = self._queues.setdefault(queue, QueueProducers())
+        producers = self.queues.setdefault(queue, QueueProducers())
         end = store.max_offset(topic, queue_id)
         if producers.covered > end:
             # The end of the log was lost: what was kept may tell of batches that are not there.
-            producers = self._queues[queue] = QueueProducers()
+            producers = self.queues[queue] = QueueProducers()
         batches = batches_from(store, topic, queue_id, producers.covered)
         while some := list(islice(batches, _BATCHES_AT_ONCE)):
             for message in some:
@@ -166,21 +168,21 @@ class BatchProducers:
 
         Queues with batches on the way have to wait for the next time.
         """
-        if any(self._queues[queue].on_the_way for queue in self._dirty):
+        if any(self.queues[queue].on_the_way for queue in self.changed):
             # Under load a timer always comes between what was taken in a tick and its end.
-            self._publisher.end_tick()
+            self._writer.end_of_tick()
         changes: list[Change] = []
         silent_ms = self._clock.now_ms() - EXPIRY_MS
-        settled = (queue for queue in self._dirty if not self._queues[queue].on_the_way)
+        settled = (queue for queue in self.changed if not self.queues[queue].on_the_way)
         some = list(islice(settled, _QUEUES_AT_ONCE))
         for queue in some:
-            producers = self._queues[queue]
+            producers = self.queues[queue]
             producers.covered = self._store.next_offset(*queue)
             _, compacted = self._store.carried.get(queue, (0, 0))
             producers.forget(max(self._store.min_offset(*queue), compacted), silent_ms)
             changes.append((self.name, _key(queue), producers.kept()))
         self._tables.write(changes)
-        self._dirty.difference_update(some)
+        self.changed.difference_update(some)
         return len(some) == _QUEUES_AT_ONCE
 
     def close(self) -> None:
@@ -190,8 +192,8 @@ class BatchProducers:
 
     def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
         if config is None:
-            gone = [queue for queue in self._queues if queue[0] == name]
-            self._dirty.difference_update(gone)
+            gone = [queue for queue in self.queues if queue[0] == name]
+            self.changed.difference_update(gone)
             self._tables.write([(self.name, _key(queue), None) for queue in gone])
 
     # -- batches -------------------------------------------------------------------------------
@@ -206,20 +208,21 @@ class BatchProducers:
     def publish(
         self,
         message: NewMessage,
-        stamp: Stamp | None,
+        stamp: Stamp,
         on_stored: OnStored,
-        token: Any = None,
+        token: Any,
+        acks: Acks,
     ) -> None:
         """Store a batch with this tick's others, unless it is there: then tell where."""
         queue = message.topic, message.queue_id
-        producers = self._queues.get(queue)
+        producers = self.queues.get(queue)
         if producers is None:
             self._publisher.admitted(message)  # Nothing is marked for what is refused.
             self._marked.mark(message.topic)
-            producers = self._queues[queue] = QueueProducers()
-        if stamp is None:
-            self._publisher.publish(message, on_stored, token)
-            self._dirty.add(queue)
+            producers = self.queues[queue] = QueueProducers()
+        if stamp.producer_id < 0:
+            self._publisher.take(message, on_stored, token, acks)
+            self.changed.add(queue)
             return
         if stamp.transactional:
             self.covers(stamp, queue)
@@ -232,20 +235,19 @@ class BatchProducers:
                 on_stored, token, Appended(LogOffset(0), QueueOffset(before.offset), 0)
             )
             # The first time, that may not have been told, because it is not safe yet.
-            durability, is_here = self._durability, isinstance(on_stored, StoredHere)
-            when = durability.when_safe_here if is_here else durability.when_safe
+            durability = self._durability
+            when = durability.when_safe_here if acks else durability.when_safe
             when(self._store.log_end, on_durable)
             return
         # Where it is counts from when it is written: under load some batch always waits to be safe.
-        self._publisher.report_offsets()
-        kind = StoredHere if isinstance(on_stored, StoredHere) else WithOffsets
-        stored = kind(self._stored, _on_offset)
+        self._writer.reports_offsets = True
+        stored = WithOffsets(self._stored, _on_offset)
         try:
-            self._publisher.publish(message, stored, (producers, stamp, sent, on_stored, token))
+            self._publisher.take(message, stored, (producers, stamp, sent, on_stored, token), acks)
         except BaseException:
             producers.failed(stamp, sent)
             raise
-        self._dirty.add(queue)
+        self.changed.add(queue)
 
     def _stored(
         self,
@@ -267,27 +269,27 @@ class BatchProducers:
 
     def ended(self, queue: Queue, producer_id: int, epoch: int, offset: int, *, kept: bool) -> None:
         """A marker was written: a producer's transaction has ended in a queue."""
-        producers = self._queues.setdefault(queue, QueueProducers())
+        producers = self.queues.setdefault(queue, QueueProducers())
         producers.ended(producer_id, epoch, offset, self._clock.now_ms(), kept=kept)
-        self._dirty.add(queue)
+        self.changed.add(queue)
 
     # -- reading -------------------------------------------------------------------------------
 
     def of(self, topic: str, queue_id: int) -> list[tuple[int, Producer, int]]:
         """The producers of a queue: id, what is known, and where a transaction begins or -1."""
-        found = self._queues.get((topic, queue_id))
+        found = self.queues.get((topic, queue_id))
         if found is None:
             return []
         return [(id_, each, found.open.get(id_, -1)) for id_, each in found.producers.items()]
 
     def stable_end(self, topic: str, queue_id: int, end: int) -> int:
         """Where readers of committed messages stop, in a queue that ends at `end`."""
-        producers = self._queues.get((topic, queue_id))
+        producers = self.queues.get((topic, queue_id))
         return end if producers is None else producers.stable_end(end)
 
     def aborted_between(self, topic: str, queue_id: int, begin: int, end: int) -> list[Aborted]:
         """The failed transactions with batches in these offsets of a queue."""
-        producers = self._queues.get((topic, queue_id))
+        producers = self.queues.get((topic, queue_id))
         return [] if producers is None else producers.aborted_between(begin, end)
 
 

@@ -15,7 +15,7 @@ from struct import Struct
 
 from onelog.core.cursors.forms import offset_in
 from onelog.core.cursors.unpacking import ColdError, rest
-from onelog.core.transactions.in_place import Stamp
+from onelog.core.transactions.in_place import UNNUMBERED, Stamp
 from onelog.errors import UnpackedTooLargeError, WireError
 from onelog.message import Message
 from onelog.record.decode import decode_message
@@ -163,10 +163,10 @@ def look_into_much(data: memoryview) -> list[int] | BatchError:
         return BatchError(ErrorCode.INVALID_RECORD, str(error))
 
 
-def stamp_of(batch: Batch) -> Stamp | None:
-    """What a batch says of its producer; None if it is nobody's."""
+def stamp_of(batch: Batch) -> Stamp:
+    """What a batch says of its producer."""
     if batch.producer_id < 0:
-        return None
+        return UNNUMBERED
     return Stamp(
         batch.producer_id,
         batch.producer_epoch,

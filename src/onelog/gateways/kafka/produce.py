@@ -10,7 +10,7 @@ from functools import partial
 from typing import Literal, TypeVar
 
 from onelog.core.catalog.topics import COMPACT, TopicConfig
-from onelog.core.durable.writer import StoredHere
+from onelog.core.durable.durability import Acks
 from onelog.core.transactions.in_place import Stamp
 from onelog.errors import NotLeaderError, OnelogError, ReplicasMissingError
 from onelog.gateways.kafka import batches, message_sets
@@ -260,14 +260,15 @@ def _append(
         inner_count=batch.records,
     )
     stamp = batches.stamp_of(batch)
-    if stamp is not None and stamp.transactional and request.version >= _ADDING_VERSION:
+    if stamp.transactional and request.version >= _ADDING_VERSION:
         producing.add_to_transaction(stamp)
-    session.broker.publish.send_batch(
+    session.broker.publish.send(
         session.principal,
         message,
-        stamp,
-        _stored if request.fields["acks"] == ALL else _STORED_HERE,
+        _stored,
         (producing, topic.name, queue_id, result),
+        stamp=stamp,
+        acks=Acks.DURABLE if request.fields["acks"] == ALL else Acks.MASTER,
     )
 
 
@@ -302,5 +303,4 @@ def _stored(
     producing.done()
 
 
-_STORED_HERE = StoredHere(_stored)
 HANDLERS: dict[ApiKey, Handler] = {ApiKey.PRODUCE: produce}

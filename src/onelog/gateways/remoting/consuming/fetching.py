@@ -82,7 +82,7 @@ def pull_message(session: BrokerSession, command: Command) -> None:
         expression = ext.get("subscription", "*")
         subscription = _subscription(topic, expression, ext.get("expressionType", "TAG"), version)
     else:
-        subscription = broker.cursors.subscription(
+        subscription = broker.groups.pull_subscription(
             session.principal, group, topic, session, version
         )
     offset = fields.number(ext, "queueOffset")

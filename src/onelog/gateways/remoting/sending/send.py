@@ -311,10 +311,10 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     )
     token = (session, command, queue_id, "")
     try:
-        session.broker.publish.send_run(session.principal, run, _batch_stored, token)
+        session.broker.publish.send(session.principal, run, _batch_stored, token)
     except TopicNotFoundError:
         _create_topic(session, header)
-        session.broker.publish.send_run(session.principal, run, _batch_stored, token)
+        session.broker.publish.send(session.principal, run, _batch_stored, token)
 
 
 def _send_inner_batch(
