@@ -27,6 +27,7 @@ ALTERNATE = {
 ADMIN = {"password": "guest", "tags": "administrator"}
 PERMISSION = {"configure": "^q", "write": ".*", "read": ""}
 BINDING = "/bindings/%2F/e/te/q/tq"
+MESSAGE = {"routing_key": "", "payload": "!!", "payload_encoding": "string", "properties": {}}
 STEPS: list[tuple[str, str, Any]] = [
     *(
         ("GET", path, None)
@@ -83,6 +84,18 @@ STEPS: list[tuple[str, str, Any]] = [
             "/nodes/none/memory",
             "/aliveness-test/none",
             "/health/checks/alarms",
+            "/health/checks/port-listener/1",
+            "/health/checks/protocol-listener/amqp",
+            "/health/checks/protocol-listener/none",
+            "/parameters/shovel/%2F",
+            "/parameters/shovel/none",
+            "/connections/username/guest",
+            "/connections/username/none",
+            "/user-limits/guest",
+            "/user-limits/none",
+            "/vhost-limits/none",
+            "/queues?page=99",
+            "/queues?page=1&name=(&use_regex=true",
             "/healthchecks/node",
             "/none",
             "/definitions",
@@ -139,6 +152,12 @@ STEPS: list[tuple[str, str, Any]] = [
     ("PUT", "/policies/%2F/p", POLICY),
     ("PUT", "/policies/%2F/p", POLICY),
     ("DELETE", "/policies/%2F/p", None),
+    ("POST", "/definitions", {}),
+    ("POST", "/definitions/none", {}),
+    ("PUT", "/permissions/%2F/none", PERMISSION),
+    ("PUT", "/permissions/none/guest", PERMISSION),
+    ("POST", "/exchanges/%2F/amq.fanout/publish", {**MESSAGE, "payload_encoding": "none"}),
+    ("POST", "/exchanges/%2F/amq.fanout/publish", {**MESSAGE, "payload_encoding": "base64"}),
     ("PUT", "/users/u1", {"password": "pw", "tags": "management"}),
     ("PUT", "/users/u1", {"password": "pw", "tags": "policymaker"}),
     ("GET", "/users/u1", None),

@@ -305,6 +305,7 @@ TABLES: dict[str, dict[str, str]] = {
             GET /api/users/{user}
             GET /api/users/{user}/permissions
             GET /api/users/{user}/topic-permissions
+            GET /api/user-limits/{user}
             GET /api/vhosts/{vhost}/permissions
             GET /api/permissions
             GET /api/users
@@ -333,6 +334,8 @@ TABLES: dict[str, dict[str, str]] = {
             GET /api/nodes/{node}/memory
             GET /api/nodes/{node}/memory/relative
             GET /api/aliveness-test/{vhost}
+            GET /api/health/checks/port-listener/{port}
+            GET /api/health/checks/protocol-listener/{protocol}
             GET /api/health/checks/{check:path}
             GET /api/nodes
         """,
@@ -362,6 +365,7 @@ TABLES: dict[str, dict[str, str]] = {
             GET /api/consumers/{vhost}
         """,
         "describe broker, describe vhost": """
+            GET /api/connections/username/{user}
             GET /api/channels
             GET /api/channels/{name:path}
             GET /api/connections
@@ -446,6 +450,7 @@ TABLES: dict[str, dict[str, str]] = {
             GET /api/global-parameters
             GET /api/global-parameters/{name}
             GET /api/parameters/{component}
+            GET /api/parameters/{component}/{vhost}
             GET /api/user-limits
             GET /api/vhost-limits/{vhost}
             GET /api/vhosts/{vhost}/topic-permissions

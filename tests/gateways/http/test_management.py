@@ -179,8 +179,8 @@ async def test_definitions_of_rabbitmq_3_10_are_taken_over(tmp_path: Path) -> No
     given = json.loads(Path(__file__).with_name("rabbitmq_3_10_definitions.json").read_text())
     async with http(tmp_path, amqp__port=-1) as (_, web):
         told = await web.post("/api/definitions", json=given)
-        assert told.status_code == 201, told.text
-        assert (await web.post("/api/definitions", json=given)).status_code == 201
+        assert told.status_code == 204, told.text
+        assert (await web.post("/api/definitions", json=given)).status_code == 204
         mine = (await web.get("/api/definitions")).json()
         for what in ("queues", "policies", "bindings", "exchanges"):
             names = [set(given[what][0])] * len(given[what])
@@ -237,7 +237,22 @@ async def test_lists_are_sorted_cut_and_paged_as_asked(tmp_path: Path) -> None:
         assert told.json() == [{"name": each, "state": "running"} for each in "cba"]
         page = (await web.get("/api/queues?page=2&page_size=2&sort=name&columns=name")).json()
         assert (page["items"], page["page_count"], page["total_count"]) == ([{"name": "c"}], 2, 3)
-        assert (await web.get("/api/queues?page=0")).status_code == 400
+        for wrong in ("page=0", "page=99", "page=1&name=(&use_regex=true"):
+            assert (await web.get(f"/api/queues?{wrong}")).status_code == 400
+        found = (await web.get("/api/queues?page=1&name=[ab]&use_regex=true")).json()
+        assert {each["name"] for each in found["items"]} == {"a", "b"}
+
+
+async def test_listeners_are_told_and_checked(tmp_path: Path) -> None:
+    async with http(tmp_path, amqp__port=-1) as (server, web):
+        port = server.config.amqp.port
+        told = (await web.get("/api/overview")).json()["listeners"]
+        assert {each["protocol"]: each["port"] for each in told}["amqp"] == port
+        for check in (f"port-listener/{port}", "protocol-listener/amqp091"):
+            told = await web.get(f"/api/health/checks/{check}/")
+            assert (told.status_code, told.json()["status"]) == (200, "ok")
+        assert (await web.get("/api/connections/username/nobody")).json() == []
+        assert (await web.get("/api/parameters/shovel/%2F")).json() == []
 
 
 def test_rates_are_what_counters_grow_by_between_looks() -> None:
@@ -297,6 +312,26 @@ async def test_what_is_wrong_is_said(tmp_path: Path) -> None:
             ("POST", "/api/exchanges/%2F/none/publish", {"payload": "x", "routing_key": ""}, 404),
             ("POST", "/api/queues/%2F/none/get", {"count": 1}, 404),
             ("POST", "/api/queues/%2F/none/get", {"count": "x"}, 400),
+            ("POST", "/api/queues/%2F/none/get", {"ackmode": "ack"}, 400),
+            ("PUT", "/api/queues/%2F/amq.mine", {}, 403),
+            (
+                "POST",
+                "/api/exchanges/%2F/amq.fanout/publish",
+                {"payload": "!!", "payload_encoding": "base64"},
+                400,
+            ),
+            (
+                "POST",
+                "/api/exchanges/%2F/amq.fanout/publish",
+                {"payload": "x", "payload_encoding": "utf8"},
+                400,
+            ),
+            ("POST", "/api/definitions/none", {}, 404),
+            ("GET", "/api/vhost-limits/none", None, 404),
+            ("GET", "/api/parameters/shovel/none", None, 404),
+            ("GET", "/api/health/checks/port-listener/1", None, 503),
+            ("GET", "/api/health/checks/port-listener/x", None, 400),
+            ("GET", "/api/health/checks/protocol-listener/gopher", None, 503),
             ("POST", "/api/definitions", {"queues": [1]}, 400),
             ("POST", "/api/definitions", {"queues": [{}]}, 400),
             ("DELETE", "/api/queues/%2F/none", None, 404),

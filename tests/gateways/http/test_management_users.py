@@ -75,8 +75,8 @@ async def test_permissions_are_set_read_and_taken_back(tmp_path: Path) -> None:
             assert (await client.get(listing)).json() == [ann, shown]
         for wrong in ({**given, "read": "("}, {"configure": "q"}, {**given, "write": 7}):
             assert (await client.put(path, json=wrong)).status_code == 400
-        assert (await client.put("/api/permissions/%2F/eve", json=given)).status_code == 404
-        assert (await client.put("/api/permissions/v/bob", json=given)).status_code == 404
+        assert (await client.put("/api/permissions/%2F/eve", json=given)).status_code == 400
+        assert (await client.put("/api/permissions/none/bob", json=given)).status_code == 400
         assert [(await client.delete(path)).status_code for _ in range(2)] == [204, 404]
         assert (await client.get(path)).status_code == 404
         assert (await client.get("/api/users/without-permissions")).json()[0]["name"] == "bob"

@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 from onelog import __version__
 from onelog.core.queues.queue import WorkQueue
 from onelog.errors import (
+    AccessRefusedError,
     InvalidRequestError,
     KeyNotFoundError,
     OnelogError,
@@ -56,6 +57,9 @@ from onelog.record.forms.amqp_fields import decode_properties, encode_properties
 MESSAGES_MAX = 1_000
 PAGE_MAX = 500
 _DEFAULT = "amq.default"
+_ACK_MODES = (
+    "ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false",
+)  # fmt: skip
 _BROWSERS = ("origin", "referer", "cookie", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest")
 
 Act = Callable[[Call], Awaitable[Any]]
@@ -99,7 +103,10 @@ async def overview(call: Call) -> Body:
             "connections": len(clients),
         },
         "message_stats": call.rates.of(call.broker.queues.declared, dict(totals)),
-        "listeners": [],
+        "listeners": [
+            {"node": NODE, "protocol": name, "ip_address": host, "port": port, "socket_opts": []}
+            for name, (host, port) in management_nodes.listeners(call).items()
+        ],
         "contexts": [],
         "statistics_db_event_queue": 0,
         "exchange_types": [{"name": each} for each in ("direct", "fanout", "headers", "topic")],
@@ -113,6 +120,8 @@ async def whoami(call: Call) -> Body:
 
 async def nothing(call: Call) -> list[Body]:
     """What OneLog does not have, or names otherwise."""
+    if "vhost" in call.path:
+        _ = call.vhosts
     return []
 
 
@@ -121,14 +130,6 @@ async def refuse(call: Call) -> None:
     if call.request.method == "DELETE":
         raise KeyNotFoundError("there is nothing of that name")
     raise InvalidRequestError(_ELSEWHERE[call.request.url.path.split("/")[2]])
-
-
-async def alive(call: Call) -> Body:
-    """Whether messages are taken."""
-    if "vhost" in call.path:
-        _ = call.vhosts
-    refusal = call.broker.admin.refusal(call.principal)
-    return {"status": "failed", "reason": refusal} if refusal else {"status": "ok"}
 
 
 # -- vhosts ----------------------------------------------------------------------------------------
@@ -224,13 +225,12 @@ async def delete_exchange(call: Call) -> None:
 
 async def publish(call: Call) -> Body:
     """Publish a message to an exchange."""
-    payload = call.text("payload")
+    payload, encoding = call.text("payload"), call.text("payload_encoding", "string")
+    if encoding not in ("string", "base64"):
+        raise InvalidRequestError(f"unsupported_encoding: {encoding!r:.80}")
     try:
-        body = (
-            base64.b64decode(payload)
-            if call.text("payload_encoding", "string") == "base64"
-            else payload.encode()
-        )
+        is_packed = encoding == "base64"
+        body = base64.b64decode(payload, validate=True) if is_packed else payload.encode()
         given = call.table("properties")
         properties = encode_properties(given)
     except (ValueError, TypeError, KeyError) as wrong:
@@ -300,6 +300,10 @@ async def put_queue(call: Call) -> bool:
     """Declare one; True if it was not there."""
     _ = call.vhosts
     is_new = not call.broker.queues.declared.has(call.vhost, call.path["name"])
+    if is_new and call.path["name"].startswith("amq."):
+        raise AccessRefusedError(
+            f"queue name '{call.path['name']}' contains reserved prefix 'amq.*'"
+        )
     call.broker.queues.declared.declare(
         call.principal,
         call.vhost,
@@ -334,6 +338,8 @@ async def get_messages(call: Call) -> list[Body]:
     except (TypeError, ValueError):
         raise InvalidRequestError("count must be a number") from None
     mode = call.text("ackmode", "ack_requeue_true")
+    if mode not in _ACK_MODES:
+        raise InvalidRequestError(f"ackmode is one of {', '.join(_ACK_MODES)}")
     taken: list[tuple[Any, WorkQueue, int]] = []
     for _ in range(count):
         _, delivery, queue, left, error = await called(
@@ -473,7 +479,9 @@ ROUTES = """
     /users/{user}/topic-permissions    GET nothing_of_user
     /permissions                       GET list_permissions
     /permissions/{vhost}/{user}   GET get_permission PUT put_permission DELETE delete_permission
+    /user-limits/{user}                GET nothing_of_user
     /connections                       GET connections
+    /connections/username/{user}       GET connections
     /connections/{of}/channels         GET channels
     /connections/{name:path}           GET get_connection DELETE close_connection
     /channels                          GET channels
@@ -483,6 +491,7 @@ ROUTES = """
     /extensions                        GET nothing
     /parameters                        GET nothing
     /parameters/{component}            GET nothing
+    /parameters/{component}/{vhost}    GET nothing
     /vhost-limits                      GET nothing
     /vhost-limits/{vhost}              GET nothing
     /topic-permissions                 GET nothing
@@ -501,6 +510,8 @@ ROUTES = """
     /operator-policies/{vhost}/{name}  GET get_policy PUT put_policy DELETE delete_policy
     /healthchecks/node                 GET alive
     /aliveness-test/{vhost}            GET alive
+    /health/checks/port-listener/{port}          GET listens
+    /health/checks/protocol-listener/{protocol}  GET listens
     /health/checks/{check:path}        GET alive
     /vhosts                            GET list_vhosts
     /vhosts/{vhost}/permissions        GET list_permissions
@@ -583,6 +594,8 @@ def _endpoint(acts: dict[str, Act], rates: Rates) -> Callable[[Request], Awaitab
             if status_of(error) != HTTPStatus.NOT_FOUND:
                 raise
             return answer({"error": "Object Not Found", "reason": str(error)}, 404)
+        if isinstance(made, Response):
+            return made
         if made is None or isinstance(made, bool):
             is_new = made is not False and request.method in ("PUT", "POST")
             return Response(status_code=201 if is_new else 204)

@@ -69,7 +69,12 @@ def _channel(call: Call, client: ClientState, each: ChannelState) -> Body:
 async def connections(call: Call) -> list[Body]:
     """Those of AMQP."""
     found = [_connection(each) for each in call.clients()]
-    return [each for each in found if call.path.get("name", each["name"]) == each["name"]]
+    return [
+        each
+        for each in found
+        if call.path.get("name", each["name"]) == each["name"]
+        and call.path.get("user", each["user"]) == each["user"]
+    ]
 
 
 async def get_connection(call: Call) -> Body:

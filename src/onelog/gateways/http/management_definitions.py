@@ -53,8 +53,10 @@ async def export(call: Call) -> Body:
     return made
 
 
-async def load(call: Call) -> None:
+async def load(call: Call) -> bool:
     """Declare all that definitions name, which may be RabbitMQ's own."""
+    if "vhost" in call.path:
+        _ = call.vhosts
     routing = call.broker.publish.routing
     try:
         for each in _listed(call, "vhosts"):
@@ -94,6 +96,7 @@ async def load(call: Call) -> None:
             put(call, "policy", _vhost_of(call, each), each["name"], each)
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidRequestError(f"these are no definitions: {error!r}") from None
+    return False
 
 
 def _vhost_of(call: Call, each: Body) -> str:

@@ -3,8 +3,11 @@
 import socket
 from typing import Any
 
-from onelog.errors import BrokerNotFoundError, KeyNotFoundError
+from starlette.responses import Response
+
+from onelog.errors import BrokerNotFoundError, InvalidRequestError, KeyNotFoundError
 from onelog.gateways.http.management_call import Call
+from onelog.gateways.http.requests import answer
 from onelog.metrics import process_state
 
 NODE = f"onelog@{socket.gethostname()}"
@@ -102,6 +105,47 @@ async def global_parameter(call: Call) -> Body:
         if each["name"] == call.path["name"]:
             return each
     raise KeyNotFoundError(f"there is no global parameter {call.path['name']!r:.80}")
+
+
+def listeners(call: Call) -> dict[str, tuple[str, int]]:
+    """Where clients connect, by RabbitMQ's name for the protocol."""
+    config = call.context.loaded.config
+    ports = {
+        "amqp": config.amqp.port,
+        "http": config.http.port,
+        "mqtt": config.mqtt.port,
+        "stomp": config.stomp.port,
+    }
+    return {name: (config.broker.host, port) for name, port in ports.items() if port}
+
+
+async def alive(call: Call) -> Body | Response:
+    """Whether messages are taken."""
+    if "vhost" in call.path:
+        _ = call.vhosts
+    if refusal := call.broker.admin.refusal(call.principal):
+        return _failed(refusal)
+    return {"status": "ok"}
+
+
+async def listens(call: Call) -> Body | Response:
+    """Whether there is a port of a number, or of a protocol."""
+    call.broker.admin.state(call.principal)
+    found = listeners(call)
+    if (name := call.path.get("protocol")) is not None:
+        if name.removesuffix("091").removesuffix("0-9-1") in found:
+            return {"status": "ok", "protocol": name}
+        return _failed("No active listener", missing=name, protocols=[*found])
+    port, ports = call.path["port"], [port for _, port in found.values()]
+    if not port.isdecimal():
+        raise InvalidRequestError("Invalid port: it is no number")
+    if int(port) in ports:
+        return {"status": "ok", "port": int(port)}
+    return _failed("No active listener", missing=int(port), ports=ports)
+
+
+def _failed(reason: str, **more: Any) -> Response:
+    return answer({"status": "failed", "reason": reason, **more}, 503)
 
 
 async def auth(call: Call) -> Body:

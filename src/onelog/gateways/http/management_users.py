@@ -13,7 +13,12 @@ from urllib.parse import quote, unquote
 from onelog.core.users.passwords import Proofs, prove
 from onelog.core.users.permissions import Rule
 from onelog.core.users.users import ADMIN_ROLE, User, Users
-from onelog.errors import InvalidRequestError, KeyNotFoundError, UserNotFoundError
+from onelog.errors import (
+    InvalidRequestError,
+    KeyNotFoundError,
+    UserNotFoundError,
+    VhostNotFoundError,
+)
 from onelog.gateways.http.management_call import Call
 from onelog.gateways.http.requests import looked_up
 
@@ -179,8 +184,11 @@ async def without_permissions(call: Call) -> list[Body]:
 
 async def put_permission(call: Call) -> bool:
     """Say what a user may do in a vhost; True if nothing was said before."""
-    users, vhost = _changed(call), call.vhosts[0]
-    user = users.user(call.principal, call.path["user"])
+    users = _changed(call)
+    try:
+        vhost, user = call.vhosts[0], users.user(call.principal, call.path["user"])
+    except (VhostNotFoundError, UserNotFoundError) as error:
+        raise InvalidRequestError(f"vhost_or_user_not_found: {error}") from None
     missing = [name for name in _ACTIONS if name not in call.body]
     if missing:
         raise InvalidRequestError(f"these are missing: {', '.join(missing)}")

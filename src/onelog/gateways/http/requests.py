@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import compress
 from typing import Any, TypeVar
 
 import msgspec
@@ -9,7 +10,14 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from onelog.core.access import Principal
-from onelog.errors import InvalidRequestError, MessageTooLargeError, NotPermittedError, OnelogError
+from onelog.core.filters.patterns import compile_pattern
+from onelog.errors import (
+    FilterSyntaxError,
+    InvalidRequestError,
+    MessageTooLargeError,
+    NotPermittedError,
+    OnelogError,
+)
 from onelog.gateways import GatewayContext
 from onelog.net.connection import is_here
 
@@ -169,8 +177,19 @@ def as_requested(request: Request, made: list[dict[str, Any]], page_max: int) ->
         raise InvalidRequestError("page and page_size must be numbers") from None
     if page < 1 or not 1 <= size <= page_max:
         raise InvalidRequestError(f"page is 1 at least, and page_size up to {page_max}")
-    found = [each for each in made if query.get("name", "") in str(each.get("name", ""))]
+    name = query.get("name", "")
+    names = [str(each.get("name", "")) for each in made]
+    if query.get("use_regex") == "true":
+        try:
+            is_wanted = list(map(compile_pattern(name).is_in, names))
+        except FilterSyntaxError as error:
+            raise InvalidRequestError(str(error)) from None
+    else:
+        is_wanted = [name in each for each in names]
+    found = list(compress(made, is_wanted))
     items = found[(page - 1) * size : page * size]
+    if page > 1 and not items:
+        raise InvalidRequestError(f"page_out_of_range: page {page} of {len(found)}")
     return {
         "filtered_count": len(found),
         "item_count": len(items),
