@@ -235,12 +235,12 @@ def _follower(folder: Path, count: int) -> list[Row]:
     at, wrote, entered = 0, 0.0, 0.0
     while at < master.log_end:
         began = time.process_time()
-        data = master.read_raw(at, RAW_BYTES)
-        slave.append_raw(at, data)
+        data = master.tail.read_raw(at, RAW_BYTES)
+        slave.tail.append_raw(at, data)
         wrote -= began - time.process_time()
         at += len(data)
         began = time.process_time()
-        slave.confirm(slave.raw_end)
+        slave.tail.confirm(slave.tail.raw_end)
         entered -= began - time.process_time()
     size = master.log_end / stored
     for store in (master, slave):

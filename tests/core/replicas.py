@@ -74,20 +74,19 @@ class Master(World):
         replicas.confirm = world.confirm
         replicas.is_quick = quick
         world.append_ends = set()
-        for name in ("append", "append_runs"):
-            world.note_ends(name)
+        world.note_ends()
         return world
 
-    def note_ends(self, name: str) -> None:
+    def note_ends(self) -> None:
         """Keep where appends end: what is in one of them is not cut in two there."""
-        log, append = self.store.log, getattr(self.store.log, name)
+        log, append = self.store.log, self.store.log.append
 
         def noted(*what: Any) -> Any:
             found = append(*what)
             self.append_ends.add(int(log.end))
             return found
 
-        setattr(log, name, noted)
+        log.append = noted  # type: ignore[assignment, method-assign]
 
     def pass_time(self, ms: int) -> None:
         """Let time pass, while replicas confirm what happens."""
@@ -99,7 +98,7 @@ class Master(World):
     def confirm(self, log_offset: int | None = None) -> None:
         """Enough replicas have the log up to here."""
         log_offset = int(self.store.log_end) if log_offset is None else log_offset
-        touched = self.store.confirm(log_offset)
+        touched = self.store.tail.confirm(log_offset)
         self.core.confirmed(touched)
         self.replicas.confirmed(log_offset)
 
@@ -123,19 +122,19 @@ class Follower(World):
         """Get the bytes of a log, up to an offset, and have them confirmed."""
         until = int(log.log_end) if until is None else until
         store = self.store
-        while store.raw_end < until:
-            at = max(store.raw_end, int(log.log_min))
-            piece = bytes(log.read_raw(at, min(PIECE_BYTES, until - at)))
+        while store.tail.raw_end < until:
+            at = max(store.tail.raw_end, int(log.log_min))
+            piece = bytes(log.tail.read_raw(at, min(PIECE_BYTES, until - at)))
             if not piece:  # The end of a segment has nothing in it.
                 break
-            store.append_raw(at, piece)
-            self.core.follow(store.confirm(store.log_end))
+            store.tail.append_raw(at, piece)
+            self.core.follow(store.tail.confirm(store.log_end))
 
     def promote(self) -> None:
         """Become master."""
         self.core.close()
-        self.store.drop_partial()
-        self.store.confirm(self.store.log_end)
+        self.store.tail.drop_partial()
+        self.store.tail.confirm(self.store.log_end)
         self.follower = False
         replicas = Replicas()
         self.replicas = replicas
@@ -147,7 +146,7 @@ class Follower(World):
     def confirm_all(self) -> None:
         """Enough replicas have all of the log."""
         assert isinstance(self.replicas, Replicas)
-        self.core.confirmed(self.store.confirm(self.store.log_end))
+        self.core.confirmed(self.store.tail.confirm(self.store.log_end))
         self.replicas.confirmed(int(self.store.log_end))
 
     def pass_time(self, ms: int) -> None:

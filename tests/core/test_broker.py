@@ -160,6 +160,7 @@ def test_jobs_go_on_after_one_of_them_failed(
 
     with monkeypatch.context() as patched:
         patched.setattr(orders.store, "append", refuse)
+        patched.setattr(orders.store, "append_own", refuse)
         orders.advance(25_000)
     assert caplog.text.count("recording positions failed") == 1
     assert str(trouble) in caplog.text
@@ -196,6 +197,7 @@ def test_closing_goes_on_whatever_fails_and_says_so(
 
     with monkeypatch.context() as patched:
         patched.setattr(orders.store, "append", refuse)
+        patched.setattr(orders.store, "append_own", refuse)
         patched.setattr(orders.core.checkback, "close", lambda: refuse(None))
         orders.core.close()
     assert str(error) in caplog.text

@@ -53,7 +53,7 @@ def test_all_messages_of_a_tick_are_written_at_once_and_each_is_acknowledged(
     writes: list[int] = []
     append = orders.store.append
 
-    def counted(messages: Any) -> list[Appended]:
+    def counted(messages: list[NewMessage]) -> list[Appended]:
         writes.append(len(messages))
         return append(messages)
 

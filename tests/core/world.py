@@ -152,7 +152,7 @@ class World:
         self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.store = MessageStore.open(self.folder, self.store_config, self.clock, gated=self.gated)
         if self.gated and not self.follower:
-            self.store.confirm(self.store.log_end)
+            self.store.tail.confirm(self.store.log_end)
         self.start_core()
 
     def start_core(self) -> None:

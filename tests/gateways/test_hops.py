@@ -21,7 +21,7 @@ import pytest
 import onelog
 from onelog.net.connection import Connection
 from onelog.server import BrokerServer
-from onelog.store.message_store import MessageStore
+from onelog.store.appender import Appender
 from onelog.wire.mqtt.codes import Packet
 from tests.gateways.mqtt.raw import Raw
 from tests.gateways.remoting.live import Client, client
@@ -30,7 +30,7 @@ from tests.gateways.remoting.popping import TOPIC, Popper, popping
 SECONDS = 60.0
 SOURCES = Path(onelog.__file__).parent
 RECEIVED = Connection.data_received.__code__
-APPENDS = (MessageStore.append.__code__, MessageStore.append_runs.__code__)
+APPENDS = (Appender.append.__code__,)
 REQUESTS = 8
 """Of a kind; the shortest way counts, so that what happens beside one of them does not."""
 

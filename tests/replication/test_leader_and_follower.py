@@ -107,10 +107,10 @@ def test_what_is_much_is_entered_in_steps_and_records_may_be_larger_than_a_step(
     master.append(2, bytes(20_000))
     master.append(60, b"small")
     Wire(leader, follower, epochs=False).settle()
-    steps = [slave.store.records_received]
+    steps = [slave.store.tail.records_received]
     while slave.soon:
         slave.soon.pop(0)()
-        steps.append(slave.store.records_received)
+        steps.append(slave.store.tail.records_received)
     assert steps[-1] == entries(slave) == 122
     assert len(steps) > 5
 
@@ -120,7 +120,7 @@ def test_a_slave_that_was_away_goes_on_where_it_was(make: MakeNode) -> None:
     leader, follower = master.lead(LOCAL), slave.follow(epochs=False)
     master.append(100)
     wire = Wire(leader, follower, epochs=False)
-    while slave.store.raw_end < 20_000:
+    while slave.store.tail.raw_end < 20_000:
         wire.move(777)
     wire.cut()
     assert leader.followers == []
@@ -171,7 +171,7 @@ def test_a_slow_slave_costs_no_memory(make: MakeNode) -> None:
     wire.to_leader.sent.clear()
     assert BACKLOG_BYTES_MAX <= wire.to_follower.backlog < BACKLOG_BYTES_MAX + (1 << 20) + 100
     wire.settle()
-    while wire.to_follower.sent or slave.store.raw_end < master.store.log_end:
+    while wire.to_follower.sent or slave.store.tail.raw_end < master.store.log_end:
         leader.sessions[0].ready()
         wire.settle()
     assert slave.bytes_of_log() == master.bytes_of_log()
@@ -282,10 +282,10 @@ def test_what_only_the_old_master_had_is_cut(make: MakeNode) -> None:
     common = int(old.store.log_end)
     old.append(7)
     assert entries(old) == 17
-    new.store.set_gated(False)
+    new.store.tail.set_gated(False)
     new.epochs.begin(2, new.store.log_end)
     new.append(20, b"y" * 300)
-    old.store.set_gated(True)
+    old.store.tail.set_gated(True)
     Wire(new.lead(LOCAL), old.follow(epochs=True), epochs=True).settle()
     old.run_soon()
     assert [place for place, _ in old.cuts] == [common]
@@ -313,7 +313,7 @@ def test_what_others_may_have_read_is_not_cut_for_a_master_that_began_later(
     old.epochs.begin(1, 0)
     old.append(3)
     young.epochs.begin(2, 0)
-    old.store.set_gated(True)
+    old.store.tail.set_gated(True)
     before = old.bytes_of_log()
     with caplog.at_level(logging.WARNING):
         Wire(young.lead(LOCAL), old.follow(epochs=True), epochs=True).settle()
@@ -330,7 +330,7 @@ def test_the_same_epochs_do_not_make_another_log_the_same(
     for node, body in ((master, b"one"), (stranger, b"two")):
         node.epochs.begin(1, 0)
         node.append(300, body * 200)
-    stranger.store.set_gated(True)
+    stranger.store.tail.set_gated(True)
     before = stranger.bytes_of_log()
     with caplog.at_level(logging.WARNING):
         wire = Wire(master.lead(LOCAL), stranger.follow(epochs=True), epochs=True)
@@ -354,13 +354,13 @@ def test_a_master_that_has_deleted_the_beginning_is_followed_if_nothing_lacks(
     master.append(20)
     first = master.store.log.segments[0]
     wires = [Wire(leader, late.follow(epochs=epochs), epochs=epochs)]
-    while late.store.raw_end < 10_000:
+    while late.store.tail.raw_end < 10_000:
         wires[0].move(500)
     wires[0].cut()
     master.store.log.drop_first()
-    assert master.store.log.start == first.start + first.size <= slave.store.raw_end
+    assert master.store.log.start == first.start + first.size <= slave.store.tail.raw_end
     Wire(leader, slave.follow(epochs=epochs), epochs=epochs).settle()
-    assert slave.store.raw_end == master.store.log_end
+    assert slave.store.tail.raw_end == master.store.log_end
     with caplog.at_level(logging.WARNING):
         Wire(leader, late.follow(epochs=epochs), epochs=epochs).settle()
     assert "move this store away" in caplog.text
@@ -374,7 +374,7 @@ def test_a_store_of_another_history_says_what_to_do(
     master.append(5)
     stranger.append(5, b"z")
     with caplog.at_level(logging.WARNING):
-        stranger.store.set_gated(True)
+        stranger.store.tail.set_gated(True)
         wire = Wire(master.lead(LOCAL), stranger.follow(epochs=True), epochs=True)
         wire.settle()
         assert wire.closed
@@ -533,4 +533,4 @@ def test_bytes_of_an_older_epoch_are_refused(make: MakeNode) -> None:
     assert follower.session is not None
     follower.session.received(epoch_ha.encode_header(end, 3, 2, 0, 0) + b"abc")
     assert wire.to_leader.closed
-    assert node.store.raw_end == end
+    assert node.store.tail.raw_end == end

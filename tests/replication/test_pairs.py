@@ -44,7 +44,7 @@ def log_of(store: MessageStore) -> bytes:
     """All bytes of a log."""
     found, at = bytearray(), int(store.log.start)
     while at < store.log_end:
-        data = store.read_raw(at, 1 << 20)
+        data = store.tail.read_raw(at, 1 << 20)
         found += data
         at += len(data)
     return bytes(found)
@@ -164,7 +164,7 @@ async def test_what_is_acknowledged_is_with_the_slave(tmp_path: Path, ack: str) 
                 "the slave is in sync",
             )
             assert set(await send(master, 100)) == {ResponseCode.SUCCESS}
-            assert slave.store.raw_end >= master.store.confirmed - 10_000
+            assert slave.store.tail.raw_end >= master.store.confirmed - 10_000
             await in_step(master, slave)
         await eventually(
             lambda: master.role.leader is not None and not master.role.leader.available(0),

@@ -481,7 +481,7 @@ def test_a_word_has_a_node_truncate_once(make: Make) -> None:
     again = make(8)
     again.replica.become(master_of(3, 8), in_sync(8))
     two.replica.become(follower_of(8, 3), in_sync(8))
-    two.store.confirm(two.store.log_end)
+    two.store.tail.confirm(two.store.log_end)
     connect(again, two)
     assert two.store.log_end == young.store.log_end
 

@@ -136,7 +136,7 @@ class Node:
         log = self.store.log
         found, at = b"", int(log.start)
         while at < self.store.log_end:
-            data = self.store.read_raw(at, 1 << 20)
+            data = self.store.tail.read_raw(at, 1 << 20)
             found += data
             at += len(data)
         return found
@@ -146,7 +146,7 @@ class Node:
 
     def _cut(self, offset: int, why: str, then: Callable[[OnelogError | None], None]) -> None:
         self.cuts.append((offset, why))
-        self.store.cut(offset, why)
+        self.store.tail.cut(offset, why)
         then(None)
 
 

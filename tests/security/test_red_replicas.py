@@ -52,7 +52,7 @@ def world() -> World:
 
 
 def content(node: OneNode) -> bytes:
-    return bytes(node.store.read_raw(0, node.store.log_end))
+    return bytes(node.store.tail.read_raw(0, node.store.log_end))
 
 
 class Liar:
@@ -403,8 +403,8 @@ def test_a_cut_of_more_segments_than_are_kept_keeps_all_of_them(tmp_path: Path) 
     node.append(1_600)
     segments = len(node.store.log.segments)
     assert segments > 110
-    node.store.set_gated(True)
-    found = node.store.cut(0, "a test")
+    node.store.tail.set_gated(True)
+    found = node.store.tail.cut(0, "a test")
     assert len(found.kept) == segments
     assert all(path.exists() for path in found.kept)
     node.store.close()

@@ -297,7 +297,7 @@ async def test_clear_secrets_of_an_earlier_version_are_encrypted_at_the_next_sta
     async with broker(tmp_path, **PORTS) as server, client(server) as peer:
         answer = await ask(peer, ("old", "clear-password"), RequestCode.AUTH_LIST_USER, {}, b"")
         assert answer.code == 0
-        later = bytes(server.core.store.read_raw(end, server.broker.admin.log_end - end))
+        later = bytes(server.core.store.tail.read_raw(end, server.broker.admin.log_end - end))
     assert "secrets of 1 users are encrypted" in caplog.text
     assert b'"old"' in later
     assert b"clear-password" not in later

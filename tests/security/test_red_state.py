@@ -238,7 +238,7 @@ def test_what_comes_behind_a_repaired_entry_is_on_disk_at_the_next_checkpoint(
     flushed: list[int] = []
     with mock.patch.object(ConsumeQueue, "flush", lambda self: flushed.append(self.end)):
         world.store.flush()
-        world.store._save_checkpoint(force=True)
+        world.store.flush()
     assert COUNT + 1 in flushed
 
 

@@ -231,7 +231,7 @@ class Node:
     def held_end(self) -> int:
         """Up to where its disk has the log, as it would come back after what may happen here."""
         if self.store is not None:
-            end, flushed = self.store.raw_end, int(self.store.log.flushed)
+            end, flushed = self.store.tail.raw_end, int(self.store.log.flushed)
             self._held_end = min(end, flushed) if self.config.flush == "sync" else end
         return self._held_end
 

@@ -61,7 +61,7 @@ class SteppedFlusher(Flusher):
 
     def _tick(self) -> None:
         machine = self.machine
-        if self._log.end > min(self._log.flushed, self._checkpoint.safe_offset):
+        if self._log.end > min(self._log.flushed, self._checkpoints.safe_offset):
             self._flush_soon()
         delay_us = machine.oscillator.true_us(self._config.flush_interval_ms)
         machine.after(delay_us, self._tick)
@@ -132,7 +132,7 @@ class SteppedStore(MessageStore):
         self.when_flushed(
             log_offset, lambda error: errors.append(error) if error else done.append(True)
         )
-        flusher = self._flusher
+        flusher = self.flusher
         assert isinstance(flusher, SteppedFlusher)
         if not done and not errors:
             flusher.flush_now()

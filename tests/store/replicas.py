@@ -18,7 +18,7 @@ def open_gated(folder: Path, config: StoreConfig = TINY) -> MessageStore:
 
 def log_bytes(store: MessageStore, end: int | None = None) -> bytes:
     """All bytes of a log."""
-    end = store.raw_end if end is None else end
+    end = store.tail.raw_end if end is None else end
     log = store.log
     parts = (each.read(0, min(each.size, end - each.start)) for each in log.segments)
     return b"".join(
@@ -55,7 +55,7 @@ def keys_of(store: MessageStore, end: int | None = None) -> list[tuple[int, int]
 
 def copy_log(master: MessageStore, follower: MessageStore, step: int, until: int) -> None:
     """Send the bytes of a log up to an offset, in pieces."""
-    while follower.raw_end < until:
-        at = follower.raw_end
-        piece = master.read_raw(at, min(step, until - at))
-        follower.append_raw(at, bytes(piece))
+    while follower.tail.raw_end < until:
+        at = follower.tail.raw_end
+        piece = master.tail.read_raw(at, min(step, until - at))
+        follower.tail.append_raw(at, bytes(piece))

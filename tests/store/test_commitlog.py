@@ -1,6 +1,7 @@
 """The log: places, segments, cuts."""
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -27,7 +28,8 @@ def new_log(folder: Path, **options: bool) -> CommitLog:
 
 
 def put(log: CommitLog, *bodies: bytes, topic: str = "t") -> list[Appended]:
-    return log.append([NewMessage(topic, 0, body) for body in bodies], range(len(bodies)), 1000)
+    messages = [NewMessage(topic, 0, body) for body in bodies]
+    return cast(list[Appended], log.append(messages, range(len(bodies)), 1000))
 
 
 def bodies_of(log: CommitLog, start: int = 0) -> list[bytes]:

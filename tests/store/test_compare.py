@@ -25,7 +25,7 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     ):
         master.append([*sample_messages(100)])
         start = master.log.segments[1].start
-        follower.append_raw(start, bytes(master.read_raw(start, 100)))
+        follower.tail.append_raw(start, bytes(master.tail.read_raw(start, 100)))
         copy_log(master, follower, 1000, int(master.log_end) - 500)
     return tmp_path / "a", tmp_path / "b"
 
@@ -61,8 +61,8 @@ def test_logs_without_a_common_part_are_not_the_same(tmp_path: Path) -> None:
         master.append([*sample_messages(100)])
         start = master.log.segments[2].start
         with open_gated(tmp_path / "b") as late, open_gated(tmp_path / "c") as early:
-            late.append_raw(start, bytes(master.read_raw(start, 3000)))
-            early.append_raw(0, bytes(master.read_raw(0, 3000)))
+            late.tail.append_raw(start, bytes(master.tail.read_raw(start, 3000)))
+            early.tail.append_raw(0, bytes(master.tail.read_raw(0, 3000)))
     open_gated(tmp_path / "empty").close()
     assert not compare(tmp_path / "b", tmp_path / "c").same
     shown = CliRunner().invoke(app, ["store", "compare", str(tmp_path / "b"), str(tmp_path / "c")])
@@ -81,8 +81,8 @@ def test_a_replica_of_what_rocketmq_wrote(version: str, tmp_path: Path) -> None:
         for path in files:
             content = path.read_bytes()
             for at in range(0, len(content), 32 << 10):
-                store.append_raw(int(path.name) + at, content[at : at + (32 << 10)])
-        store.confirm(store.raw_end)
+                store.tail.append_raw(int(path.name) + at, content[at : at + (32 << 10)])
+        store.tail.confirm(store.tail.raw_end)
         assert store.confirmed > store.log_min
     found = compare(fixture, tmp_path / "b")
     assert found.same

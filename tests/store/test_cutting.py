@@ -25,14 +25,14 @@ def fill(store: MessageStore, count: int) -> list[int]:
 def test_a_cut_of_what_waits_touches_the_log_only(tmp_path: Path) -> None:
     with open_gated(tmp_path / "a") as store:
         ends = fill(store, 100)
-        store.confirm(ends[40])
+        store.tail.confirm(ends[40])
         known, keys, log = queues_of(store), keys_of(store), log_bytes(store)
         told: list[StoreError | None] = []
         store.when_confirmed(ends[45], told.append)
         barrier = store.barrier()
-        cut = store.cut(ends[60], "another history")
+        cut = store.tail.cut(ends[60], "another history")
         assert (cut.log_offset, cut.rewound) == (ends[60], False)
-        assert store.log_end == store.raw_end == ends[60]
+        assert store.log_end == store.tail.raw_end == ends[60]
         assert (queues_of(store), keys_of(store)) == (known, keys)
         assert cut.size == sum(len(path.read_bytes().rstrip(b"\0")) for path in cut.kept)
         for path in cut.kept:
@@ -41,10 +41,10 @@ def test_a_cut_of_what_waits_touches_the_log_only(tmp_path: Path) -> None:
         assert [str(error) for error in told] == [f"the log was cut at {ends[60]}: another history"]
         with pytest.raises(StoreError, match="cut"):
             barrier()
-        store.confirm(int(store.log_end))
+        store.tail.confirm(int(store.log_end))
         assert store.confirmed == ends[60]
         store.append([NewMessage("t", 0, b"goes on")])
-        store.confirm(int(store.log_end))
+        store.tail.confirm(int(store.log_end))
         assert store.max_offset("t", 0) == 1
     assert verify(tmp_path / "a", index_slots=64, index_entries=200).clean
 
@@ -59,7 +59,7 @@ def test_a_cut_of_what_queues_know_rewinds_them(tmp_path: Path, at: int) -> None
         fine = queues_of(expected, ends[at]), keys_of(expected, ends[at])
         expected.close()
         store.flush()
-        cut = store.cut(ends[at], "test")
+        cut = store.tail.cut(ends[at], "test")
         assert cut.rewound is (at < len(ends) - 1)
         assert (queues_of(store), keys_of(store)) == fine
         assert store.log_end == store.confirmed == ends[at]
@@ -78,7 +78,7 @@ def test_a_topic_whose_deletion_is_cut_is_there_again(tmp_path: Path) -> None:
         before, end = queues_of(store), int(store.log_end)
         store.delete_topic("gone")
         append_plain(store, "gone", 5)
-        store.cut(end, "nobody else deleted it")
+        store.tail.cut(end, "nobody else deleted it")
         assert queues_of(store) == before
         append_plain(store, "gone", 2)
         assert store.max_offset("gone", 0) == 26
@@ -87,7 +87,7 @@ def test_a_topic_whose_deletion_is_cut_is_there_again(tmp_path: Path) -> None:
 def test_a_deletion_waits_and_what_follows_it_counts_from_the_start(tmp_path: Path) -> None:
     with open_gated(tmp_path / "a") as store:
         append_plain(store, "gone", 30)
-        store.confirm(int(store.log_end))
+        store.tail.confirm(int(store.log_end))
         append_plain(store, "gone", 4)
         before = int(store.log_end)
         store.delete_topic("gone")
@@ -98,16 +98,16 @@ def test_a_deletion_waits_and_what_follows_it_counts_from_the_start(tmp_path: Pa
         assert [each.queue_offset for each in (*again, *last)] == [0, 0, 0]
         assert store.next_offset("gone", 0) == 3
         assert store.max_offset("gone", 0) == 15
-        store.confirm(before)
+        store.tail.confirm(before)
         assert store.max_offset("gone", 0) == 17
-        store.confirm(deleted)
+        store.tail.confirm(deleted)
         assert store.max_offset("gone", 0) == 0
         assert store.append([NewMessage("gone", 0, b"x")])[0].queue_offset == 3
-        store.confirm(int(store.log_end))
+        store.tail.confirm(int(store.log_end))
         assert store.max_offset("gone", 0) == store.next_offset("gone", 0) == 4
         with open_gated(tmp_path / "b") as follower:
             copy_log(store, follower, 100, int(store.log_end))
-            follower.confirm(int(store.log_end))
+            follower.tail.confirm(int(store.log_end))
             assert queues_of(follower) == queues_of(store)
 
 
@@ -117,11 +117,11 @@ def test_a_log_that_was_cut_to_nothing_begins_elsewhere(tmp_path: Path) -> None:
         start, end = master.log.segments[2].start, int(master.log_end)
         with open_gated(tmp_path / "b") as follower:
             copy_log(master, follower, 500, 2 * TINY.segment_bytes - 100)
-            follower.confirm(end)
-            assert follower.cut(0, "too old").rewound
-            follower.append_raw(start, bytes(master.read_raw(start, 5000)))
+            follower.tail.confirm(end)
+            assert follower.tail.cut(0, "too old").rewound
+            follower.tail.append_raw(start, bytes(master.tail.read_raw(start, 5000)))
             copy_log(master, follower, 500, end)
-            follower.confirm(end)
+            follower.tail.confirm(end)
             assert follower.log_min == start
             assert log_bytes(follower) == log_bytes(master)[start:]
         with MessageStore.open(tmp_path / "b", TINY, ManualClock()) as alone:

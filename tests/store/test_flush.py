@@ -15,8 +15,12 @@ from onelog.errors import FlushFailedError, StoreClosedError, StoreError, StoreF
 from onelog.message import NewMessage, encode_properties
 from onelog.store.checkpoint import Checkpoint
 from onelog.store.commitlog import CommitLog
-from onelog.store.flush import Flusher, sync_filesystem
+from onelog.store.entering import Entering
+from onelog.store.flush import Checkpoints, Flusher, sync_filesystem
+from onelog.store.keyindex import KeyIndex
 from onelog.store.message_store import MessageStore
+from onelog.store.queues import Queues
+from onelog.store.refusals import Refusals
 from tests.store.conftest import SMALL, OpenStore
 from tests.waiting import wait_until
 
@@ -140,8 +144,18 @@ def test_waiting_has_an_end(open_store: OpenStore, monkeypatch: pytest.MonkeyPat
 
 def test_who_waits_at_the_end_is_served_and_who_comes_later_is_told(tmp_path: Path) -> None:
     log = CommitLog(tmp_path, 4096)
-    checkpoint = Checkpoint(tmp_path / "checkpoint")
-    flusher = Flusher(log, checkpoint, lambda: None, StoreConfig(), lambda _: None)
+    queues, index = Queues(tmp_path / "queues", 10), KeyIndex(tmp_path / "index", 10, 10)
+    entering = Entering(queues, index, Refusals(tmp_path))
+    checkpoints = Checkpoints(
+        tmp_path,
+        Checkpoint(tmp_path / "checkpoint"),
+        log,
+        entering,
+        set(),
+        lambda _: None,
+        lambda: False,
+    )
+    flusher = Flusher(log, checkpoints, StoreConfig(), lambda _: None)
     log.append([NewMessage("t", 0, b"x")], [0], 1)
     told: list[StoreError | None] = []
     flusher.when_flushed(log.end, told.append)
@@ -162,7 +176,7 @@ def test_many_dirty_queues_are_flushed_together(
         calls.append(folder)
         sync_filesystem(folder)
 
-    monkeypatch.setattr("onelog.store.message_store.sync_filesystem", counted)
+    monkeypatch.setattr("onelog.store.flush.sync_filesystem", counted)
     store.append([NewMessage("t", n, b"x") for n in range(200)])
     store.flush()
     assert calls == [store.folder]
@@ -244,13 +258,13 @@ def test_queues_and_folders_that_were_not_flushed_stay_to_be_flushed(
 ) -> None:
     store = open_store()
     store.append([NewMessage("t", n, b"x") for n in range(3)])
-    folders = set(store._unsynced)
+    folders = set(store.checkpoints.unsynced)
     assert len(folders) > 4
     failing_fdatasync(monkeypatch, "/consumequeue/t/", errno.EIO)
     with pytest.raises(FlushFailedError):
         store.flush()
     assert all(queue.dirty for queue in store.queue_table)
-    assert set(store._unsynced) == folders
+    assert set(store.checkpoints.unsynced) == folders
 
 
 def test_one_whom_the_kernel_did_not_tell_does_not_take_a_failed_flush_for_a_success(

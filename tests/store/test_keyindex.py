@@ -19,7 +19,14 @@ from onelog.message import (
     encode_properties,
     java_hash,
 )
-from onelog.store.keyindex import HEADER, KeyIndex, key_hash, key_hashes, message_keys
+from onelog.store.keyindex import (
+    HEADER,
+    KeyIndex,
+    key_hash,
+    key_hashes,
+    message_keys,
+    pending_of,
+)
 
 ALWAYS = (0, 1 << 60)
 
@@ -30,7 +37,8 @@ def new_index(folder: Path, entries: int = 100, slots: int = 16) -> KeyIndex:
 
 def add(index: KeyIndex, log_offset: int, keys: str, store_ms: int = 5_000) -> None:
     message = NewMessage("t", 0, b"", encode_properties({"KEYS": keys}))
-    index.add([message], [Appended(LogOffset(log_offset), QueueOffset(0), 100)], store_ms)
+    place = Appended(LogOffset(log_offset), QueueOffset(0), 100)
+    index.add(pending_of([message], [place], store_ms))
 
 
 @given(st.lists(st.text(min_size=1, max_size=40), min_size=1, max_size=30))

@@ -496,7 +496,7 @@ def test_flushes_and_checkpoints_wait_for_descriptors_and_do_not_end_the_store(
         assert store.wait_flushed(appended.log_offset + appended.size), "the log is open"
         wait_until(lambda: "no checkpoint" in caplog.text)
     store.append([NewMessage("t", 0, b"third")])
-    wait_until(lambda: store._checkpoint.safe_offset == store.log_end)
+    wait_until(lambda: store.checkpoints.safe_offset == store.log_end)
     assert caplog.text.count("no checkpoint") == 1
 
 

@@ -95,10 +95,10 @@ def test_a_checkpoint_waits_for_the_files(
         flushing.start()
         flushing.join(0.05)
         assert flushing.is_alive()
-        assert store._checkpoint.safe_offset < store.log_end
+        assert store.checkpoints.safe_offset < store.log_end
         works.set()
         flushing.join(60)
-    assert store._checkpoint.safe_offset == store.log_end
+    assert store.checkpoints.safe_offset == store.log_end
 
 
 def test_what_was_in_memory_is_found_in_the_log_after_a_crash(
@@ -176,7 +176,7 @@ def test_a_disk_that_fails_is_tried_again(
             store.append([NewMessage("t", 0, b"1"), NewMessage("t", 0, b"2")])
         with pytest.raises(StoreError):
             store.flush()
-        assert store._checkpoint.safe_offset < store.log_end
+        assert store.checkpoints.safe_offset < store.log_end
     store.append([NewMessage("t", 0, b"3")])
     store.flush()
     store.close()

@@ -43,10 +43,10 @@ def test_a_replica_has_the_log_of_its_master_however_it_is_split(
     end = int(master.log_end)
     with open_gated(tmp_path / "b") as follower:
         copy_log(master, follower, step, end)
-        assert follower.log_end == follower.raw_end == end
+        assert follower.log_end == follower.tail.raw_end == end
         assert log_bytes(follower) == log_bytes(master)
         assert not queues_of(follower)
-        touched = follower.confirm(end)
+        touched = follower.tail.confirm(end)
         assert touched is not None
         assert set(queues_of(follower)) <= touched
         assert follower.confirmed == end
@@ -60,16 +60,16 @@ def test_what_is_not_confirmed_waits_also_over_a_restart(
     end = int(master.log_end)
     with open_gated(tmp_path / "b") as follower:
         copy_log(master, follower, 1000, end - 10)
-        follower.confirm(end // 2)
+        follower.tail.confirm(end // 2)
         known = follower.confirmed
         assert end // 2 - 4000 < known <= end // 2
         assert queues_of(follower) == queues_of(master, known)
     with open_gated(tmp_path / "b") as follower:
         assert follower.confirmed == known
-        assert follower.raw_end == follower.log_end < end - 10
+        assert follower.tail.raw_end == follower.log_end < end - 10
         assert queues_of(follower) == queues_of(master, known)
         copy_log(master, follower, 1000, end)
-        follower.confirm(end)
+        follower.tail.confirm(end)
         assert queues_of(follower) == queues_of(master)
         assert keys_of(follower) == keys_of(master)
     with MessageStore.open(tmp_path / "b", TINY, ManualClock()) as alone:
@@ -82,7 +82,7 @@ def test_a_checkpoint_that_is_torn_or_not_ours_confirms_nothing(
     end = int(master.log_end)
     with open_gated(tmp_path / "b") as follower:
         copy_log(master, follower, 1000, end)
-        follower.confirm(end // 2)
+        follower.tail.confirm(end // 2)
         known = follower.confirmed
     checkpoint = tmp_path / "b" / "checkpoint"
     data = bytearray(checkpoint.read_bytes())
@@ -94,7 +94,7 @@ def test_a_checkpoint_that_is_torn_or_not_ours_confirms_nothing(
         assert follower.log_end == end
         assert follower.confirmed <= known
         assert queues_of(follower) == queues_of(master, follower.confirmed)
-        follower.confirm(end)
+        follower.tail.confirm(end)
         assert queues_of(follower) == queues_of(master)
 
 
@@ -107,10 +107,10 @@ def test_a_gated_master_hides_what_waits_and_gives_no_offset_twice(tmp_path: Pat
         assert (two.queue_offset, three.queue_offset) == (1, 0)
         assert store.max_offset("t", 0) == 0
         assert store.next_offset("t", 0) == 2
-        assert store.confirm(one.log_offset + one.size) == {("t", 0)}
+        assert store.tail.confirm(one.log_offset + one.size) == {("t", 0)}
         assert store.max_offset("t", 0) == 1
-        assert store.confirm(three.log_offset) == set()
-        assert store.confirm(int(store.log_end)) == {("t", 0), ("t", 1)}
+        assert store.tail.confirm(three.log_offset) == set()
+        assert store.tail.confirm(int(store.log_end)) == {("t", 0), ("t", 1)}
         assert [bytes(m.body) for m in store.messages("t", 0, 0, 9)] == [b"1", b"2"]
 
 
@@ -125,19 +125,19 @@ def test_a_tail_that_came_as_bytes_has_to_be_confirmed_before_anything_is_append
             lambda: follower.append([message]),
             lambda: follower.delete_topic("Orders"),
         ):
-            follower.confirm(end // 2)
+            follower.tail.confirm(end // 2)
             with pytest.raises(StoreBusyError, match="not confirmed"):
                 refused()
-        follower.drop_partial()
-        assert follower.raw_end == follower.log_end
-        follower.confirm(end)
+        follower.tail.drop_partial()
+        assert follower.tail.raw_end == follower.log_end
+        follower.tail.confirm(end)
         assert follower.append([message])[0].queue_offset == 0
         assert follower.max_offset("t", 0) == 0
-        follower.set_gated(False)
+        follower.tail.set_gated(False)
         assert follower.max_offset("t", 0) == 1
         assert follower.confirmed == follower.log_end
         with pytest.raises(StoreError, match="gate"):
-            follower.append_raw(follower.raw_end, b"more")
+            follower.tail.append_raw(follower.tail.raw_end, b"more")
 
 
 def test_who_follows_again_knows_its_own_tail_by_its_bytes(tmp_path: Path) -> None:
@@ -145,10 +145,10 @@ def test_who_follows_again_knows_its_own_tail_by_its_bytes(tmp_path: Path) -> No
         append_plain(store, "t", 25)
         told: list[StoreError | None] = []
         store.when_confirmed(int(store.log_end), told.append)
-        store.follow()
+        store.tail.follow()
         assert "another's" in str(told[0])
         assert store.next_offset("t", 0) == store.max_offset("t", 0) == 0
-        store.confirm(int(store.log_end))
+        store.tail.confirm(int(store.log_end))
         assert store.max_offset("t", 0) == 13
         assert store.append([NewMessage("t", 0, b"on")])[0].queue_offset == 13
 
@@ -159,15 +159,15 @@ def test_zeros_at_the_end_of_a_segment_may_be_left_out(
     with open_gated(tmp_path / "b") as follower:
         for segment in master.log.segments:
             used = segment.data_end(0)
-            follower.append_raw(segment.start, segment.read(0, used))
-        assert follower.raw_end == master.log_end
-        follower.confirm(follower.raw_end)
+            follower.tail.append_raw(segment.start, segment.read(0, used))
+        assert follower.tail.raw_end == master.log_end
+        follower.tail.confirm(follower.tail.raw_end)
         assert queues_of(follower) == queues_of(master)
         assert log_bytes(follower) == log_bytes(master)
         with pytest.raises(StoreError, match="do not follow"):
-            follower.append_raw(follower.raw_end + 1, b"x")
+            follower.tail.append_raw(follower.tail.raw_end + 1, b"x")
         with pytest.raises(StoreError, match="do not follow"):
-            follower.append_raw(master.log.segments[-1].start + TINY.segment_bytes, b"x")
+            follower.tail.append_raw(master.log.segments[-1].start + TINY.segment_bytes, b"x")
 
 
 @pytest.mark.parametrize("segment_bytes", [4096, 16384])
@@ -196,10 +196,10 @@ def test_damage_in_the_masters_log_is_received_as_it_is(tmp_path: Path) -> None:
     ):
         assert len(master.damage) == 2
         end = int(master.log_end)
-        while follower.raw_end < end:
-            at = follower.raw_end
-            follower.append_raw(at, bytes(master.read_raw(at, 333)))
-            follower.confirm(end)
+        while follower.tail.raw_end < end:
+            at = follower.tail.raw_end
+            follower.tail.append_raw(at, bytes(master.tail.read_raw(at, 333)))
+            follower.tail.confirm(end)
         assert follower.confirmed == follower.log_end == end
         assert log_bytes(follower) == log_bytes(master)
         assert queues_of(follower) == queues_of(master)
@@ -212,7 +212,7 @@ def test_a_full_disk_stops_the_queues_and_not_for_ever(
     end = int(master.log_end)
     with open_gated(tmp_path / "b") as follower:
         copy_log(master, follower, 1000, end)
-        follower.confirm(end // 3)
+        follower.tail.confirm(end // 3)
         known, keys, confirmed = queues_of(follower), keys_of(follower), follower.confirmed
         allocate, left = ConsumeQueue._allocate, [3]
 
@@ -224,11 +224,11 @@ def test_a_full_disk_stops_the_queues_and_not_for_ever(
 
         monkeypatch.setattr(ConsumeQueue, "_allocate", fails_after_some)
         with pytest.raises(StoreFullError):
-            follower.confirm(end)
+            follower.tail.confirm(end)
         monkeypatch.undo()
         assert (queues_of(follower), keys_of(follower)) == (known, keys)
         assert follower.confirmed == confirmed
-        follower.confirm(end)
+        follower.tail.confirm(end)
         assert queues_of(follower) == queues_of(master)
         assert keys_of(follower) == keys_of(master)
 
@@ -244,7 +244,7 @@ def test_a_topic_that_rocketmq_made_anew_is_believed_when_a_second_message_follo
         with open_gated(tmp_path / "b") as follower:
             copy_log(master, follower, 1000, int(master.log_end))
             for place in places:
-                follower.confirm(place.log_offset + place.size)
+                follower.tail.confirm(place.log_offset + place.size)
             assert queues_of(follower) == queues_of(master)
 
 
@@ -254,7 +254,7 @@ def test_without_queues_only_what_was_confirmed_is_made_anew(
     end = int(master.log_end)
     with open_gated(tmp_path / "b") as follower:
         copy_log(master, follower, 1000, end)
-        follower.confirm(end // 2)
+        follower.tail.confirm(end // 2)
         known, confirmed = queues_of(follower), follower.confirmed
     shutil.rmtree(tmp_path / "b" / "consumequeue")
     with open_gated(tmp_path / "b") as follower:
@@ -264,12 +264,12 @@ def test_without_queues_only_what_was_confirmed_is_made_anew(
 
 def test_a_replica_reads_on_from_anywhere(master: MessageStore) -> None:
     end = int(master.log_end)
-    assert bytes(master.read_raw(100, 50)) == log_bytes(master)[100:150]
-    assert len(master.read_raw(TINY.segment_bytes - 10, 50)) == 10
-    assert len(master.read_raw(end - 3, 50)) == 3
-    assert not master.read_raw(end, 50)
+    assert bytes(master.tail.read_raw(100, 50)) == log_bytes(master)[100:150]
+    assert len(master.tail.read_raw(TINY.segment_bytes - 10, 50)) == 10
+    assert len(master.tail.read_raw(end - 3, 50)) == 3
+    assert not master.tail.read_raw(end, 50)
     with pytest.raises(OffsetOutOfRangeError):
-        master.read_raw(end + 1, 50)
+        master.tail.read_raw(end + 1, 50)
 
 
 def test_what_is_held_back_is_decided_before_others_are_appended(tmp_path: Path) -> None:
@@ -282,9 +282,9 @@ def test_what_is_held_back_is_decided_before_others_are_appended(tmp_path: Path)
         with open_gated(tmp_path / "b") as follower:
             begin = only.log_offset // TINY.segment_bytes * TINY.segment_bytes
             assert start < begin or last.log_offset >= begin
-            follower.append_raw(begin, bytes(master.read_raw(begin, TINY.segment_bytes)))
-            follower.confirm(int(master.log_end))
-            follower.set_gated(False)
+            follower.tail.append_raw(begin, bytes(master.tail.read_raw(begin, TINY.segment_bytes)))
+            follower.tail.confirm(int(master.log_end))
+            follower.tail.set_gated(False)
             assert follower.append([NewMessage("t", 0, b"next")])[0].queue_offset == 4
 
 
@@ -294,7 +294,7 @@ def test_a_disk_that_fails_while_messages_are_entered_leaves_none_of_them_twice(
     end = int(master.log_end)
     with open_gated(tmp_path / "b") as follower:
         copy_log(master, follower, 3000, end)
-        follower.confirm(end // 2)
+        follower.tail.confirm(end // 2)
         known = follower.confirmed
         allocate, write = os.posix_fallocate, os.pwrite
         left = iter(range(5))
@@ -313,9 +313,9 @@ def test_a_disk_that_fails_while_messages_are_entered_leaves_none_of_them_twice(
         ):
             for _ in range(2):  # It cannot even take back what it has put in.
                 with pytest.raises(StoreError):
-                    follower.confirm(end)
+                    follower.tail.confirm(end)
                 assert follower.confirmed == known
         assert os.pwrite is write
-        follower.confirm(end)
+        follower.tail.confirm(end)
         assert queues_of(follower) == queues_of(master)
         assert keys_of(follower) == keys_of(master)

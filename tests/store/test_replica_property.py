@@ -84,12 +84,12 @@ class Replica:
         self.asked = 0
 
     def send(self, size: int) -> None:
-        at = self.store.raw_end
-        self.store.append_raw(at, self.history.log[at : at + size])
+        at = self.store.tail.raw_end
+        self.store.tail.append_raw(at, self.history.log[at : at + size])
 
     def confirm(self, step: int) -> None:
         before = self.store.confirmed
-        self.store.confirm(before + step)
+        self.store.tail.confirm(before + step)
         assert before <= self.store.confirmed <= before + step
 
     def flush(self, _: int) -> None:
@@ -105,7 +105,7 @@ class Replica:
 
     def crash(self, torn: int) -> None:
         """Die, and lose some of what was not flushed; what is behind it stays."""
-        safe, end = self.store._checkpoint.safe_offset, self.store.raw_end
+        safe, end = self.store.checkpoints.safe_offset, self.store.tail.raw_end
         copy = self.folder / str(int(self.store.folder.name) + 1)
         shutil.copytree(self.store.folder, copy)
         self.store.close()
@@ -123,18 +123,18 @@ class Replica:
 
     def cut(self, back: int) -> None:
         confirmed = self.store.confirmed
-        at = max(0, self.store.raw_end - back)
-        cut = self.store.cut(at, "test")
+        at = max(0, self.store.tail.raw_end - back)
+        cut = self.store.tail.cut(at, "test")
         assert cut.rewound is (self.store.confirmed < confirmed)
         if back:
-            assert self.store.raw_end == self.store.log_end == cut.log_offset <= at
+            assert self.store.tail.raw_end == self.store.log_end == cut.log_offset <= at
         assert self.store.confirmed == min(confirmed, cut.log_offset)
 
     def check(self) -> None:
         store = self.store
         known, keys = self.history.at(store.confirmed)
-        assert store.confirmed <= store.log_end <= store.raw_end
-        assert log_bytes(store) == self.history.log[: store.raw_end]
+        assert store.confirmed <= store.log_end <= store.tail.raw_end
+        assert log_bytes(store) == self.history.log[: store.tail.raw_end]
         assert queues_of(store) == known
         assert keys_of(store) == keys
 
@@ -156,7 +156,7 @@ def test_a_replica_knows_what_its_master_knew(
             replica.check()
             store = replica.store
             assert store.confirmed == store.log_end == len(history.log)
-            store.set_gated(False)
+            store.tail.set_gated(False)
             (place,) = store.append([NewMessage("Orders", 0, b"goes on")])
             assert place.queue_offset == len(history.known[-1].get(("Orders", 0), ()))
         finally:

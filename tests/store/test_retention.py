@@ -312,7 +312,7 @@ def test_a_disk_that_fails_during_the_owners_write_is_not_forgiven(open_store: O
     store.retention.disk = lambda _: 91.0
     store.retain()
     with store.head_room():
-        store._refuse_from_now(StoreFailedError("the disk is gone"))
+        store.refusals.refuse_for_good(StoreFailedError("the disk is gone"))
     store.retention.disk = lambda _: 10.0
     store.retain()
     with pytest.raises(StoreFailedError):

@@ -427,7 +427,7 @@ class Assembly:
             yield from self._open_follower(master)
         else:
             assert self.store.confirmed == self.store.log_end
-            self.store.drop_partial()  # What waits for more to go by is entered now.
+            self.store.tail.drop_partial()  # What waits for more to go by is entered now.
             yield from self._open_master(predecessor)
         early, self._early = self._early or (), None
         for callback in early:

@@ -7,7 +7,7 @@ they claim, or raises `WireError`.
 
 import functools
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from isal.isal_zlib import crc32
@@ -38,8 +38,23 @@ def _topic_name(name: bytes) -> str:
 def decode_message(view: memoryview, at: int = 0) -> Message:
     """The record at `at`, which must be whole. The body stays a view of the same bytes."""
     head = HEADS[view[at + 39] >> 4 & 3]
-    (size, magic, body_crc, queue_id, flag, queue_offset, log_offset, flags, born_ms, born_host,
-     store_ms, store_host, times, prepared, body_bytes) = head.unpack_from(view, at)  # fmt: skip
+    (
+        size,
+        magic,
+        body_crc,
+        queue_id,
+        flag,
+        queue_offset,
+        log_offset,
+        flags,
+        born_ms,
+        born_host,
+        store_ms,
+        store_host,
+        times,
+        prepared,
+        body_bytes,
+    ) = head.unpack_from(view, at)
     body_at = at + head.size
     topic_at = body_at + body_bytes
     body = view[body_at:topic_at]
@@ -53,11 +68,24 @@ def decode_message(view: memoryview, at: int = 0) -> Message:
     return tuple.__new__(
         Message,
         (
-            _topic_name(bytes(view[name_at:properties_at])), queue_id, queue_offset, log_offset,
-            body, bytes(view[properties_at + 2 : at + size]), flag, flags, born_ms, born_host,
-            store_ms, store_host, times, prepared, body_crc, size,
+            _topic_name(bytes(view[name_at:properties_at])),
+            queue_id,
+            queue_offset,
+            log_offset,
+            body,
+            bytes(view[properties_at + 2 : at + size]),
+            flag,
+            flags,
+            born_ms,
+            born_host,
+            store_ms,
+            store_host,
+            times,
+            prepared,
+            body_crc,
+            size,
         ),
-    )  # fmt: skip
+    )
 
 
 def size_at(view: memoryview, at: int = 0) -> int:
@@ -83,6 +111,16 @@ def decode_messages(view: memoryview) -> Iterator[Message]:
             at += message.size
     except (struct.error, IndexError) as error:
         raise StoreCorruptError(f"no record at byte {at} of a run of {end}: {error}") from None
+
+
+def records_in(slices: Iterable[memoryview]) -> Iterator[tuple[memoryview, int]]:
+    """Each record of runs of whole records, still encoded, and its sysFlag."""
+    for view in slices:
+        at, end = 0, len(view)
+        while at < end:
+            size = int.from_bytes(view[at : at + 4], "big")
+            yield view[at : at + size], int.from_bytes(view[at + 36 : at + 40], "big")
+            at += size
 
 
 def decode_records(data: Buffer) -> list[Message]:

@@ -9,6 +9,7 @@ Invariant: all of them write the same bytes for the same message.
 import functools
 from collections.abc import Callable, Sequence
 from struct import Struct
+from typing import Any
 
 from isal.isal_zlib import crc32
 
@@ -27,6 +28,9 @@ from onelog.record.layout import (
     topic_field,
 )
 
+PlacedRun = tuple[list[int], list[int]]
+"""Where each record of a run begins, and their sizes."""
+Placed = Appended | PlacedRun
 _SHARED_PART = Struct(">iq8sq8siqI")
 """From SYSFLAG to BODYLEN: what is the same in records of one run with bodies of one length."""
 
@@ -45,13 +49,9 @@ def encode(
     message: NewMessage, queue_offset: int, log_offset: int, store_ms: int, record_crc: bool
 ) -> tuple[bytes, Buffer, bytes, int]:
     """A record as (head, body, tail, size): the body is passed on as it came."""
-    (topic, queue_id, body, properties, flag, flags, born_ms, born_host, store_host, times,
-     prepared, _, _) = message  # fmt: skip
-    magic, topic_part = topic_field(topic)
-    head = HEAD_V4
-    if len(born_host) != 8 or len(store_host) != 8 or flags & 0x30:
-        flags = host_flags(message)
-        head = HEADS[flags >> 4 & 3]
+    magic, topic_part = topic_field(message.topic)
+    body, properties, flags = message.body, message.properties, host_flags(message)
+    head = HEADS[flags >> 4 & 3]
     if properties and properties[-1] == 0:
         properties += b"\x02"  # A record never ends in zeros; that is how a cut one is known.
     if record_crc:
@@ -59,12 +59,24 @@ def encode(
             properties += b"\x02"
         properties += bytes(CRC_PROPERTY_BYTES)
     tail = topic_part + LENGTH.pack(len(properties)) + properties
-    body_bytes = len(body)
-    size = head.size + body_bytes + len(tail)
+    size = head.size + len(body) + len(tail)
     packed = head.pack(
-        size, magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, log_offset, flags,
-        born_ms, born_host, store_ms, store_host, times, prepared, body_bytes,
-    )  # fmt: skip
+        size,
+        magic,
+        crc32(body) & CRC_MASK,
+        message.queue_id,
+        message.flag,
+        queue_offset,
+        log_offset,
+        flags,
+        message.born_ms,
+        message.born_host,
+        store_ms,
+        message.store_host,
+        message.reconsume_times,
+        message.prepared_offset,
+        len(body),
+    )
     if record_crc:
         checked = tail[:-CRC_PROPERTY_BYTES]
         tail = checked + crc_property(crc32(checked, crc32(body, crc32(packed))))
@@ -79,27 +91,39 @@ def _tail_start(topic: str, properties_bytes: int) -> tuple[int, bytes, int]:
     return magic, start, HEAD_V4.size + len(start) + properties_bytes
 
 
-def encode_run(
-    messages: Sequence[NewMessage],
+def encode_batches(
+    batches: Sequence[Any],
     queue_offsets: Sequence[int],
     log_offset: int,
     stop: int,
     store_ms: int,
     record_crc: bool,
+    has_runs: bool,
     buffers: list[Buffer],
-    appended: list[Appended],
+    placed: list[Placed],
 ) -> int:
-    """Encode messages, one after the other from `log_offset` on, until one would pass `stop`.
+    """Encode batches, one after the other from `log_offset` on, until one would pass `stop`.
 
-    Adds to `buffers` what is to be written and to `appended` where each message lies, and returns
-    where the run ends. This is `encode` without a call and a few tuples per message: the loop that
-    every message of the broker goes through.
+    Adds to `buffers` what is to be written and to `placed` where each batch lies, and returns where
+    the last one ends. This is `encode` without a call and a few tuples per message: the loop that
+    every message of the broker goes through. A run that is not plain also ends it.
     """
     pack, new = HEAD_V4.pack, tuple.__new__
     last_topic, last_bytes, magic, start, rest_bytes = "", -1, 0, b"", 0
-    for message, queue_offset in zip(messages, queue_offsets, strict=True):
+    for batch, queue_offset in zip(batches, queue_offsets, strict=True):
+        if has_runs and isinstance(batch, NewRun):
+            if record_crc or not _is_plain(batch):
+                break
+            records, place = _encode_run(batch, queue_offset, log_offset, store_ms)
+            end = place[0][-1] + place[1][-1]
+            if end > stop:
+                break
+            buffers += records
+            placed.append(place)
+            log_offset = end
+            continue
         (topic, queue_id, body, properties, flag, flags, born_ms, born_host, store_host, times,
-         prepared, _, _) = message  # fmt: skip
+         prepared, _, _) = batch  # fmt: skip
         if (
             record_crc
             or flags & 0x30
@@ -107,7 +131,7 @@ def encode_run(
             or len(store_host) != 8
             or (properties and properties[-1] == 0)
         ):
-            *parts, size = encode(message, queue_offset, log_offset, store_ms, record_crc)
+            *parts, size = encode(batch, queue_offset, log_offset, store_ms, record_crc)
             if log_offset + size > stop:
                 break
             buffers += parts
@@ -119,16 +143,12 @@ def encode_run(
             size = rest_bytes + body_bytes
             if log_offset + size > stop:
                 break
-            buffers += (
-                pack(
-                    size, magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, log_offset,
-                    flags, born_ms, born_host, store_ms, store_host, times, prepared, body_bytes,
-                ),
-                body,
-                start,
-                properties,
+            head = pack(
+                size, magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, log_offset,
+                flags, born_ms, born_host, store_ms, store_host, times, prepared, body_bytes,
             )  # fmt: skip
-        appended.append(new(Appended, (log_offset, queue_offset, size)))
+            buffers += (head, body, start, properties)
+        placed.append(new(Appended, (log_offset, queue_offset, size)))
         log_offset += size
     return log_offset
 
@@ -146,16 +166,27 @@ def encode_stored(message: Message) -> bytes:
     length = len(name).to_bytes(1 if magic == MAGIC_V1 else 2, "big")
     tail = b"".join((length, name, LENGTH.pack(len(properties)), properties))
     packed = head.pack(
-        head.size + len(body) + len(tail), magic, crc32(body) & CRC_MASK, message.queue_id,
-        message.flag, message.queue_offset, message.log_offset, message.sys_flag, message.born_ms,
-        message.born_host, message.store_ms, message.store_host, message.reconsume_times,
-        message.prepared_offset, len(body),
-    )  # fmt: skip
+        head.size + len(body) + len(tail),
+        magic,
+        crc32(body) & CRC_MASK,
+        message.queue_id,
+        message.flag,
+        message.queue_offset,
+        message.log_offset,
+        message.sys_flag,
+        message.born_ms,
+        message.born_host,
+        message.store_ms,
+        message.store_host,
+        message.reconsume_times,
+        message.prepared_offset,
+        len(body),
+    )
     return b"".join((packed, body, tail))
 
 
-def is_plain_run(run: NewRun) -> bool:
-    """Whether `encode_run_of_queue` can encode it: no IPv6 hosts."""
+def _is_plain(run: NewRun) -> bool:
+    """Whether `_encode_run` can encode it: no IPv6 hosts."""
     return len(run.born_host) == 8 and len(run.store_host) == 8 and not run.sys_flag & BOTH_V6
 
 
@@ -167,15 +198,16 @@ def _whole_record(
     return Struct(f">8sIiiqq52s{body_bytes}s{name_bytes}s{properties}s{tail}s").pack
 
 
-def encode_run_of_queue(
-    run: NewRun, queue_offset: int, log_offset: int, store_ms: int, records: list[bytes]
-) -> tuple[list[int], list[int]]:
-    """Encode a plain run from these offsets on; returns each record's place and size.
+def _encode_run(
+    run: NewRun, queue_offset: int, log_offset: int, store_ms: int
+) -> tuple[list[bytes], PlacedRun]:
+    """The records of a plain run, from these offsets on.
 
     `encode` for many messages that are alike: what they share is packed once, and again only where
     lengths change.
     """
     (topic, queue_id, parts, _, shared, sys_flag, born_ms, born_host, store_host, times) = run
+    records: list[bytes] = []
     log_offsets: list[int] = []
     sizes: list[int] = []
     size, body_bytes, properties_bytes, last = 0, -1, -1, -1
@@ -195,13 +227,10 @@ def encode_run_of_queue(
             size += body_bytes
             pack = _whole_record(body_bytes, len(name), properties_bytes, len(tail))
             start = SIZE_AND_MAGIC.pack(size, magic)
-        records.append(
-            pack(
-                start, crc32(body) & CRC_MASK, queue_id, flag, number, log_offset, middle, body,
-                name, properties, tail,
-            )
-        )  # fmt: skip
+        crc = crc32(body) & CRC_MASK
+        front = start, crc, queue_id, flag, number, log_offset
+        records.append(pack(*front, middle, body, name, properties, tail))
         log_offsets.append(log_offset)
         sizes.append(size)
         log_offset += size
-    return log_offsets, sizes
+    return records, (log_offsets, sizes)

@@ -28,7 +28,7 @@ Invariant: every reader and writer of records takes these numbers from here.
 import functools
 from struct import Struct
 
-from onelog.message import RECORD_CRC, SysFlag
+from onelog.message import RECORD_CRC, Buffer, SysFlag
 from onelog.names import check_name
 
 MAGIC_V1 = 0xDAA320A7
@@ -66,5 +66,24 @@ def topic_field(topic: str) -> tuple[int, bytes]:
     return MAGIC_V2, LENGTH.pack(len(name)) + name
 
 
+SIZE, QUEUE_OFFSET, LOG_OFFSET = slice(0, 4), slice(20, 28), slice(28, 36)
+SYS_FLAG, BORN_MS = slice(36, 40), slice(40, 48)
+"""Where in a record these stand."""
 STORE_TIME_END = 76
 """Before this byte of a record its store time ends."""
+
+
+def field_of(record: Buffer, field: slice) -> int:
+    """One of these numbers of a record."""
+    return int.from_bytes(record[field], "big", signed=True)
+
+
+def log_offset_at(data: Buffer, at: int) -> int:
+    """Where in the log a record at `at` says that it is."""
+    return int.from_bytes(data[at + LOG_OFFSET.start : at + LOG_OFFSET.stop], "big")
+
+
+def body_at(data: Buffer, at: int = 0) -> tuple[int, int]:
+    """Where the body of the record at `at` begins, and how long it is."""
+    begin = at + HEADS[data[at + 39] >> 4 & 3].size
+    return begin, int.from_bytes(data[begin - 4 : begin], "big")

@@ -81,7 +81,7 @@ class FixedRole:
 
     def _be_master(self) -> None:
         replication = self.config.replication
-        self.store.set_gated(replication.ack in ("majority", "all"))
+        self.store.tail.set_gated(replication.ack in ("majority", "all"))
         self.leader = Leader(
             self.store,
             Epochs(),
@@ -98,7 +98,7 @@ class FixedRole:
     def _be_slave(self) -> None:
         if self.store.damage:
             # Before anybody reads it; it is had from the master again.
-            self.store.cut(min(each.start for each in self.store.damage), "the log is damaged")
+            self.store.tail.cut(min(each.start for each in self.store.damage), "the log is damaged")
         self.follower = Follower(
             self.store,
             Epochs(),

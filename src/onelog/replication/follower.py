@@ -109,17 +109,17 @@ class Follower:
         if self.stopped:
             return
         store = self.store
-        before, records = store.confirmed, store.records_received
+        before, records = store.confirmed, store.tail.records_received
         target = min(self.confirmable, store.log_end)
         if target <= before:
             return
         try:
-            touched = store.confirm(min(target, before + self._step_bytes))
+            touched = store.tail.confirm(min(target, before + self._step_bytes))
         except StoreError as error:
             # Nothing is lost; the next tick tries again.
             self.hindrance = f"messages cannot be entered into their queues: {error}"
             return
-        entered, records = store.confirmed - before, store.records_received - records
+        entered, records = store.confirmed - before, store.tail.records_received - records
         is_stuck = not entered and before + self._step_bytes < target
         if is_stuck:
             self._step_bytes *= 2  # One record is larger than a step.
@@ -140,7 +140,9 @@ class Follower:
     def safe_end(self) -> int:
         """What the master may be told that this node has."""
         store = self.store
-        return min(store.raw_end, int(store.log.flushed)) if self.is_sync else store.raw_end
+        return (
+            min(store.tail.raw_end, int(store.log.flushed)) if self.is_sync else store.tail.raw_end
+        )
 
     def when_flushed(self, then: Callable[[OnelogError | None], None]) -> None:
         """Call once what is here now is on disk, if that was asked for."""
@@ -211,7 +213,7 @@ class MasterSession(ABC):
         """Say the first word, when the log is fit to be continued."""
         follower = self.follower
         try:
-            follower.store.drop_partial()
+            follower.store.tail.drop_partial()
         except OnelogError as error:
             self.end(str(error))
             return
@@ -260,7 +262,7 @@ class MasterSession(ABC):
                 "log is shorter, keep the better one of both, and move the other store away",
                 self.address,
                 self._next,
-                self.follower.store.raw_end,
+                self.follower.store.tail.raw_end,
             )
         self._closed = True
         if self.follower.session is self:
@@ -305,7 +307,7 @@ class MasterSession(ABC):
         store = self.follower.store
         if self._next == 0 and offset % store.log.segment_bytes == 0:
             self._next = offset  # The first ones of all: the log begins where the master has it.
-        elif self._next < offset <= store.raw_end:
+        elif self._next < offset <= store.tail.raw_end:
             self._next = offset  # The master has deleted what is before.
         if offset != self._next:
             raise WireError(
@@ -315,17 +317,17 @@ class MasterSession(ABC):
         if not data:
             return
         self._next += len(data)
-        known = store.raw_end - offset
+        known = store.tail.raw_end - offset
         if known > 0 and offset >= store.log.start:
             self._compare(offset, data[:known])
             offset, data = offset + known, data[known:]
         if data:
-            store.append_raw(offset, data)
+            store.tail.append_raw(offset, data)
             self.follower.hindrance = ""
 
     def _compare(self, offset: int, data: memoryview) -> None:
         while data:
-            mine = self.follower.store.read_raw(offset, len(data))
+            mine = self.follower.store.tail.read_raw(offset, len(data))
             if mine != data[: len(mine)]:
                 raise WireError(
                     f"its log differs from this one between {offset} and {offset + len(mine)}: "
@@ -348,12 +350,12 @@ class MasterSession(ABC):
     @property
     def _is_compared(self) -> bool:
         """Whether all that was asked for again has come, and was the same."""
-        return self._reported >= 0 and self._next >= self.follower.store.raw_end
+        return self._reported >= 0 and self._next >= self.follower.store.tail.raw_end
 
     def _ask(self) -> None:
         """Ask for the log, from a little before its end here."""
         store = self.follower.store
-        end = store.raw_end
+        end = store.tail.raw_end
         # Not 0 if there is anything: that would say that there is nothing.
         self._next = max(int(store.log.start), end - OVERLAP_BYTES, 1) if end else 0
         log.info("following the master at %s from %d on", self.address, end)
@@ -434,7 +436,7 @@ class EpochSession(MasterSession):
             self.follower.confirm(self._confirmed)
 
     def _take(self, piece: epoch_ha.LogChunk) -> None:
-        epochs, known = self.follower.epochs, self.follower.store.raw_end
+        epochs, known = self.follower.epochs, self.follower.store.tail.raw_end
         is_new = piece.offset == self._next and piece.offset + len(piece.data) > known
         if is_new and piece.data and piece.epoch != epochs.last:
             if piece.epoch < epochs.last or (epochs.entries and piece.epoch_start != piece.offset):
@@ -464,7 +466,7 @@ class EpochSession(MasterSession):
         except OnelogError as error:
             self._go_on(error)
             return
-        end = store.raw_end
+        end = store.tail.raw_end
         if end == int(store.log.start):
             self._go_on(None)  # Nothing is here that could differ.
             return

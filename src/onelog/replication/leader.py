@@ -313,7 +313,7 @@ class Leader:
             end = min([int(own), *(self._acked.get(node, 0) for node in others)])
             if end > self.store.confirmed:
                 try:
-                    touched = self.store.confirm(end)
+                    touched = self.store.tail.confirm(end)
                 except StoreError as error:
                     # What came as bytes, before this node led, has no room in its queues.
                     log.error("messages cannot be entered into queues, tried again: %s", error)
@@ -500,7 +500,7 @@ class FollowerSession(ABC):
                     self._reading = True
                     leader.read_later(offset, size, self._read)
                     return
-                data = store.read_raw(offset, size)
+                data = store.tail.read_raw(offset, size)
             except OnelogError as error:
                 self.refuse(f"the log cannot be read at {offset}: {error}")
                 return

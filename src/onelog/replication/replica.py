@@ -227,7 +227,7 @@ class Replica:
 
     def _lead(self, role: Role) -> None:
         store, in_sync = self.store, self._in_sync
-        store.drop_partial()
+        store.tail.drop_partial()
         if role.epoch > self.epochs.last:
             # What was here before the set was founded is part of its first epoch.
             start = store.log_end if self.epochs.entries else store.log.start
@@ -249,7 +249,7 @@ class Replica:
         )
         leader.replicas, leader.unfit = in_sync.replicas, in_sync.unfit
         self._led_since_ms = self.clock.now_ms()
-        store.set_gated(leader.gated)
+        store.tail.set_gated(leader.gated)
         self._open_if_confirmed()
 
     def _take_word(self, ids: frozenset[int]) -> None:
@@ -278,13 +278,13 @@ class Replica:
     # -- following -----------------------------------------------------------------------------
 
     def _become_follower(self) -> None:
-        self.store.set_gated(True)
-        self.store.follow()
+        self.store.tail.set_gated(True)
+        self.store.tail.follow()
 
     def _follow(self, role: Role) -> None:
         self._master.is_at(role.address)
         if role.ha_address:
-            self.store.set_gated(True)
+            self.store.tail.set_gated(True)
             self.follower = Follower(
                 self.store,
                 self.epochs,
@@ -308,10 +308,10 @@ class Replica:
         """
         if not self.identity.is_torn:
             return
-        self.store.drop_partial()
+        self.store.tail.drop_partial()
         if self.store.confirmed < self.store.log_end:
             why = "it may be torn by a loss of power, and is had from the master again"
-            self.store.cut(self.store.confirmed, why)
+            self.store.tail.cut(self.store.confirmed, why)
             self.epochs.cut(self.store.log_end)
         self.identity.is_torn = False  # Whether what is left is enough, the election knows.
 
@@ -334,7 +334,7 @@ class Replica:
             self.identity.confirmed = min(self.identity.confirmed, log_offset)
 
         def cut() -> None:
-            self.store.cut(log_offset, why, may_lose=may_lose)
+            self.store.tail.cut(log_offset, why, may_lose=may_lose)
 
         if log_offset < self.store.confirmed:
             self._rebuild(self.role, None, cut, then)

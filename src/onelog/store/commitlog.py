@@ -31,16 +31,11 @@ from onelog.errors import (
     StoreCorruptError,
     StoreVersionError,
 )
-from onelog.message import Appended, LogOffset, Message, NewMessage, NewRun
+from onelog.message import LogOffset, Message, NewMessage, NewRun
 from onelog.private_files import make_folder
 from onelog.record.decode import Blank, Broken, check, require_message
-from onelog.record.encode import (
-    encode,
-    encode_run,
-    encode_run_of_queue,
-    is_plain_run,
-)
-from onelog.record.layout import BLANK, MAGIC_BLANK, MAGIC_START, RECORD_BYTES_MIN
+from onelog.record.encode import Placed, encode, encode_batches
+from onelog.record.layout import BLANK, MAGIC_BLANK, MAGIC_START, RECORD_BYTES_MIN, log_offset_at
 from onelog.store.segment import (
     Buffer,
     Segment,
@@ -52,12 +47,8 @@ from onelog.store.segment import (
 _WARM_PROBE_BYTES = 256 * 1024
 _SEARCH_BYTES = 1 << 20
 _RECORD_READ_BYTES = 4096
-_LOG_OFFSET_AT = 28
-"""Where in a record its own place in the log stands."""
-
-
-def _nobody() -> None:
-    """Nobody wants to know."""
+_Write = tuple[Segment, int, list[Buffer], int]
+"""Where in the log something is to be written, and how many bytes it has."""
 
 
 def record_at(segment: Segment, at: int) -> Message | Blank | Broken:
@@ -104,8 +95,7 @@ def next_record(segment: Segment, at: int, require_crc: bool = False) -> int:
         found = block.find(MAGIC_START, 4)
         while found >= 0:
             position = at + found - 4
-            names = block[found - 4 + _LOG_OFFSET_AT : found + 4 + _LOG_OFFSET_AT]
-            if int.from_bytes(names, "big") == segment.start + position and is_whole(
+            if log_offset_at(block, found - 4) == segment.start + position and is_whole(
                 position, int.from_bytes(block[found - 4 : found], "big")
             ):
                 return position
@@ -134,7 +124,7 @@ class CommitLog:
         self.end = LogOffset(self._segments[-1].start if self._segments else 0)
         self.flushed = self.end
         self._scratch = memoryview(bytearray(_WARM_PROBE_BYTES))
-        self.on_growth: Callable[[], None] = _nobody
+        self.on_growth: Callable[[], object] = lambda: None
         """Called when the log takes more of the disk."""
 
     def _open_segments(self) -> Iterator[Segment]:
@@ -165,69 +155,96 @@ class CommitLog:
         return self._segments
 
     def append(
-        self, messages: Sequence[NewMessage], queue_offsets: Sequence[int], store_ms: int
-    ) -> list[Appended]:
-        """Write the messages, all or none, and say where each one went."""
+        self,
+        batches: Sequence[NewMessage | NewRun],
+        queue_offsets: Sequence[int],
+        store_ms: int,
+        has_runs: bool = True,
+    ) -> list[Placed]:
+        """Write the batches, all or none, and say where each one went."""
         segment = self._segments[-1] if self._segments else self._add_segment(int(self.end))
-        offset = int(self.end)
-        writes: list[tuple[Segment, int, list[Buffer], int]] = []
-        places: list[Appended] = []
-        rest = messages
+        begin = offset = int(self.end)
+        buffers: list[Buffer] = []
+        placed: list[Placed] = []
+        stop = segment.start + segment.size - BLANK.size
         try:
-            while True:
-                begin, buffers = offset, list[Buffer]()
-                stop = segment.start + segment.size - BLANK.size
-                offset = encode_run(
-                    rest, queue_offsets, offset, stop, store_ms, self.record_crc, buffers, places
-                )
-                if len(places) == len(messages):
-                    writes.append((segment, begin, buffers, offset - begin))
-                    break
-                # The next one does not fit: close this segment, and go on in a new one.
-                rest = messages[len(places) :]
-                queue_offsets = queue_offsets[-len(rest) :]
-                self._check_fits(rest[0], queue_offsets[0])
+            offset = encode_batches(
+                batches,
+                queue_offsets,
+                offset,
+                stop,
+                store_ms,
+                self.record_crc,
+                has_runs,
+                buffers,
+                placed,
+            )
+            if len(placed) == len(batches):
+                if segment.write(buffers, begin - segment.start, offset - begin):
+                    self.on_growth()
+            else:
+                first = segment, begin, buffers, offset - begin
+                offset = self._append_rest(batches, queue_offsets, store_ms, placed, first)
+        except BaseException as error:
+            self._give_up(error)
+        self.end = LogOffset(offset)
+        return placed
+
+    def _append_rest(
+        self,
+        batches: Sequence[NewMessage | NewRun],
+        queue_offsets: Sequence[int],
+        store_ms: int,
+        placed: list[Placed],
+        first: _Write,
+    ) -> int:
+        """Write what was encoded `first`, and what follows it, in more than one segment."""
+        spread: list[tuple[int, int]] = []
+        writes = []
+        segment, begin, buffers, size = first
+        offset, done = begin + size, 0
+        while True:
+            batches, queue_offsets = (
+                batches[len(placed) - done :],
+                queue_offsets[len(placed) - done :],
+            )
+            done = len(placed)
+            if not batches:
+                break
+            batch, number = batches[0], queue_offsets[0]
+            if isinstance(batch, NewRun):  # It is for more than one segment, or not plain.
+                messages = batch.messages()
+                spread.append((len(placed), len(messages)))
+                batches = [*messages, *batches[1:]]
+                queue_offsets = [*range(number, number + len(messages)), *queue_offsets[1:]]
+            else:  # It does not fit: close this segment, and go on in a new one.
+                self._check_fits(batch, number)
                 if offset < segment.start + segment.size:
                     buffers.append(BLANK.pack(segment.start + segment.size - offset, MAGIC_BLANK))
                     offset += BLANK.size
                 writes.append((segment, begin, buffers, offset - begin))
                 segment = self._add_segment(segment.start + segment.size)
-                offset = segment.start
-            for target, at, parts, size in writes:
-                if target.write(parts, at - target.start, size):
-                    self.on_growth()
-        except BaseException as error:
-            self._give_up(error)
-        self.end = LogOffset(offset)
-        return places
-
-    def append_runs(
-        self, runs: Sequence[NewRun], queue_offsets: Sequence[int], store_ms: int
-    ) -> list[tuple[list[int], list[int]]] | None:
-        """Write runs with one write: the places and sizes of their records.
-
-        None, and nothing written, if they are for `append`: some of them are not plain, or may not
-        fit into the segment.
-        """
-        segment = self._segments[-1] if self._segments else self._add_segment(int(self.end))
-        begin = offset = int(self.end)
-        if self.record_crc or not all(map(is_plain_run, runs)):
-            return None
-        records: list[bytes] = []
-        found = []
-        try:
-            for run, queue_offset in zip(runs, queue_offsets, strict=True):
-                places, sizes = encode_run_of_queue(run, queue_offset, offset, store_ms, records)
-                offset = places[-1] + sizes[-1]
-                found.append((places, sizes))
-            if offset > segment.start + segment.size - BLANK.size:
-                return None
-            if segment.write(records, begin - segment.start, offset - begin):
+                begin = offset = segment.start
+                buffers = []
+            stop = segment.start + segment.size - BLANK.size
+            offset = encode_batches(
+                batches,
+                queue_offsets,
+                offset,
+                stop,
+                store_ms,
+                self.record_crc,
+                True,
+                buffers,
+                placed,
+            )
+        for target, at, parts, size in (*writes, (segment, begin, buffers, offset - begin)):
+            if target.write(parts, at - target.start, size):
                 self.on_growth()
-        except BaseException as error:
-            self._give_up(error)
-        self.end = LogOffset(offset)
-        return found
+        for at, count in reversed(spread):
+            log_offsets, _, sizes = zip(*placed[at : at + count], strict=True)
+            placed[at : at + count] = [([*log_offsets], [*sizes])]
+        return offset
 
     def _check_fits(self, message: NewMessage, queue_offset: int) -> None:
         *_, size = encode(message, queue_offset, 0, 0, self.record_crc)

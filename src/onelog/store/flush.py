@@ -11,6 +11,7 @@ writes. What fails before the flush itself, because there is no file descriptor 
 index, is tried again; those who wait go on waiting.
 """
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -25,12 +26,15 @@ from onelog.errors import FlushFailedError, StoreClosedError, StoreError, StoreF
 from onelog.metrics import Histogram
 from onelog.store.checkpoint import Checkpoint
 from onelog.store.commitlog import CommitLog
-from onelog.store.segment import disk_error, flush_error
+from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.entering import Entering
+from onelog.store.segment import disk_error, flush_error, sync_folder
 
 PAGE_BYTES = 4096
 CHECKPOINT_BYTES_MAX = 128 << 20
 """How much may be written between two checkpoints, however fast: a recovery has to replay it."""
 
+_FILES_SYNCED_ONE_BY_ONE_MAX = 64
 _RETRY_S = 0.1
 _CHECKPOINT_RETRY_S = 1.0
 
@@ -40,12 +44,90 @@ OnFlushed = Callable[[StoreError | None], None]
 
 
 @dataclass(eq=False)
+class Checkpoints:
+    """Moves the checkpoint of one store on: first log, queues and index are on disk."""
+
+    folder: Path
+    checkpoint: Checkpoint
+    _log: CommitLog
+    _entering: Entering
+    unsynced: set[str]
+    """Folders with names that were made or removed, and are not known to be durable."""
+    _on_failure: Callable[[StoreError], None]
+    record_crc: Callable[[], bool]
+    """Whether what is written now has checksums of its own."""
+
+    def __post_init__(self) -> None:
+        self.lock = threading.Lock()
+
+    @property
+    def safe_offset(self) -> int:
+        """Below it, all is on disk."""
+        return self.checkpoint.safe_offset
+
+    def save(self, *, force: bool = False) -> None:
+        """Have the checkpoint say how far queues and index know the log."""
+        try:
+            with self.lock:
+                self._save(force)
+        except FlushFailedError as error:
+            # Also if it is the queues that failed: the disk is not to be trusted any more.
+            self._log.flush_failure = error
+            self._on_failure(error)
+            raise
+
+    def _save(self, force: bool) -> None:
+        entered, index = self._entering.entered, self._entering.index
+        if entered.end == self.safe_offset and not force:
+            return
+        index.build()
+        self._log.flush()
+        index.flush()
+        self._flush_queues()
+        self.checkpoint.save(*entered, index.full_until_ms, self.record_crc())
+
+    def step_back(self, log_offset: int, store_ms: int) -> None:
+        """What lies behind an offset is to be replayed by whoever comes after a crash."""
+        self.checkpoint.save(min(log_offset, self.safe_offset), 0, store_ms)
+
+    def _flush_queues(self) -> None:
+        """Flush the queues, and the names of all new files."""
+        # Clean before the flush: an entry that comes during it makes the queue dirty again.
+        dirty: list[ConsumeQueue] = []
+        folders: list[str] = []
+        with contextlib.suppress(KeyError):
+            while True:
+                queue = self._entering.dirty.pop()
+                queue.dirty = False
+                dirty.append(queue)
+        try:
+            for queue in dirty:
+                queue.settle()
+            self._entering.queues.settle()
+            with contextlib.suppress(KeyError):
+                while True:
+                    folders.append(self.unsynced.pop())
+            if len(dirty) + len(folders) > _FILES_SYNCED_ONE_BY_ONE_MAX:
+                sync_filesystem(self.folder)
+            else:
+                for queue in dirty:
+                    queue.flush()
+                for folder in folders:
+                    if os.path.isdir(folder):
+                        sync_folder(Path(folder))
+        except BaseException:
+            for queue in dirty:
+                self._entering.mark(queue)
+            self.unsynced.update(folders)
+            raise
+
+
+@dataclass(eq=False)
 class Flusher:
     """The flush thread of one store."""
 
     _log: CommitLog
-    _checkpoint: Checkpoint
-    _save_checkpoint: Callable[[], None]
+    _checkpoints: Checkpoints
     _config: StoreConfig
     _on_failure: Callable[[StoreError], None]
 
@@ -119,7 +201,7 @@ class Flusher:
                 self.seconds.observe(time.monotonic() - began)
                 self._last_flush = now
                 self._tell(None)
-            behind = self._log.end - self._checkpoint.safe_offset
+            behind = self._log.end - self._checkpoints.safe_offset
             due = (now - self._last_checkpoint) * 1000 >= config.checkpoint_interval_ms
             if (due or behind >= CHECKPOINT_BYTES_MAX) and now >= self._checkpoint_from:
                 self._last_checkpoint = now
@@ -146,7 +228,7 @@ class Flusher:
 
     def _try_checkpoint(self) -> bool:
         try:
-            self._save_checkpoint()
+            self._checkpoints.save()
         except FlushFailedError:
             raise
         except StoreError as error:

@@ -331,22 +331,11 @@ class KeyIndex:
         pairs = itertools.pairwise(self._files)
         return max((a.last_ms for a, b in pairs if a.last_ms < b.first_ms), default=0)
 
-    def add(
-        self, messages: Sequence[NewMessage], appended: Sequence[Appended], store_ms: int
-    ) -> None:
-        """Take note of messages and where they are; `build` indexes them later.
+    def add(self, pending: Pending) -> None:
+        """Take note of messages and where they are, as `pending_of` has it; `build` indexes them.
 
         None of them may be rolled back: those are found under no key.
         """
-        self._pending.append(pending_of(messages, appended, store_ms))
-        self._noted += len(messages)
-
-    def add_run(self, run: NewRun, log_offsets: Sequence[int], store_ms: int) -> None:
-        """`add` for the messages of a run."""
-        self.add_pending(pending_run(run, log_offsets, store_ms))
-
-    def add_pending(self, pending: Pending) -> None:
-        """`add` for what `pending_of` or `pending_run` made."""
         self._pending.append(pending)
         self._noted += len(pending[0])
 
@@ -454,26 +443,23 @@ class KeyIndex:
                     raise
 
 
-def pending_of(
-    messages: Sequence[NewMessage], appended: Sequence[Appended], store_ms: int
-) -> Pending:
+def pending_of(batches: Sequence[NewMessage], placed: Sequence[Appended], store_ms: int) -> Pending:
     """What the index has to know of messages."""
     return (
-        [*map(_TOPIC, messages)],
-        [*map(_PROPERTIES, messages)],
-        [*map(_LOG_OFFSET, appended)],
+        [*map(_TOPIC, batches)],
+        [*map(_PROPERTIES, batches)],
+        [*map(_LOG_OFFSET, placed)],
         store_ms,
     )
 
 
 def pending_run(run: NewRun, log_offsets: Sequence[int], store_ms: int) -> Pending:
-    return [run.topic] * len(log_offsets), _run_properties(run), log_offsets, store_ms
-
-
-def _run_properties(run: NewRun) -> list[bytes]:
+    """The same of a run."""
     if run.shared.find(KEYS_NEEDLE) >= 0:
-        return [*map(_PROPERTIES, run.messages())]
-    return [*map(_PART_PROPERTIES, run.parts)]
+        properties = [*map(_PROPERTIES, run.messages())]
+    else:
+        properties = [*map(_PART_PROPERTIES, run.parts)]
+    return [run.topic] * len(log_offsets), properties, log_offsets, store_ms
 
 
 def _name_at(now_ms: int) -> str:

@@ -23,17 +23,20 @@ from onelog.record.entries import ENTRY
 from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.record.layout import (
     BLANK,
+    LOG_OFFSET,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
     SIZE_AND_MAGIC,
+    log_offset_at,
 )
 from onelog.store.columns import RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import CommitLog, next_record
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.damage import Damage, Damages
 from onelog.store.dispatch import TagsCodes, is_deletion, is_plain, targets
+from onelog.store.entering import Entered
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
 from onelog.store.replay import Replay
@@ -47,7 +50,6 @@ _SEARCH_BYTES = 1 << 20
 _FEW = 24
 _FEW_BYTES_MAX = 64 << 10
 _RECORDS = (MAGIC_V1, MAGIC_V2)
-_LOG_OFFSET_AT, _LOG_OFFSET_END = 28, 36
 
 
 class Received:
@@ -63,10 +65,9 @@ class Received:
         self._end = int(log.end)
         self._search_from = 0
         self._half_entered = False
-        self.entered = 0
-        """Queues and index know the log up to here, its last record, and when that was stored."""
-        self.last_record = 0
-        self.last_ms = 0
+        self.entered = Entered(0)
+        """How far queues and index know the log; what was read may be further."""
+        self._last_record = self._last_ms = 0
         self.records = 0
         """How many records were entered."""
         self._replay: Replay | None = None
@@ -98,7 +99,7 @@ class Received:
         log, size = self._log, self._log.segment_bytes
         if log.end == log.start == self.end and log_offset % size == 0:
             log.begin_at(log_offset)
-            self.restart(log_offset)
+            self.restart(Entered(log_offset))
             return
         segment_end = int(log.start) + ((self.end - int(log.start)) // size + 1) * size
         if log_offset == segment_end and self.end - log.end >= BLANK.size:
@@ -149,11 +150,8 @@ class Received:
         """`StoreVersionError` if records end at other places than in segments of our size."""
         room = segment.size - at
         wrong = magic == MAGIC_BLANK and size != room
-        if magic in _RECORDS and size > room and stop - at >= _LOG_OFFSET_END:
-            claimed = int.from_bytes(
-                segment.view[at + _LOG_OFFSET_AT : at + _LOG_OFFSET_END], "big"
-            )
-            wrong = claimed == segment.start + at
+        if magic in _RECORDS and size > room and stop - at >= LOG_OFFSET.stop:
+            wrong = log_offset_at(segment.view, at) == segment.start + at
         if wrong:
             raise StoreVersionError(
                 f"the log that is received has segments of another size than "
@@ -188,12 +186,12 @@ class Received:
 
     # -- records -------------------------------------------------------------------------------
 
-    def restart(self, entered: int, last_record: int = 0, last_ms: int = 0) -> None:
+    def restart(self, entered: Entered) -> None:
         """Queues and index know the log up to another place than they did."""
         self._end = int(self._log.end)
         self._search_from = 0
-        self.entered = self.read_until = entered
-        self.last_record, self.last_ms = last_record, last_ms
+        self.entered = entered
+        self.read_until, self._last_record, self._last_ms = entered
         self._replay = self._walk = None
 
     def enter(self, until: int) -> set[ConsumeQueue]:
@@ -227,8 +225,8 @@ class Received:
                 else:
                     replay.enter(found)
                     self.records += len(found.log)
-                    self.last_record = int(found.log[-1])
-                    self.last_ms = max(self.last_ms, int(found.store_ms[-1]))
+                    self._last_record = int(found.log[-1])
+                    self._last_ms = max(self._last_ms, int(found.store_ms[-1]))
             replay.write()
             if (replay.held_from() or self.read_until) < self.read_until - _HELD_BYTES_MAX:
                 replay.finish()
@@ -238,7 +236,8 @@ class Received:
         if self.read_until > self._log.end:  # It looks for records behind damage more often.
             self._log.end = LogOffset(self.read_until)
         held_from = replay.held_from()
-        self.entered = self.read_until if held_from is None else held_from
+        end = self.read_until if held_from is None else held_from
+        self.entered = Entered(end, self._last_record, self._last_ms)
         return replay.touched
 
     def _enter_few(self, until: int, touched: set[ConsumeQueue]) -> None:
@@ -290,11 +289,11 @@ class Received:
             queue.reserve(count)
             queue.put(entry * count)
         if properties and message.sys_flag & TRANSACTION_MASK != SysFlag.ROLLED_BACK:
-            self._index.add_pending(([topic], [properties], [message.log_offset], store_ms))
+            self._index.add(([topic], [properties], [message.log_offset], store_ms))
             if self._index.is_behind:
                 self._index.build()
         self.records += 1
-        self.last_record, self.last_ms = message.log_offset, max(self.last_ms, store_ms)
+        self._last_record, self._last_ms = message.log_offset, max(self._last_ms, store_ms)
 
     @property
     def is_holding(self) -> bool:
@@ -307,7 +306,7 @@ class Received:
         assert replay is not None
         replay.touched.clear()
         replay.finish()
-        self.entered = self.read_until
+        self.entered = Entered(self.read_until, self._last_record, self._last_ms)
         return replay.touched
 
     @property
@@ -319,11 +318,11 @@ class Received:
         """Let queues and index know no more than before; if the disk fails, the next time."""
         self._half_entered = True
         end = self._end
-        self.restart(self.entered, self.last_record, self.last_ms)
+        self.restart(self.entered)
         self._end = end
         try:
-            self._queues.cut_at(self.entered)
-            self._index.truncate(self.entered)
+            self._queues.cut_at(self.entered.end)
+            self._index.truncate(self.entered.end)
         except OSError as error:
             raise disk_error(error, self._log.folder.parent, "write to the queues in") from error
         self._half_entered = False

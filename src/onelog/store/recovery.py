@@ -16,7 +16,7 @@ store times say in which segment to begin, as RocketMQ itself does it. RocketMQ 
 where it is, so there whole records may follow that were given up: they are older than what is
 before them.
 
-With a gate (`gate`) only what is below the safe offset is entered: what follows may yet be cut. The
+With a gate (`tail`) only what is below the safe offset is entered: what follows may yet be cut. The
 log then ends before the first damage that follows: replicas must not differ, and others have it.
 """
 

@@ -131,9 +131,9 @@ class Retention:
         self._clock = clock
         self._hours = parse_hours(config.retention_hours)
         self.disk = disk or disk_percent
+        store.refusals.has_head_room = lambda share: self.has_head_room(share)
         self.kept_from: int | None = None
         """From this log offset on nothing is deleted, whatever its age; set by the owner."""
-        self._full: StoreError | None = None
         self._percent = 0.0
         self.is_forced = False
         """Whether the disk is so full that files go before their time."""
@@ -148,10 +148,6 @@ class Retention:
         """Go on with other settings."""
         self._hours = parse_hours(config.retention_hours)
         self._config = config
-
-    def owns(self, refusal: StoreError | None) -> bool:
-        """Whether writes are refused because of the disk's ratio, and so only for now."""
-        return refusal is not None and refusal is self._full
 
     def has_head_room(self, share: float) -> bool:
         """Whether the owner's records may be written, though others' are refused.
@@ -385,17 +381,17 @@ class Retention:
 
     def _guard(self, percent: float) -> None:
         """Refuse writes on a disk that is nearly full, and accept them again when it is not."""
-        limit = self._config.disk_refuse_percent
-        if percent >= limit and self._full is None:
-            self._full = StoreFullError(
+        limit, refusals = self._config.disk_refuse_percent, self._store.refusals
+        if percent >= limit and refusals.full is None:
+            refusals.full = StoreFullError(
                 f"the disk of {self._store.folder} is {percent:.1f} % full; writes are refused "
                 f"from {limit} % on (store.disk_refuse_percent): free some space"
             )
-            _log.error("%s", self._full)
-            self._store.refuse_writes(self._full)
-        elif percent < limit and self._full is not None:
-            self._store.refuse_writes(None)
-            self._full = None
+            _log.error("%s", refusals.full)
+            refusals.refuse(refusals.full)
+        elif percent < limit and refusals.full is not None:
+            refusals.refuse(None)
+            refusals.full = None
 
 
 def _first_of_newest(queue: ConsumeQueue, bytes_max: int) -> int:

@@ -68,6 +68,7 @@ def test_a_position_that_cannot_be_recorded_keeps_no_other_from_it(
 
     with monkeypatch.context() as patched:
         patched.setattr(world.store, "append", picky)
+        patched.setattr(world.store, "append_own", picky)
         world.advance(5_000)
         assert "bad@readers" in caplog.text
         caplog.clear()

@@ -34,6 +34,7 @@ class Appends:
         self.lists: list[list[str]] = []
         self._append = world.store.append
         monkeypatch.setattr(world.store, "append", self._noted)
+        monkeypatch.setattr(world.store, "append_own", self._noted)
 
     def _noted(self, messages: Sequence[NewMessage]) -> list[Appended]:
         self.lists.append([message.topic for message in messages])
@@ -198,9 +199,9 @@ def test_on_a_full_disk_records_have_head_room_and_messages_beside_them_have_not
         writer.join_tick(lambda: writer.put_records(records, written.append))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retention, "owns", lambda error: error is FULL)
+        patch.setattr(orders.store.refusals, "full", FULL)
         patch.setattr(retention, "has_head_room", lambda share: True)
-        patch.setattr(orders.store, "_refusal", FULL)
+        patch.setattr(orders.store.refusals, "now", FULL)
         publish(orders, b"in the tick")
         record()
         orders.end_tick()

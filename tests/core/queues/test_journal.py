@@ -109,13 +109,13 @@ def test_a_store_that_takes_no_writes_loses_nothing(tmp_path: Path) -> None:
         reader.world.send(body=b"%d" % n)
     expiring, done = reader.pop(2)
     full = StoreFullError("the disk is full")
-    reader.world.store._refusal = full
+    reader.world.store.refusals.now = full
     reader.ack(done)
     assert reader.answers[-1] is full
     assert reader.pop(invisible_ms=5 * LEASE_MS) == [], "nobody is told of it"
     assert reader.answers[-1] is full
     reader.world.advance(LEASE_MS + TICK_MS)
-    reader.world.store._refusal = None
+    reader.world.store.refusals.now = None
     reader.world.advance(2_000)
     reader.world.end_tick()
     assert bodies(reader.pop()) == [expiring.body]
@@ -147,6 +147,7 @@ def refuse_records_of(
         return append(messages)
 
     monkeypatch.setattr(reader.world.store, "append", picky)
+    monkeypatch.setattr(reader.world.store, "append_own", picky)
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,7 @@ def test_a_round_that_fails_is_made_up_for_by_the_next(
 
     with monkeypatch.context() as patched:
         patched.setattr(producers.world.store, "append", refuse)
+        patched.setattr(producers.world.store, "append_own", refuse)
         producers.advance(ROUND_MS)
         assert len(producers.take_asked()) == 1
     assert "asking about open transactions failed" in caplog.text
@@ -291,6 +292,7 @@ def test_transactions_that_cannot_be_put_away_keep_their_files(
 
     with monkeypatch.context() as patched:
         patched.setattr(world.store, "append", refuse)
+        patched.setattr(world.store, "append_own", refuse)
         assert world.retain().segments_deleted == 0
     assert "transactions whose log files should be deleted failed" in caplog.text
     producers.commit(half)

@@ -31,7 +31,7 @@ from onelog.errors import (
     TopicPermissionError,
 )
 from onelog.message import NewMessage, NewRun, encode_properties
-from onelog.store.message_store import MessageStore
+from onelog.store.appender import Appender
 from tests.core.world import HELD_S_MAX, SMALL_STORE, TROUBLES, World
 
 
@@ -325,13 +325,17 @@ def test_a_torn_part_is_completed_before_another_query_goes_on_in_the_same_queue
 def test_a_broker_does_not_start_with_a_torn_part_that_cannot_be_completed(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(store: MessageStore, runs: object) -> None:
-        raise StoreFullError("no room")
+    append = Appender.append
+
+    def refuse(appender: Appender, batches: list[NewMessage | NewRun]) -> object:
+        if any(isinstance(each, NewRun) for each in batches):
+            raise StoreFullError("no room")
+        return append(appender, batches)
 
     job.commit(0, job.stage(0, b"a", b"b"))
     tear(job.world, 1)
     with monkeypatch.context() as patched:
-        patched.setattr(MessageStore, "append_runs", refuse)
+        patched.setattr(Appender, "append", refuse)
         with pytest.raises(StoreError, match=r"batch 0 of query copy is half published.*no room"):
             job.world.crash()
     job.world.store.close()

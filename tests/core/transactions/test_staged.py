@@ -26,7 +26,7 @@ from onelog.errors import (
     TransactionNotFoundError,
 )
 from onelog.message import NewMessage, encode_properties
-from onelog.store.message_store import MessageStore
+from onelog.store.appender import Appender
 from tests.core.world import HELD_S_MAX, SMALL_STORE, TROUBLES, World, cut
 
 SEVERAL = (("orders", 0, b"a"), ("payments", 1, b"b"), ("orders", 2, b"c"), ("orders", 0, b"d"))
@@ -227,7 +227,7 @@ def test_of_a_commit_that_a_crash_cut_off_all_is_seen_or_nothing(
 def test_a_broker_does_not_start_with_half_a_commit_that_it_cannot_complete(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(store: MessageStore, messages: object) -> None:
+    def refuse(store: Appender, messages: object) -> None:
         raise StoreFullError("no room")
 
     session.begin()
@@ -235,7 +235,7 @@ def test_a_broker_does_not_start_with_half_a_commit_that_it_cannot_complete(
     session.commit()
     cut(session.world, 3)
     with monkeypatch.context() as patched:
-        patched.setattr(MessageStore, "append", refuse)
+        patched.setattr(Appender, "append", refuse)
         with pytest.raises(StoreError, match=r"visible in part.*no room"):
             session.world.crash()
     session.world.store.close()

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from onelog.names import COMPACTED_TOPIC
-from onelog.record.layout import HEADS
+from onelog.record.layout import QUEUE_OFFSET, body_at
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import Fetched, FetchStatus
@@ -108,8 +108,8 @@ def moved_records(view: memoryview) -> tuple[memoryview, int]:
     data = bytearray(view)
     at = messages = 0
     while at < len(data):
-        body = at + HEADS[data[at + 39] >> 4 & 3].size
-        data[at + 20 : at + 28] = data[body : body + 8]
+        body, _ = body_at(data, at)
+        data[at + QUEUE_OFFSET.start : at + QUEUE_OFFSET.stop] = data[body : body + 8]
         messages += int.from_bytes(data[body + _COUNT_AT : body + _COUNT_AT + 4], "big")
         at += int.from_bytes(data[at : at + 4], "big")
     return memoryview(data).toreadonly(), messages

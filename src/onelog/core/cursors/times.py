@@ -17,10 +17,9 @@ from onelog.errors import WireError
 from onelog.names import COMPACTED_TOPIC
 from onelog.record.forms import Form, form_of, kafka
 from onelog.record.forms.neutral import sane_ms
-from onelog.record.layout import HEADS
+from onelog.record.layout import BORN_MS, QUEUE_OFFSET, SYS_FLAG, body_at, field_of
 from onelog.store.message_store import MessageStore
 
-_BORN_AT = 40
 _RUN = 2_000
 _HEAD_BYTES = 256
 """Enough for the head of a record and that of a batch in it."""
@@ -103,26 +102,22 @@ def _records(
             continue
         at, size, _ = entry
         head = store.read_cold(at, min(size, _HEAD_BYTES))
-        flags = int.from_bytes(head[36:40], "big")
-        body = HEADS[flags >> 4 & 3].size
-        body_bytes = int.from_bytes(head[body - 4 : body], "big")
-        if form_of(flags) == Form.KAFKA and len(head) >= body + kafka.HEAD.size:
-            first = int.from_bytes(head[20:28], "big")
+        body, body_bytes = body_at(head)
+        if form_of(field_of(head, SYS_FLAG)) == Form.KAFKA and len(head) >= body + kafka.HEAD.size:
+            first = field_of(head, QUEUE_OFFSET)
             batch = kafka.Batch(*kafka.HEAD.unpack_from(head, body))
             offset = max(first + max(1, batch.records), offset + 1)
             if not batch.is_control:
                 yield _Seen(first, batch.max_ms, at + body, body_bytes, True)
         else:
-            born_ms = int.from_bytes(head[_BORN_AT : _BORN_AT + 8], "big", signed=True)
-            yield _Seen(offset, born_ms, at + body, body_bytes, False)
+            yield _Seen(offset, field_of(head, BORN_MS), at + body, body_bytes, False)
             offset += 1
 
 
 def _batch_at(store: MessageStore, at: int, size: int) -> _Seen:
     """A batch that is left of a compacted queue, which has its offset in it."""
     head = store.read_cold(at, min(size, _HEAD_BYTES))
-    body = HEADS[head[39] >> 4 & 3].size
-    body_bytes = int.from_bytes(head[body - 4 : body], "big")
+    body, body_bytes = body_at(head)
     batch = kafka.Batch(*kafka.HEAD.unpack_from(head, body))
     return _Seen(batch.base_offset, batch.max_ms, at + body, body_bytes, True)
 

@@ -18,11 +18,11 @@ from onelog.core.cursors.unpacking import ColdError, rest
 from onelog.core.transactions.in_place import UNNUMBERED, Stamp
 from onelog.errors import UnpackedTooLargeError, WireError
 from onelog.message import Message
-from onelog.record.decode import decode_message
+from onelog.record.decode import decode_message, records_in
 from onelog.record.forms import Form, form_of, kafka
 from onelog.record.forms.kafka import Attribute, Batch, Codec
 from onelog.record.forms.neutral import Neutral
-from onelog.record.layout import HEADS
+from onelog.record.layout import QUEUE_OFFSET, body_at
 from onelog.wire.kafka.codes import ErrorCode
 
 CONVERTED_MAX, CONVERTED_BYTES_MAX = 1_000, 2 << 20
@@ -196,16 +196,15 @@ def pieces_of(
     found: list[bytes | memoryview] = []
     plain: list[WithOffset] = []
     codecs = 0
-    for record, flags in records_of(slices):
+    for record, flags in records_in(slices):
         if form_of(flags) == Form.KAFKA:
             if plain:
                 found += _converted(plain)
                 plain = []
-            head = HEADS[flags >> 4 & 3]
-            size = int.from_bytes(record[head.size - 4 : head.size], "big")
-            body = record[head.size : head.size + size]
+            at, size = body_at(record)
+            body = record[at : at + size]
             length = int.from_bytes(body[8:12], "big")
-            base = int.from_bytes(record[20:28], "big")
+            base = int.from_bytes(record[QUEUE_OFFSET], "big")
             found.append(_START.pack(base, length, epoch))
             found.append(body[_START_BYTES:])
             codecs |= 1 << (body[22] & Attribute.CODEC)
@@ -231,16 +230,6 @@ def with_offsets(
     at = offset_in(topic, queue_id, message)
     for delta, neutral in messages_in(message, max(0, offset - at)):
         yield at + delta, neutral
-
-
-def records_of(slices: Sequence[memoryview]) -> Iterator[tuple[memoryview, int]]:
-    """Each record, and its sysFlag."""
-    for view in slices:
-        at, end = 0, len(view)
-        while at < end:
-            size = int.from_bytes(view[at : at + 4], "big")
-            yield view[at : at + size], int.from_bytes(view[at + 36 : at + 40], "big")
-            at += size
 
 
 def _converted(messages: Sequence[WithOffset]) -> list[bytes | memoryview]:

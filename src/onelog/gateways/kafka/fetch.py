@@ -31,6 +31,7 @@ from onelog.gateways.kafka.session import (
     leader_of,
 )
 from onelog.names import VIEW_TOPICS
+from onelog.record.decode import records_in
 from onelog.record.forms.kafka import Codec
 from onelog.record.forms.neutral import Neutral
 from onelog.store.outcomes import Aborted
@@ -346,7 +347,7 @@ def _message_set(fetching: _Fetching, cursor: Cursor, result: Fetched) -> bytes:
     found = message_sets.from_messages(
         (
             each
-            for record, _ in batches.records_of(result.slices)
+            for record, _ in records_in(result.slices)
             for each in batches.with_offsets(topic, queue_id, begin, record, messages_in)
         ),
         magic,

@@ -24,7 +24,7 @@ from onelog.gateways.kafka.groups.group_settings import limits_of
 from onelog.gateways.kafka.names import require_topic
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request, leader_of
 from onelog.gateways.kafka.share_sessions import FINAL, NEW, PartitionKey, ShareSession
-from onelog.record.decode import decode_message
+from onelog.record.decode import decode_message, records_in
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
@@ -274,7 +274,7 @@ def _records(
     partition_key = part.topic, part.queue_id
     done = pending.converted.setdefault(partition_key, [])
     # One after the other, since to unpack the next may take the place of the last.
-    records = [record for record, _ in batches.records_of(part.records)]
+    records = [record for record, _ in records_in(part.records)]
     broker, budget = pending.session.broker, batches.Budget(1 << 30, 1 << 40, True)
     try:
         if not done:

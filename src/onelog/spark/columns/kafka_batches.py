@@ -19,14 +19,12 @@ from onelog.record.columns import Bytes, Ints, Layout, Mask, heads_at
 from onelog.record.forms import rocketmq
 from onelog.record.forms.kafka_columns import Fields, find_fields
 from onelog.record.forms.neutral import TIME_MAX_MS
-from onelog.record.layout import HEADS
+from onelog.record.layout import BORN_MS, HEADS, QUEUE_OFFSET, SYS_FLAG
 from onelog.spark.columns.pieces import pieces
 
 _KEY_BYTES_MAX = PROPERTIES_BYTES_MAX // 2
 _END = pa.scalar(b"\x02")
 _NULL_BODY = f"{rocketmq.BODY}\x01{rocketmq.NULL}\x02".encode()
-_QUEUE_OFFSET, _SYS_FLAG, _BORN_MS = slice(20, 28), slice(36, 40), slice(40, 48)
-"""Where the front of a record has what is not the same in all rows."""
 
 
 class Front(NamedTuple):
@@ -70,9 +68,9 @@ def rows_of(fronts: Sequence[Front], wanted: WantedColumns) -> Layout | None:
     heads = np.stack([front.start[:width] for front in fronts])[found.batch]
     first = np.array([front.record.queue_offset for front in fronts], np.int64)
     flags = np.array([front.sys_flag for front in fronts], np.int64)[found.batch]
-    heads[:, _QUEUE_OFFSET] = _big(found.offset_delta + first[found.batch], 8)
-    heads[:, _SYS_FLAG] = _big(flags, 4)
-    heads[:, _BORN_MS] = _big(found.time_ms, 8)
+    heads[:, QUEUE_OFFSET] = _big(found.offset_delta + first[found.batch], 8)
+    heads[:, SYS_FLAG] = _big(flags, 4)
+    heads[:, BORN_MS] = _big(found.time_ms, 8)
     size = len(found.raw)
     parts, at = [found.raw], np.zeros(count, np.int64)
     if hosts or wanted.ids:  # Else nobody looks for anything in heads that is not in `Layout.head`.

@@ -186,9 +186,9 @@ async def test_a_group_that_holds_too_much_is_told_to_acknowledge(tmp_path: Path
 async def test_nobody_is_told_of_a_lease_that_could_not_be_recorded(tmp_path: Path) -> None:
     async with popping(tmp_path) as (server, member):
         await member.send(b"x")
-        server.store._refusal = StoreFullError("the disk is full")
+        server.store.refusals.now = StoreFullError("the disk is full")
         assert (await member.ask_pop()).code == ResponseCode.SERVICE_NOT_AVAILABLE
-        server.store._refusal = None
+        server.store.refusals.now = None
 
 
 async def test_records_that_are_not_in_memory_are_read_by_a_worker(
