@@ -65,7 +65,7 @@ def test_commands_routes_and_the_document_have_the_same_operations() -> None:
 async def test_a_broker_is_asked_for_operations(onelog: Run, cluster: LiveCluster) -> None:
     made = await onelog("exchange", "create", "shop", "--kind", "topic", "--no-durable", "--json")
     assert (made.code, made.document["kind"], made.document["durable"]) == (0, "topic", False)
-    limit = ("--arguments", "x-max-length=7")
+    limit = ("--argument", "x-max-length=7")
     assert (await onelog("queue", "create", "jobs", *limit, "--json")).document["arguments"] == {
         "x-max-length": 7
     }
@@ -83,7 +83,7 @@ async def test_a_broker_is_asked_for_operations(onelog: Run, cluster: LiveCluste
     sent = await onelog("message", "send", "orders", "hello")
     assert (sent.code, "there is no topic" in sent.err or "orders" in sent.err) == (1, True)
     await cluster.create_topic("orders")
-    sent = await onelog("message", "send", "orders", "hello", "--keys", "a", "--json")
+    sent = await onelog("message", "send", "orders", "hello", "--key", "a", "--json")
     assert sent.document["topic"] == "orders"
     overview = await onelog("cluster", "overview")
     assert (overview.code, "put total" in overview.out) == (0, True)

@@ -4,8 +4,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct, field
 
-from onelog.admin.operations import Arguments, ItsName, Name, Paged, Text, about, declared
+from onelog.admin.operations import Arguments, ItsName, Name, Named, Paged, about, declared
 
+Key = Annotated[str, about("The routing key.", max_length=255)]
+Durable = Annotated[bool, about("It is there after a restart.")]
+AutoDelete = Annotated[bool, about("It goes with the last one that used it.")]
+Table = Annotated[dict[str, Any], about("NAME=VALUE. Repeatable.", "--argument")]
 Vhost = Annotated[str, about("Of which vhost.", min_length=1, max_length=255)]
 
 
@@ -15,10 +19,10 @@ class VhostQuery(Paged):
     vhost: Vhost = "/"
 
 
-class OneOfVhost(VhostQuery, kw_only=True):
+class OneOfVhost(Named):
     """Which of them."""
 
-    name: ItsName
+    vhost: Vhost = "/"
 
 
 class ExchangeSettings(Struct):
@@ -37,13 +41,13 @@ class ExchangeSettings(Struct):
 class NewExchange(Arguments, kw_only=True):
     """An exchange to declare."""
 
-    name: Name
-    kind: Text = "direct"
+    name: ItsName
+    kind: Annotated[str, about("direct, fanout, topic or headers.", max_length=255)] = "direct"
     vhost: Vhost = "/"
-    durable: bool = True
-    auto_delete: bool = False
-    internal: bool = False
-    arguments: dict[str, Any] = field(default_factory=dict)
+    durable: Durable = True
+    auto_delete: AutoDelete = False
+    internal: Annotated[bool, about("Only other exchanges publish to it.")] = False
+    arguments: Table = field(default_factory=dict)
 
 
 class WorkQueueState(Struct):
@@ -67,18 +71,18 @@ class WorkQueueState(Struct):
 class NewQueue(Arguments, kw_only=True):
     """A queue to declare."""
 
-    name: Name
+    name: ItsName
     vhost: Vhost = "/"
-    durable: bool = True
-    auto_delete: bool = False
-    arguments: dict[str, Any] = field(default_factory=dict)
+    durable: Durable = True
+    auto_delete: AutoDelete = False
+    arguments: Table = field(default_factory=dict)
 
 
 class BindingQuery(Arguments):
     """Of which vhost, and from which exchange."""
 
     vhost: Vhost = "/"
-    source: Text | None = None
+    source: Annotated[str, about("Only from this exchange.", max_length=255)] | None = None
 
 
 class BindingSettings(Struct):
@@ -94,20 +98,20 @@ class BindingSettings(Struct):
 class NewBinding(Arguments, kw_only=True):
     """A binding to make, or to undo."""
 
-    source: Name
-    destination: Name
-    kind: Literal["queue", "exchange", "topic"] = "queue"
-    key: Text = ""
+    source: Annotated[Name, about("The exchange.")]
+    destination: Annotated[Name, about("Where messages go.")]
+    kind: Annotated[Literal["queue", "exchange", "topic"], about("What that is.")] = "queue"
+    key: Key = ""
     vhost: Vhost = "/"
-    arguments: dict[str, Any] = field(default_factory=dict)
-    remove: bool = False
+    arguments: Table = field(default_factory=dict)
+    remove: Annotated[bool, about("Unbind.", "--remove")] = False
 
 
 class RouteQuery(Arguments):
     """A message that could be published."""
 
-    exchange: Text = ""
-    key: Text = ""
+    exchange: Annotated[str, about("The exchange.", max_length=255)] = ""
+    key: Key = ""
     vhost: Vhost = "/"
     headers: Annotated[str, about("name=value, between commas", max_length=2_000)] = ""
 

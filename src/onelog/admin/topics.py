@@ -123,12 +123,14 @@ class MessageDocument(Struct):
 class OutgoingMessage(OfTopic):
     """A message to send."""
 
-    body: Annotated[str, Meta(max_length=4 << 20)]
-    body_encoding: Encoding = "text"
-    tags: Text = ""
-    keys: list[Text] = field(default_factory=list)
-    properties: dict[str, str] = field(default_factory=dict)
-    queue: Annotated[int, Meta(ge=0, le=65_535)] | None = None
+    body: Annotated[str, about("The body.", max_length=4 << 20)]
+    body_encoding: Annotated[Encoding, about("How it is written.")] = "text"
+    tags: Annotated[str, about("Its tag.", "--tag", max_length=255)] = ""
+    keys: Annotated[list[Text], about("A key. Repeatable.", "--key")] = field(default_factory=list)
+    properties: Annotated[dict[str, str], about("NAME=VALUE. Repeatable.", "--property")] = field(
+        default_factory=dict
+    )
+    queue: Annotated[int, about("Which queue; else any.", ge=0, le=65_535)] | None = None
     deliver_at_ms: Annotated[int, about("Then, not before.", ge=0, le=1 << 52)] | None = None
 
 
@@ -145,14 +147,14 @@ class Sent(Struct):
 class MessageQuery(OfTopic):
     """Which messages. Without an offset the newest come first."""
 
-    queue: Annotated[int, Meta(ge=0, le=65_535)] | None = None
+    queue: Annotated[int, about("Only of this queue.", ge=0, le=65_535)] | None = None
     offset: Annotated[Position, Meta(description="Of that queue, from there on.")] | None = None
     from_ms: Time | None = None
     to_ms: Time | None = None
-    key: Text = ""
+    key: Annotated[str, about("With this key.", max_length=255)] = ""
     tag: Annotated[str, about("Tags: a || b", max_length=1_000)] = ""
     sql: Annotated[str, about("A SQL-92 condition.", max_length=1_000)] = ""
-    limit: Annotated[int, Meta(ge=1, le=200)] = 32
+    limit: Annotated[int, about("How many at most.", ge=1, le=200)] = 32
 
 
 class Messages(Struct):
@@ -183,7 +185,7 @@ class SchemaOfTopic(Struct):
 class NewSchema(OfTopic):
     """The schema of a topic; null forgets it."""
 
-    schema: BodySchema | None
+    schema: Annotated[BodySchema | None, about('{"format": "avro", "schema": ...}, or null.')]
 
 
 class OffsetQuery(Identified):

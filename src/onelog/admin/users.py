@@ -80,7 +80,9 @@ class NewRole(Arguments):
     """A role, and what it may do."""
 
     name: Name
-    permissions: Permissions = field(default_factory=list)
+    permissions: Annotated[Permissions, about('As JSON: {"actions": ["publish"], ...}.')] = field(
+        default_factory=list
+    )
 
 
 class AuditQuery(Arguments):
