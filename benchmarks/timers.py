@@ -34,7 +34,7 @@ from onelog.core.schedule.timers import COLLECT_MS
 from onelog.message import NewMessage, decode_properties
 from onelog.net.peer import Peer
 from onelog.record.decode import decode_messages
-from onelog.rocketmq.intents import intent_of
+from onelog.rocketmq.sent_properties import intent_of
 from onelog.rocketmq.profile import NAMING
 from onelog.store.message_store import MessageStore
 from onelog.wire.remoting.codes import RequestCode, ResponseCode

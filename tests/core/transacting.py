@@ -11,7 +11,7 @@ from onelog.core.transactions.checkback import Check
 from onelog.errors import OnelogError
 from onelog.message import Appended, Message, NewMessage, encode_properties
 from onelog.names import HALF_TOPIC, OP_HALF_TOPIC
-from onelog.rocketmq.intents import intent_of
+from onelog.rocketmq.sent_properties import intent_of
 from tests.core.world import World
 
 GROUP = "payments"

@@ -28,9 +28,9 @@ from onelog.core.stats import Stats
 from onelog.errors import OnelogError, StoreFullError
 from onelog.message import LOOPBACK, Appended, Message, NewMessage, encode_properties
 from onelog.record.decode import decode_messages
-from onelog.rocketmq.intents import intent_of
 from onelog.rocketmq.pop import Pop
 from onelog.rocketmq.profile import NAMING, ROCKETMQ
+from onelog.rocketmq.sent_properties import intent_of
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import Fetched
 from onelog.store.retention import RetentionRound

@@ -5,8 +5,8 @@ import pytest
 from onelog.core.publish import Intent
 from onelog.errors import MessageError
 from onelog.message import encode_properties
-from onelog.rocketmq.intents import NEEDLES, intent_of, is_timed
-from onelog.rocketmq.intents import wanted_ms as wanted_ms_of
+from onelog.rocketmq.sent_properties import NEEDLES, intent_of, is_timed
+from onelog.rocketmq.sent_properties import wanted_ms as wanted_ms_of
 
 NOW_MS = 1_700_000_000_000
 

@@ -18,7 +18,7 @@ from onelog.core.transactions.transactional_ids import Incarnation
 from onelog.errors import OnelogError, TopicExistsError, TopicNotFoundError
 from onelog.message import Appended, NewMessage, NewRun, encode_properties
 from onelog.record.decode import decode_messages
-from onelog.rocketmq.intents import intent_of
+from onelog.rocketmq.sent_properties import intent_of
 from tests.simulation.checks import OWN, TIMED_TOPIC, Promises
 from tests.simulation.kernel import BrokenError, Kernel
 from tests.simulation.node import Node

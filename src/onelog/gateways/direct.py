@@ -22,7 +22,7 @@ from onelog.core.durable.waiting import Wait
 from onelog.errors import NotPermittedError
 from onelog.message import RECORD_CRC, Appended, Message, NewMessage, encode_host
 from onelog.net.line import Arrived
-from onelog.rocketmq.intents import NEEDLES
+from onelog.rocketmq.sent_properties import NEEDLES
 
 LOOK_MS = 1_000
 """How long a follower waits at a time."""

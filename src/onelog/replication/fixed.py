@@ -3,7 +3,7 @@
 That is how RocketMQ's masters and slaves are, and this is their protocol: either side may be a
 RocketMQ. A slave finds its master's port of followers in the configuration, or is told it by the
 name servers. Topics, groups and positions come with the log; those of a RocketMQ, which does not
-keep them there, are asked for now and then (`rocketmq.master_files`).
+keep them there, are asked for now and then (`rocketmq.config_files`).
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from onelog.replication.follower import Follower, MasterName
 from onelog.replication.leader import Leader, Offload
 from onelog.replication.link import Link, Session
 from onelog.replication.node import MasterLine, listen_for_followers, parsed, shared
-from onelog.rocketmq.master_files import copy_files
+from onelog.rocketmq.config_files import copy_files
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

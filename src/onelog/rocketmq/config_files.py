@@ -10,8 +10,15 @@ be written again for the way back.
     messageRequestMode.json messageRequestModeMap {topic: {group: mode}}
 
 Each has the previous content beside it as `.bak`, which counts where the file itself is unreadable.
+
+RocketMQ does not keep topics, groups and positions in its log, so its slaves ask for them now and
+then. What it answers is what it would write into its own files; so do we, and the node that opens
+the store as master takes them over. A OneLog master's log has them: nothing is copied.
+
+Invariant: a file is replaced by a whole answer that can be read, or stays.
 """
 
+import asyncio
 import logging
 import os
 import re
@@ -28,6 +35,7 @@ from onelog.core.cursors.offsets import cursor_key
 from onelog.core.durable.tables import Change, DataVersion
 from onelog.core.membership.assignment import RequestMode
 from onelog.errors import StoreCorruptError, StoreError, WireError
+from onelog.net.peer import Peer
 from onelog.private_files import make_folder, write
 from onelog.rocketmq.tables import (
     delay_body,
@@ -40,10 +48,11 @@ from onelog.rocketmq.tables import (
     version_body,
 )
 from onelog.wire.remoting.body import Body
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.groups import SubscriptionGroupTable
 from onelog.wire.remoting.registration import DataVersion as VersionBody
 from onelog.wire.remoting.registration import TopicTable
-from onelog.wire.remoting.stats import ConsumerOffsets, DelayOffsets, RequestModes
+from onelog.wire.remoting.stats import ConsumerOffsets, DelayOffsets, RequestModes, TimerMetrics
 
 log = logging.getLogger(__name__)
 
@@ -169,3 +178,48 @@ def replace_file(path: Path, content: bytes) -> None:
         os.replace(temporary, path)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error}") from error
+
+
+TIMEOUT_MS = 10_000
+CHECKPOINT_BYTES = 56
+MASTERS_FILES: list[tuple[RequestCode, str, type[Body] | None]] = [
+    (RequestCode.GET_ALL_TOPIC_CONFIG, TOPICS_FILE, TopicTable),
+    (RequestCode.GET_ALL_CONSUMER_OFFSET, OFFSETS_FILE, ConsumerOffsets),
+    (RequestCode.GET_ALL_DELAY_OFFSET, DELAY_FILE, DelayOffsets),
+    (
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        GROUPS_FILE,
+        SubscriptionGroupTable,
+    ),
+    (RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, MODES_FILE, RequestModes),
+    (RequestCode.GET_TIMER_METRICS, "timermetrics", TimerMetrics),
+    (RequestCode.GET_TIMER_CHECK_POINT, "timercheck", None),
+]
+"""What is asked for, in which file it is kept, and what it is; None for bytes."""
+
+
+async def copy_files(host: str, port: int, folder: Path) -> None:
+    """Copy them from the master into a config folder; `OnelogError` if it does not answer."""
+    peer = await Peer.connect(host, port, timeout_ms=TIMEOUT_MS)
+    try:
+        for code, name, kind in MASTERS_FILES:
+            answer = await peer.ask(code, timeout_ms=TIMEOUT_MS)
+            if answer.code == ResponseCode.SUCCESS and answer.body:
+                await asyncio.to_thread(_keep_file, folder / name, bytes(answer.body), kind)
+            else:
+                log.debug("the master has no %s: %s", name, answer.remark)
+    finally:
+        await peer.close()
+
+
+def _keep_file(path: Path, body: bytes, kind: type[Body] | None) -> None:
+    if kind is None:
+        if len(body) != CHECKPOINT_BYTES:
+            raise WireError(f"{len(body)} bytes are no {path.name}")
+    else:
+        try:
+            kind.decode_answer(with_quoted_keys(body.decode()).encode())
+        except (UnicodeDecodeError, WireError) as error:
+            raise WireError(f"the master's {path.name} cannot be read: {error}") from None
+    if not path.exists() or path.read_bytes() != body:
+        replace_file(path, body)

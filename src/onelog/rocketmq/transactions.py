@@ -17,7 +17,7 @@ from onelog.core.access import SELF, Principal
 from onelog.core.broker import Broker
 from onelog.errors import OnelogError, RecallError, TopicNotFoundError, WireError
 from onelog.message import Appended, NewMessage
-from onelog.rocketmq.intents import intent_of
+from onelog.rocketmq.sent_properties import intent_of
 from onelog.wire.remoting.recall_handle import RecallHandle
 
 Token = TypeVar("Token")

@@ -1,7 +1,7 @@
 """Rates are of the last minute, and failures of the last hour."""
 
 from onelog.client.consumer.consume_rates import LOOK_SECONDS, ConsumeRates
-from onelog.wire.remoting.running_info import ConsumeStatus
+from onelog.wire.remoting.clients import ConsumeStatus
 
 
 class Time:

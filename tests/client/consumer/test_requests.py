@@ -12,8 +12,8 @@ from onelog.client.consumer.push.consumer import AsyncPushConsumer
 from onelog.client.consumer.requests import ConsumerRequests
 from onelog.client.message import ReceivedMessage
 from onelog.wire.remoting.body import MessageQueue
+from onelog.wire.remoting.clients import ConsumerRunningInfo
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.running_info import ConsumerRunningInfo
 from onelog.wire.remoting.stats import ConsumerStatus, DirectConsumption, ResetOffsets
 from tests.client.live_cluster import LiveCluster, live_cluster
 from tests.waiting import eventually

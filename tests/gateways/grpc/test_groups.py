@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from onelog.client import AsyncPushConsumer, ReceivedMessage
+from onelog.wire.remoting.clients import ConsumerRunningInfo
 from onelog.wire.remoting.codes import RequestCode
-from onelog.wire.remoting.running_info import ConsumerRunningInfo
 from onelog.wire.remoting.stats import DirectConsumption
 from tests.client.live_cluster import live_cluster
 from tests.gateways.grpc.live import (

@@ -1,12 +1,12 @@
 """What a consumer tells the tools has the names that RocketMQ's tools read."""
 
 from onelog.wire.remoting.body import MessageQueue
-from onelog.wire.remoting.clients import SubscriptionData
-from onelog.wire.remoting.running_info import (
+from onelog.wire.remoting.clients import (
     ConsumerRunningInfo,
     ConsumeStatus,
     PopQueueInfo,
     ProcessQueueInfo,
+    SubscriptionData,
 )
 
 QUEUE = MessageQueue(broker_name="b", queue_id=2, topic="t")

@@ -9,7 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from onelog.wire.remoting.running_info import ConsumeStatus
+from onelog.wire.remoting.clients import ConsumeStatus
 
 LOOK_SECONDS = 10.0
 _MINUTE_LOOKS = 6

@@ -21,13 +21,13 @@ from onelog.errors import OnelogError
 from onelog.net.peer import Peer
 from onelog.record.decode import decode_records
 from onelog.wire.remoting import fields
-from onelog.wire.remoting.codes import VERSION, RequestCode, ResponseCode
-from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.running_info import (
+from onelog.wire.remoting.clients import (
     ConsumerRunningInfo,
     PopQueueInfo,
     ProcessQueueInfo,
 )
+from onelog.wire.remoting.codes import VERSION, RequestCode, ResponseCode
+from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.stats import ConsumerStatus, DirectConsumption, ResetOffsets
 
 log = logging.getLogger(__name__)

@@ -32,7 +32,6 @@ from onelog.gateways.grpc.session import Call
 from onelog.message import Appended, LogOffset, Message, NewMessage, QueueOffset, java_hash
 from onelog.record.compression import Method, unpack
 from onelog.rocketmq import lite, message_types, priorities
-from onelog.rocketmq.intents import intent_of
 from onelog.rocketmq.properties import (
     BORN_HOST,
     DELIVER_MS,
@@ -44,6 +43,7 @@ from onelog.rocketmq.properties import (
     RESERVED,
     TRACE_CONTEXT,
 )
+from onelog.rocketmq.sent_properties import intent_of
 from onelog.rocketmq.transactions import end_half, may_be_asked, recall
 from onelog.wire.grpc import messages
 from onelog.wire.grpc.codes import (

@@ -16,11 +16,11 @@ from onelog.core.access import SELF, Principal
 from onelog.core.cursors.offsets import machine_memory_bytes
 from onelog.gateways import GatewayContext, code_of
 from onelog.gateways.remoting.nameservers.cluster_routes import Routes
-from onelog.gateways.remoting.sending.plain_forms import PlainForms
 from onelog.message import Appended, encode_host
 from onelog.net.connection import Buffer, Connection, is_here
 from onelog.net.remoting import ServerSession
 from onelog.rocketmq.profile import added_properties
+from onelog.rocketmq.sent_properties import PlainForms
 from onelog.wire.remoting.administration import is_remote_request
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command

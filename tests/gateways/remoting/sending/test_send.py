@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from onelog.gateways.remoting.sending.send import new_unique_key
 from onelog.message import LOOPBACK, decode_properties, encode_properties
 from onelog.record.inner_batch import encode_batch
+from onelog.rocketmq.sent_properties import new_unique_key
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from tests.core.replicas import give_replicas

@@ -35,9 +35,9 @@ from onelog.errors import (
 )
 from onelog.jobs import Job
 from onelog.net.peer import Peer
+from onelog.wire.remoting.clients import ProcessQueueInfo
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.running_info import ProcessQueueInfo
 
 AGAIN_SECONDS = 1.0
 """After an error; the brokers may be about to come back."""

@@ -32,10 +32,9 @@ from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import OnelogError
 from onelog.jobs import Job
 from onelog.net.peer import Peer
-from onelog.wire.remoting.clients import LockAnswer, LockRequest
+from onelog.wire.remoting.clients import LockAnswer, LockRequest, ProcessQueueInfo
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.running_info import ProcessQueueInfo
 
 LOCK_SECONDS = 20.0
 LOCK_TRUST_SECONDS = 30.0

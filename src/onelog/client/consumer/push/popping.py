@@ -46,7 +46,7 @@ from onelog.errors import (
 from onelog.jobs import Job
 from onelog.message import Message as Record
 from onelog.names import RETRY_PREFIX
-from onelog.wire.remoting.clients import AssignmentAnswer, AssignmentRequest
+from onelog.wire.remoting.clients import AssignmentAnswer, AssignmentRequest, PopQueueInfo
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.groups import SubscriptionGroupConfig
@@ -65,7 +65,6 @@ from onelog.wire.remoting.pop import (
     popped,
     receipt_fields,
 )
-from onelog.wire.remoting.running_info import PopQueueInfo
 
 LEVEL_SECONDS: tuple[int, ...] = (0, 1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200)
 """What RocketMQ's delay levels mean, from 1 on."""

@@ -37,9 +37,9 @@ from onelog.net.peer import Peer
 from onelog.record.decode import decode_records
 from onelog.record.inner_batch import unwrapped
 from onelog.wire.remoting import fields
+from onelog.wire.remoting.clients import ProcessQueueInfo
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.running_info import ProcessQueueInfo
 
 PULL_COUNT = 256
 """Messages to ask for at a time. Brokers give at most what they are configured to, usually 32."""

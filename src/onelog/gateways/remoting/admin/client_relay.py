@@ -25,9 +25,9 @@ from onelog.gateways.remoting.session import BrokerSession, Handler, Success
 from onelog.message import Buffer, Message
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.body import MessageQueue
+from onelog.wire.remoting.clients import ConsumerRunningInfo
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.running_info import ConsumerRunningInfo
 from onelog.wire.remoting.stats import ConsumerStatus, DirectConsumption
 
 log = logging.getLogger(__name__)

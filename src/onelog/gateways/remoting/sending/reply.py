@@ -24,10 +24,10 @@ from onelog.gateways.remoting.sending.send import (
     CLIENT_FLAGS,
     NO_BODY,
     pick_queue,
-    without_reserved,
 )
 from onelog.gateways.remoting.session import BrokerSession, Handler, Success
 from onelog.message import Appended, NewMessage, decode_host, encode_properties, property_value
+from onelog.rocketmq.sent_properties import without_reserved
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import FLAG_ONEWAY, Command
 from onelog.wire.remoting.send import SendHeader, decode_send_header, encode_send_response

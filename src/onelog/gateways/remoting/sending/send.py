@@ -4,11 +4,7 @@ The hottest request of all. A send costs one look at its fields, one tuple for t
 answer; everything that is rare (an unknown topic, a batch, a retry) leaves the straight way early.
 """
 
-import functools
-import itertools
-import os
 import struct
-import time
 from collections.abc import Callable
 from operator import itemgetter
 
@@ -18,20 +14,12 @@ from onelog.core.publish import Intent
 from onelog.errors import (
     EmptyMessageError,
     InvalidRequestError,
-    MessageError,
     OnelogError,
     TopicNotFoundError,
 )
 from onelog.gateways.remoting.names import create_topic, usable_group
-from onelog.gateways.remoting.sending.plain_forms import (
-    CRC_NEEDLE,
-    INNER_NEEDLE,
-    POP_NEEDLE,
-    UNIQUE_KEY_NEEDLE,
-)
 from onelog.gateways.remoting.session import (
     BrokerSession,
-    Gateway,
     Handler,
     Success,
     answer_stored,
@@ -44,12 +32,16 @@ from onelog.message import (
     NewRun,
     Part,
     SysFlag,
-    property_bytes,
 )
 from onelog.names import RETRY_PREFIX
-from onelog.record.inner_batch import split_batch
-from onelog.rocketmq.intents import intent_of, is_timed
 from onelog.rocketmq.priorities import LITE_NEEDLE, PRIORITY_NEEDLE, with_priority
+from onelog.rocketmq.sent_properties import (
+    UNIQUE_KEY_NEEDLE,
+    checked_parts,
+    intent_of,
+    new_unique_key,
+    shared_properties,
+)
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import FLAG_ONEWAY, Command
@@ -57,17 +49,11 @@ from onelog.wire.remoting.fields import EMPTY_BODIES
 from onelog.wire.remoting.recall_handle import encode_handle
 from onelog.wire.remoting.send import SendHeader, decode_send_header, encode_send_response
 
-_P, _HASH = POP_NEEDLE[0], ord("#")
-_RESERVED = frozenset((b"POP_CK", b"POP_CK_OFFSET", b"1ST_POP_TIME", CRC_NEEDLE))
-"""More that only brokers set. A message that was popped from one and is sent on to another brings
-them along, and its next reader would take the old receipt for his."""
 _BODY: Callable[[Part], bytes] = itemgetter(1)
-_PROPERTIES: Callable[[Part], bytes] = itemgetter(2)
 CLIENT_FLAGS = 0x703
 """The bits of a sysFlag that are the client's to set: compression and its kind, and many tags."""
 _INNER_BATCH = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 NO_BODY = "the message has no body"
-_counter = itertools.count()
 Token = tuple[BrokerSession, Command, int, str]
 TimedToken = tuple[Token, str, int]
 """The token of a message that waits for a time, its topic, and that time."""
@@ -91,7 +77,7 @@ def send_message(session: BrokerSession, command: Command) -> None:
     if missing is not None and unique:
         properties += missing
     else:
-        properties, unique = _looked_through(gateway, properties)
+        properties, unique = gateway.plain_forms.storable(properties, gateway.store_host)
         intent = intent_of(properties, gateway.clock.now_ms())
         if PRIORITY_NEEDLE in properties or LITE_NEEDLE in properties:
             config = session.broker.topics.find(session.principal, topic) or _create_topic(
@@ -144,41 +130,6 @@ def _publish(
     else:
         timed: TimedToken = (token, message.topic, intent.deliver_at_ms)
         publish(principal, message, _timed_stored, timed, intent)
-
-
-def _looked_through(gateway: Gateway, properties: bytes) -> tuple[bytes, bytes]:
-    """Properties as they may be stored, ended, and with a unique key; and that key."""
-    sent = properties
-    properties = without_reserved(properties)
-    if properties and properties[-1] != 2:
-        properties += b"\x02"
-    unique = property_bytes(properties, UNIQUE_KEY_NEEDLE)
-    if unique is None:
-        unique = new_unique_key(gateway.store_host).encode()
-        return properties + UNIQUE_KEY_NEEDLE + unique + b"\x02", unique
-    gateway.plain_forms.missed(sent)
-    return properties, unique
-
-
-def without_reserved(properties: bytes) -> bytes:
-    """The properties without those that only the broker may set."""
-    if not _may_have_reserved(properties):
-        return properties
-    kept = []
-    for each in properties.split(b"\x02"):
-        name = each.partition(b"\x01")[0]
-        if not name.startswith(INNER_NEEDLE) and name not in _RESERVED:
-            kept.append(each)
-    return b"\x02".join(kept)
-
-
-def _may_have_reserved(properties: bytes) -> bool:
-    # Most properties lack even the one letter, and to know that costs a third of a needle.
-    return (
-        (_P in properties and properties.find(POP_NEEDLE) >= 0)
-        or (_HASH in properties and properties.find(CRC_NEEDLE) >= 0)
-        or bool(properties.partition(INNER_NEEDLE)[1])
-    )
 
 
 def pick_queue(session: BrokerSession, header: SendHeader) -> int:
@@ -302,7 +253,7 @@ def send_batch(session: BrokerSession, command: Command) -> None:
         queue_id,
         parts,
         source,
-        _shared(header.properties) + gateway.added_properties,
+        shared_properties(header.properties) + gateway.added_properties,
         header.sys_flag & CLIENT_FLAGS,
         header.born_ms,
         session.born_host,
@@ -328,7 +279,9 @@ def _send_inner_batch(
     """A batch for a topic of queue type BatchCQ: it is stored as it is, as one record."""
     gateway = session.gateway
     unique = new_unique_key(gateway.store_host)
-    properties = _shared(header.properties) + UNIQUE_KEY_NEEDLE + unique.encode() + b"\x02"
+    properties = (
+        shared_properties(header.properties) + UNIQUE_KEY_NEEDLE + unique.encode() + b"\x02"
+    )
     flags = header.sys_flag & CLIENT_FLAGS | _INNER_BATCH
     message = NewMessage(
         header.topic,
@@ -363,33 +316,6 @@ def _inner_stored(token: Token, appended: Appended | None, error: OnelogError | 
         "TRACE_ON": "true" if gateway.trace else "false",
     }
     session.answer(command, Success(ext))
-
-
-@functools.lru_cache(maxsize=256)
-def _shared(properties: str) -> bytes:
-    """Properties of a whole batch, as each of its messages gets them: its id is not theirs."""
-    kept = without_reserved(properties.encode()).split(b"\x02")
-    return b"".join(
-        each + b"\x02" for each in kept if each and not each.startswith(UNIQUE_KEY_NEEDLE)
-    )
-
-
-def checked_parts(source: bytes) -> list[Part]:
-    """The messages of a batch, without properties that are not their sender's to set."""
-    parts = split_batch(source)
-    # One look at all properties tells that no message has such a one. At theirs only: bodies are
-    # long, and searched slowly.
-    properties = b"\x02".join(map(_PROPERTIES, parts))
-    if _may_have_reserved(properties) or is_timed(properties):
-        parts = [(flag, body, _checked(properties)) for flag, body, properties in parts]
-    return parts
-
-
-def _checked(properties: bytes) -> bytes:
-    properties = without_reserved(properties)
-    if is_timed(properties):
-        raise MessageError("a message of a batch cannot be timed: send it by itself")
-    return properties
 
 
 def _batch_stored(token: Token, appended: AppendedRun | None, error: OnelogError | None) -> None:
@@ -445,27 +371,6 @@ def send_back(session: BrokerSession, command: Command) -> Success | None:
         )
 
     return session.when_warm(command, offset, act)
-
-
-# -- ids ---------------------------------------------------------------------------------------
-
-
-def new_unique_key(host: bytes) -> str:
-    """An id as RocketMQ's clients make it, for a message whose sender gave it none."""
-    now_ms = time.time_ns() // 1_000_000
-    month = time.strftime("%Y-%m-01", time.localtime(now_ms / 1000))
-    month_ms = int(time.mktime(time.strptime(month, "%Y-%m-%d"))) * 1000
-    return (
-        (
-            host[:-4]
-            + (os.getpid() & 0xFFFF).to_bytes(2, "big")
-            + (id(_counter) & 0xFFFFFFFF).to_bytes(4, "big")
-            + (now_ms - month_ms & 0xFFFFFFFF).to_bytes(4, "big")
-            + (next(_counter) & 0xFFFF).to_bytes(2, "big")
-        )
-        .hex()
-        .upper()
-    )
 
 
 HANDLERS: dict[int, Handler] = {

@@ -35,7 +35,6 @@ from onelog.errors import (
     TopicNotFoundError,
 )
 from onelog.gateways.remoting.names import create_topic
-from onelog.gateways.remoting.sending.send import checked_parts
 from onelog.gateways.remoting.session import BrokerSession, Handler, Success, answer_stored
 from onelog.message import (
     UNIQUE_KEY,
@@ -47,6 +46,7 @@ from onelog.message import (
 )
 from onelog.record.encode import encode
 from onelog.rocketmq.names import DEFAULT_TOPIC
+from onelog.rocketmq.sent_properties import checked_parts
 from onelog.rocketmq.transactions import end_half, may_be_asked, recall
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode
