@@ -34,8 +34,8 @@ from onelog.core.schedule.timers import COLLECT_MS
 from onelog.message import NewMessage, decode_properties
 from onelog.net.peer import Peer
 from onelog.record.decode import decode_messages
-from onelog.rocketmq.sent_properties import intent_of
 from onelog.rocketmq.profile import NAMING
+from onelog.rocketmq.sent_properties import intent_of
 from onelog.store.message_store import MessageStore
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Serialize

@@ -52,6 +52,7 @@ NAMES = frozenset(
         "statsName",
         "statsKey",
         "query",
+        "operation",
         "attempt",
         "expType",
         "expressionType",
