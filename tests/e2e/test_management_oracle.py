@@ -95,7 +95,7 @@ STEPS: list[tuple[str, str, Any]] = [
             "/user-limits/none",
             "/vhost-limits/none",
             "/queues?page=99",
-            "/queues?page=1&name=(&use_regex=true",
+            "/exchanges?page=1&name=(&use_regex=true",
             "/healthchecks/node",
             "/none",
             "/definitions",

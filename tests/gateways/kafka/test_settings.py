@@ -293,6 +293,7 @@ async def test_a_change_of_a_broker_is_taken_or_refused_as_kafka_does(tmp_path: 
         ("no.such.setting", "1"),
         ("log.retention.ms", "x"),
         ("num.io.threads", "many"),
+        ("num.io.threads", "0"),
         ("log.cleanup.policy", "burn"),
         ("ssl.keystore.location", "/k"),
         ("sasl.enabled.mechanisms", "PLAIN"),

@@ -588,6 +588,8 @@ def _endpoint(acts: dict[str, Act], rates: Rates) -> Callable[[Request], Awaitab
             made = await acts["GET" if is_read else request.method](
                 Call(request, principal, body, rates)
             )
+            if isinstance(made, list):
+                made = as_requested(request, made, PAGE_MAX)
         except (InvalidRequestError, PreconditionFailedError) as error:  # For rabbitmqadmin.
             return answer({"error": "bad_request", "reason": str(error)}, 400)
         except OnelogError as error:
@@ -599,6 +601,6 @@ def _endpoint(acts: dict[str, Act], rates: Rates) -> Callable[[Request], Awaitab
         if made is None or isinstance(made, bool):
             is_new = made is not False and request.method in ("PUT", "POST")
             return Response(status_code=201 if is_new else 204)
-        return answer(as_requested(request, made, PAGE_MAX) if isinstance(made, list) else made)
+        return answer(made)
 
     return endpoint

@@ -118,13 +118,25 @@ _NUMBERS = {
     "replica.alter.log.dirs.io.max.bytes.per.second": _LONG_MAX,
     "share.coordinator.cached.buffer.max.bytes": "1048588",
 }
+_AT_LEAST_ONE = {
+    "background.threads",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.fetchers",
+    "producer.id.expiration.ms",
+    "remote.log.reader.threads",
+}
 _SWITCHES = {
     "follower.fetch.last.tiered.offset.enable": "false",
     "transaction.partition.verification.enable": "true",
 }
 KEPT: dict[str, TopicSetting] = {
     **{name: TOPIC_CONFIGS[topic or name] for name, topic in _OF_TOPICS.items()},
-    **{name: TopicSetting(each, ConfigType.LONG, whole(0)) for name, each in _NUMBERS.items()},
+    **{
+        name: TopicSetting(each, ConfigType.LONG, whole(int(name in _AT_LEAST_ONE)))
+        for name, each in _NUMBERS.items()
+    },
     **{
         name: TopicSetting(each, ConfigType.BOOL, one_of("true", "false"))
         for name, each in _SWITCHES.items()
