@@ -192,6 +192,10 @@ class Flood:
         """Send this again and again from now on."""
         self._data = memoryview(data * (SEND_BYTES // len(data) + 1))
 
+    def tell(self, data: bytes) -> None:
+        """Send this once, now that the rest is gone."""
+        self._left = memoryview(data)
+
     def send(self) -> bool:
         """Send what the socket takes; False if that was all, or the broker has hung up."""
         if not self._left:

@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import gc
 import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import Any
 
 import pytest
 
@@ -138,3 +141,19 @@ async def test_where_the_system_does_not_tell_of_waiting_the_watch_works_all_the
         rest_on_the_loop(0.2)
         await a_beat(watch)
     assert watch.stalls.longest_ms >= 100
+
+
+def test_the_collector_does_not_run_while_a_stack_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it frees may be Python, and then the thread would run on meanwhile."""
+    seen: list[bool] = []
+
+    def looked(*steps: Any) -> Iterator[Any]:
+        seen.append(gc.isenabled())
+        return accumulate(*steps)
+
+    monkeypatch.setattr(stall_watch, "accumulate", looked)
+    assert stall_watch._frames(threading.get_ident())
+    assert seen == [False]
+    assert gc.isenabled()

@@ -15,8 +15,11 @@ from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
 import onelog
 from onelog.core.routing import publishing
+from onelog.core.routing.arguments import to_json
 from onelog.core.transactions import staged
+from onelog.errors import PreconditionFailedError
 from onelog.gateways.amqp import session
+from onelog.gateways.http.requests import answer
 from onelog.record.forms.amqp_fields import encode_properties
 from onelog.wire.amqp.frame import content_frames, method_frame
 from onelog.wire.amqp.methods import ENCODERS
@@ -524,3 +527,22 @@ async def test_a_form_of_another_page_declares_nothing(
             told = await client.request(method, path, content=b'{"queues": []}', headers=headers)
             assert told.status_code in (400, 403)
         assert (await client.get("/api/queues")).json() == []
+
+
+# -- names that are no text ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"\udcff": 1}, {"a": {"\udc80b": 1}}, {"a": [{"\udcff": 1}]}]
+)
+def test_a_name_of_an_argument_that_is_no_utf_8_is_refused(
+    arguments: dict[str, Any],
+) -> None:
+    with pytest.raises(PreconditionFailedError, match="no UTF-8"):
+        to_json(arguments)
+
+
+def test_names_that_are_no_utf_8_are_marked_where_they_are_listed() -> None:
+    assert answer([{"a": {"\udcff": ["x\udcff", 1]}}]).body == (
+        b'[{"a":{"\xef\xbf\xbd":["x\xef\xbf\xbd",1]}}]'
+    )

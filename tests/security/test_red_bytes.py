@@ -381,6 +381,28 @@ def test_old_messages_that_are_packed_have_one_limit_for_all(count: int) -> None
     assert cpu_seconds(attempt) < A_WHILE
 
 
+def test_old_messages_that_are_packed_are_stored_packed() -> None:
+
+    def message(value: bytes, attributes: int) -> bytes:
+        body = bytes((1, attributes)) + bytes(8) + b"\xff\xff\xff\xff"
+        body += len(value).to_bytes(4, "big") + value
+        body = crc32(body).to_bytes(4, "big") + body
+        return bytes(8) + len(body).to_bytes(4, "big") + body
+
+    data = message(gzip.compress(message(bytes(900), 0) * 1_000), Codec.GZIP)
+    packed = message_sets.to_batch(memoryview(data), 0)
+    assert len(packed) < 4 * len(data)
+    assert [each.body for each in kafka.to_neutral(packed)] == [bytes(900)] * 1_000
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_the_index_of_a_batch_takes_twenty_times_its_bytes_at_most(codec: Codec) -> None:
+    head = kafka.HEAD.pack(0, 49 + 10_000, 0, 2, 0, codec, 10_000, 0, 0, -1, -1, -1, 10_001)
+    with pytest.raises(BatchError) as refused:
+        batches.checked(memoryview(kafka.with_crc(head + bytes(10_000))), 9, 8 << 20)
+    assert refused.value.code == ErrorCode.INVALID_RECORD
+
+
 # -- other forms ----------------------------------------------------------------------------------
 
 

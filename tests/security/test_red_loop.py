@@ -41,7 +41,7 @@ class Besieged:
         self.ports = broker.ports
         self._probe = probe
 
-    def press(self, section: str, hello: bytes, data: bytes, **options: int) -> list[Flood]:
+    def press(self, section: str, hello: bytes, data: bytes, **options: float) -> list[Flood]:
         """Flood a port while the client asks; it must not wait for that."""
         self._probe.seen()
         found = press(self.ports[section], hello, data, **options)  # type: ignore[arg-type]

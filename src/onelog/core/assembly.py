@@ -8,7 +8,7 @@ the way back from other threads come in as arguments, so that a simulation can b
 
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -201,10 +201,14 @@ class Assembly:
             self.pending_reads.owner_gone,
             self.staged.owner_gone,
             self.routing.owner_gone,
-            self.workqueues.owner_gone,
+            self._left,
             self.members.channel_closed,
         )
         self.users.on_change.append(self._users_changed)
+
+    def _left(self, owner: Hashable) -> None:
+        for _ in self.workqueues.leaving(owner):
+            pass
 
     def _users_changed(self) -> None:
         self.routing.guard(not self.users.is_open)

@@ -76,8 +76,11 @@ class Session(Protocol):
     def writable(self) -> None:
         """The peer reads again, after the connection was `congested`."""
 
-    def connection_lost(self) -> None:
-        """The connection is gone, for whatever reason. Called once."""
+    def connection_lost(self) -> Iterator[None] | None:
+        """The connection is gone, for whatever reason. Called once.
+
+        What may take long is left to an iterator, which is gone through some steps at a time.
+        """
 
 
 class Frames(Protocol):
@@ -208,6 +211,17 @@ class Outbox:
         if not self._is_due:
             self._expect()
 
+    def finish(self, steps: Iterator[None]) -> None:
+        """Go through what a connection leaves behind, some steps in each tick."""
+        ends = monotonic() + BUSY_SECONDS
+        try:
+            for _ in steps:
+                if monotonic() > ends:
+                    self.after(partial(self.finish, steps))
+                    return
+        except Exception:
+            log.exception("the end of a connection was not handled")
+
     def after(self, call: Callable[[], None], seconds: float = 0) -> None:
         """Have something done in the next tick, or after a while."""
         self._loop.call_later(seconds, call) if seconds else self._loop.call_soon(call)
@@ -329,6 +343,8 @@ class Connection(asyncio.Protocol):
         """Whether the peer is behind with reading; nothing new is read from it meanwhile."""
         self._behind_bytes = 0
         """What waited for the peer when it fell behind."""
+        self._unsent_bytes = self._kept_back_bytes = 0
+        """What waits for the peer to read; and in its session, for an answer before it."""
         self.held = False
         """Whether nothing is to be read from it, for a reason of its session's."""
         self.idle_ms = limits.idle_ms
@@ -534,9 +550,15 @@ class Connection(asyncio.Protocol):
         except RuntimeError as error:
             self._find_gone(error)
 
+    def keep_back(self, size: int) -> None:
+        """So many bytes of answers wait for one before them: they count as unsent."""
+        self._kept_back_bytes = size
+        self._keep_unsent(self._unsent_bytes)
+
     def _keep_unsent(self, size: int) -> None:
+        self._unsent_bytes = size
         if self._limits.capacity is not None:
-            self._limits.capacity.unsent.keep(self, size)
+            self._limits.capacity.unsent.keep(self, size + self._kept_back_bytes)
 
     # Called by the listener.
 
@@ -625,13 +647,17 @@ class Connection(asyncio.Protocol):
         if self._session is _GONE:
             return
         self._out.clear()
+        self.keep_back(0)
         self._keep_unsent(0)
         if self.unread is not None:
             self.unread.keep(self, 0)
         try:
-            self._session.connection_lost()
+            left = self._session.connection_lost()
         except Exception:
             log.exception("the end of %s was not handled", self)
+        else:
+            if left is not None:
+                self._outbox.finish(left)
         if self.line is not None:
             self.line.close()
         # Breaks the cycle, so that both are freed now: the collector may not look for hours.

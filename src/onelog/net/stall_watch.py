@@ -15,6 +15,7 @@ has a stack.
 """
 
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -183,17 +184,23 @@ def _frames(thread_id: int) -> list[FrameType]:
     """What a thread is in the middle of, from the inside out.
 
     No step of this is Python, so that the interpreter does not let the thread run in between: a
-    coroutine that is left meanwhile leads on to memory that is something else by then.
+    coroutine that is left meanwhile leads on to memory that is something else by then. Nor may the
+    collector run, as it does where objects are made: what it frees may be Python.
     """
     stacks = map(call, [sys._current_frames])
     steps: Iterator[Any] = chain(
         map(dict.get, stacks, [thread_id]), repeat("f_back", _FRAMES_MAX - 1)
     )
     found: list[Any] = []
+    was_enabled = gc.isenabled()
+    gc.disable()
     try:
         found.extend(accumulate(steps, getattr))
     except AttributeError:
         pass  # Nothing called the outermost one.
+    finally:
+        if was_enabled:
+            gc.enable()
     return [frame for frame in found if frame is not None]
 
 

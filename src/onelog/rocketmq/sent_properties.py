@@ -26,7 +26,7 @@ from operator import itemgetter
 from onelog.core.publish import Intent
 from onelog.core.schedule.records import DELETE_KEY, DUE_MS, UNITS_MS
 from onelog.core.transactions.half_records import HALF_MARK
-from onelog.errors import MessageError
+from onelog.errors import MessageError, MessageTooLargeError
 from onelog.message import DELAY_LEVEL, RECORD_CRC, UNIQUE_KEY, Part, property_bytes, property_value
 from onelog.record.inner_batch import split_batch
 from onelog.rocketmq.priorities import LITE_NEEDLE, PRIORITY_NEEDLE
@@ -135,6 +135,7 @@ _P, _HASH = POP_NEEDLE[0], ord("#")
 _RESERVED = frozenset((b"POP_CK", b"POP_CK_OFFSET", b"1ST_POP_TIME", CRC_NEEDLE))
 """More that only brokers set. A message that was popped from one and is sent on to another brings
 them along, and its next reader would take the old receipt for his."""
+BATCH_MAX = 32_768
 _PROPERTIES: Callable[[Part], bytes] = itemgetter(2)
 _counter = itertools.count()
 _FORMS_MAX = 1_024
@@ -213,6 +214,8 @@ def shared_properties(properties: str) -> bytes:
 def checked_parts(source: bytes) -> list[Part]:
     """The messages of a batch, without properties that are not their sender's to set."""
     parts = split_batch(source)
+    if len(parts) > BATCH_MAX:
+        raise MessageTooLargeError(f"a batch of {len(parts)} messages; {BATCH_MAX} is the most")
     # One look at all properties tells that no message has such a one. At theirs only: bodies are
     # long, and searched slowly.
     properties = b"\x02".join(map(_PROPERTIES, parts))

@@ -88,7 +88,7 @@ def test_in_steps_the_same_is_read_and_written(data: st.DataObject) -> None:
         assert out == schema.encode_response(key, version, fields)
 
 
-def _whole(steps: Generator[None, None, schema.Fields]) -> schema.Fields:
+def _whole(steps: Generator[Any, None, schema.Fields]) -> schema.Fields:
     while True:
         try:
             next(steps)

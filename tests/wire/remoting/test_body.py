@@ -93,7 +93,7 @@ def bodies_decoded_in(package: str) -> dict[str, type[Body]]:
     """The bodies that the modules of a package decode, by name."""
     found = {}
     for path in (SOURCE / package).rglob("*.py"):
-        names = re.findall(r"\b([A-Z]\w+)\.decode\(", path.read_text("utf-8"))
+        names = re.findall(r"\b([A-Z]\w+)\.decode(?:_request)?\(", path.read_text("utf-8"))
         place = path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", ".")
         module = importlib.import_module(f"onelog.{place}")
         for name in names:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from onelog.core.cursors.unpacking import Opened
+from onelog.core.cursors.unpacking import Opened, unpacking_one
 from onelog.core.durable.durability import Post
 from onelog.errors import OnelogError
 from onelog.jobs import Job
@@ -102,7 +102,11 @@ class ColdReads:
                 if self._line:
                     self._next_in_line()
 
-        if self._run(lambda: found.append(find()), end):
+        def look() -> None:
+            with unpacking_one:
+                found.append(find())
+
+        if self._run(look, end):
             end(None)
 
     def find(self, find: Callable[[], _Found], then: Callable[[_Found], None]) -> None:

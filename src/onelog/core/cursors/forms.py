@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from onelog.core.catalog.topics import TopicConfig, Topics
-from onelog.core.cursors.unpacking import Unpacking
+from onelog.core.cursors.unpacking import Unpacking, unpacking_one
 from onelog.core.durable.tables import Tables
 from onelog.errors import InvalidRequestError, WireError
 from onelog.message import Message, QueueOffset
@@ -220,10 +220,11 @@ def records_of(message: Message, count_max: int, key: str = "") -> list[memoryvi
         for each in rocketmq_messages(message)
         if not key or key in message.keys or key in each.keys or key == each.unique_key
     )
-    try:
-        return [memoryview(encode_stored(each)) for each in islice(found, count_max)]
-    except WireError:
-        return [memoryview(encode_stored(message))]
+    with unpacking_one:
+        try:
+            return [memoryview(encode_stored(each)) for each in islice(found, count_max)]
+        except WireError:
+            return [memoryview(encode_stored(message))]
 
 
 def named_by(record: Message, unique_key: str, unpacking: Unpacking) -> Message:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from onelog.core.compaction.compacted import CompactedSegment
-from onelog.core.cursors.unpacking import rest
+from onelog.core.cursors.unpacking import rest, unpacking_one
 from onelog.errors import WireError
 from onelog.names import COMPACTED_TOPIC
 from onelog.record.forms import Form, form_of, kafka
@@ -126,12 +126,13 @@ def _messages(store: MessageStore, seen: _Seen) -> Iterator[Dated]:
     if not seen.is_batch:
         yield Dated(seen.offset, seen.latest_ms)
         return
-    body = store.read_cold(seen.body_at, seen.body_bytes)
-    try:
-        batch = kafka.read_head(body)
-        raw = kafka.raw_records(body, batch)
-        for run in kafka.runs(raw, batch, _RUN, len(raw), lambda _: rest()):
-            for delta, message in kafka.records_in(raw, batch, run):
-                yield Dated(seen.offset + delta, sane_ms(message.time_ms))
-    except WireError:
-        yield Dated(seen.offset, seen.latest_ms)  # Who reads there is told what is wrong.
+    with unpacking_one:
+        body = store.read_cold(seen.body_at, seen.body_bytes)
+        try:
+            batch = kafka.read_head(body)
+            raw = kafka.raw_records(body, batch)
+            for run in kafka.runs(raw, batch, _RUN, len(raw), lambda _: rest()):
+                for delta, message in kafka.records_in(raw, batch, run):
+                    yield Dated(seen.offset + delta, sane_ms(message.time_ms))
+        except WireError:
+            yield Dated(seen.offset, seen.latest_ms)  # Who reads there is told what is wrong.

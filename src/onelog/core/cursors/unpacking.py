@@ -11,6 +11,7 @@ read is passed over, counted and said, and those behind it are not.
 
 import contextlib
 import logging
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
@@ -32,6 +33,8 @@ _PACKED = int(SysFlag.COMPRESSED | SysFlag.INNER_BATCH)
 
 log = logging.getLogger(__name__)
 
+unpacking_one = threading.RLock()
+"""Held by a worker while it has something unpacked: one of all workers has, whoever asked."""
 Opened = Sequence[tuple[Message, Unpacked | WireError]]
 """Records, and what came of unpacking them."""
 Kept = tuple[int, int]

@@ -269,6 +269,10 @@ class Writer:
             self._tell_watchers_of_runs(runs, appended)
         self._account_runs(runs, appended)
 
+    def append_so_far(self) -> None:
+        """Append what the tick has by now; who sent it is told at its end, as always."""
+        self._append_list([])
+
     def write_alone(self, message: NewMessage) -> Appended | None:
         """Append one plain message outside any tick; the caller sees to `account`, soon.
 

@@ -542,25 +542,28 @@ class WorkQueue:
         if self.limits.dead_letter_exchange is None:
             self.ack(positions)
             return
-        while positions:
-            some = positions[:TURN_MAX]
-            ledger = self.ledger_of(some[0])
-            some = [each for each in some if self.ledger_of(each) is ledger]
-            again = partial(self._bury_held, positions, reason)
-            try:
-                found = ledger.held(some, cold_ok=cold_ok)
-                if found:
-                    self._callbacks.bury(self, ledger, found, reason)
-            except ColdError as cold:
-                self._callbacks.warm(cold.ranges, partial(again, cold_ok=True))
-                return
-            except UNWRITTEN as error:
-                log.error("dead letters of %s have to wait: %s", self.label, error)
-                self._callbacks.later(_TROUBLE_MS, again)
-                return
-            self.ack(some)
-            done = set(some)
-            positions = [each for each in positions if each not in done]
+        if not positions:
+            return
+        some = positions[:TURN_MAX]
+        ledger = self.ledger_of(some[0])
+        some = [each for each in some if self.ledger_of(each) is ledger]
+        again = partial(self._bury_held, positions, reason)
+        try:
+            found = ledger.held(some, cold_ok=cold_ok)
+            if found:
+                self._callbacks.bury(self, ledger, found, reason)
+        except ColdError as cold:
+            self._callbacks.warm(cold.ranges, partial(again, cold_ok=True))
+            return
+        except UNWRITTEN as error:
+            log.error("dead letters of %s have to wait: %s", self.label, error)
+            self._callbacks.later(_TROUBLE_MS, again)
+            return
+        self.ack(some)
+        done = set(some)
+        left = [each for each in positions[:TURN_MAX] if each not in done] + positions[TURN_MAX:]
+        if left:
+            self._callbacks.later(0, partial(self._bury_held, left, reason))
 
     def _drop(self, ledger: Ledger, found: list[Delivery], reason: Reason) -> None:
         """End messages that were taken from a ledger."""

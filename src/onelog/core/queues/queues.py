@@ -440,12 +440,12 @@ class WorkQueues:
         self.settle(queue)
         return queue.purge()
 
-    def owner_gone(self, owner: Hashable) -> None:
-        """A connection is closed: its consumers and its exclusive queues go with it."""
-        for consumer in list(self._consumers.get(owner, ())):
-            self.cancel(consumer)
+    def leaving(self, owner: Hashable) -> Iterator[None]:
+        """A connection is closed: its consumers and its exclusive queues go with it, one by one."""
+        yield from map(self.cancel, list(self._consumers.get(owner, ())))
         for queue in list(self._owned.get(owner, ())):
             self._delete(queue, "exclusive")
+            yield
 
     def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
         queue = self._of_topic.get(name)

@@ -6,7 +6,8 @@ none; they are an object with one name that no field has:
     {"!": "x", "v": base64}   bytes       {"!": "T", "v": seconds}   a time
     {"!": "D", "v": text}     a decimal   {"!": "d", "v": text}      nan, inf or -inf
 
-Invariant: what is read back is what was written, and the same arguments are the same JSON.
+Invariant: what is read back is what was written, and the same arguments are the same JSON. What no
+JSON has, a name that is no UTF-8, is refused.
 """
 
 import base64
@@ -17,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from onelog.errors import PreconditionFailedError
 from onelog.record.forms.amqp_fields import Table, Timestamp, Value
 
 _MARK = "!"
@@ -25,7 +27,15 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 def to_json(arguments: Mapping[str, Value]) -> dict[str, Any]:
     """The arguments as JSON can have them."""
+    for name in arguments:
+        if not (name.isascii() or _is_text(name)):
+            raise PreconditionFailedError(f"the name of an argument is no UTF-8: {name!r}")
     return {name: _plain(value) for name, value in arguments.items()}
+
+
+def _is_text(name: str) -> bool:
+    """Whether it is one in UTF-8; bytes that are not are surrogates in tables."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def from_json(arguments: Mapping[str, Any]) -> Table:

@@ -77,6 +77,9 @@ HELD_AT_ONCE = 2_000
 """Messages of a transaction that queues in memory get before others have their turn."""
 HANDED_AT_ONCE = 1_000
 """Queues in memory that get a message before anything else has its turn."""
+ENTRIES_AT_ONCE = 4_000
+"""Of queues in the log: after so many the tick's messages are appended, in the turn of whoever
+publishes them."""
 LATE_MAX = 100
 """Messages that may wait for that."""
 _RUN_MIN = 2
@@ -118,6 +121,7 @@ class Publishing:
         self.find_topic = self._topics.get
         self.late: deque[tuple[Iterator[Target], bytes, int, int]] = deque()
         """Messages that some queues in memory have to wait for, because there are so many."""
+        self._entries = 0
         self._held: dict[tuple[Hashable, str], list[Held]] = {}
         self._refused: set[tuple[Hashable, str]] = set()
         """Transactions of which a queue has refused a message."""
@@ -512,6 +516,10 @@ class Publishing:
             self._writer.put_together(messages, on_stored, token)
         else:
             on_stored(token, None, None)
+        self._entries += sum([len(each.extra_queues) for each in messages])
+        if self._entries > ENTRIES_AT_ONCE:
+            self._entries = 0
+            self._writer.append_so_far()
 
     def _made(
         self, destinations: Sequence[tuple[str, int]], record: bytes, form: int

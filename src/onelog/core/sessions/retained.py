@@ -23,6 +23,7 @@ _ENTRY_BYTES = 200
 _Node = dict[str, Any]
 """What follows by level; under the empty key of three slashes, which no level is, the topic."""
 _HERE = "///"
+_STEPS = 100
 
 
 class Retained:
@@ -73,44 +74,48 @@ class Retained:
     def find(self, topic: str) -> bytes | None:
         return self._bodies.get(topic)
 
-    def matching(self, levels: list[str]) -> Iterator[bytes]:
+    def matching(self, levels: list[str]) -> Iterator[bytes | None]:
         """What is retained of the topics that a filter of these levels matches.
 
-        May be left at any point, and gone on with while others change what is there.
+        May be left at any point, and gone on with while others change what is there: there is a
+        None now and then where it looks for long.
         """
         if "+" not in levels and "#" not in levels:
             body = self._bodies.get("/".join(levels))
             return iter(() if body is None else (body,))
-        return self._walk(self._tree, levels, 0)
+        return self._walk(levels)
 
-    def _walk(self, node: _Node, levels: list[str], at: int) -> Iterator[bytes]:
-        stack = [(node, at)]
-        while stack:
-            node, at = stack.pop()
-            if at == len(levels):
-                topics = [node[_HERE]] if _HERE in node else []
-            elif levels[at] == "#":
-                topics = [node[_HERE]] if _HERE in node else []
-                stack += [
-                    (after, at)
-                    for level, after in node.items()
-                    if level != _HERE and (node is not self._tree or level[:1] != "$")
-                ]
-            elif levels[at] == "+":
-                topics = []
-                stack += [
-                    (after, at + 1)
-                    for level, after in node.items()
-                    if level != _HERE and (node is not self._tree or level[:1] != "$")
-                ]
-            else:
-                topics = []
-                if levels[at] in node:
-                    stack.append((node[levels[at]], at + 1))
-            for topic in topics:
-                body = self._bodies.get(topic)
+    def _walk(self, levels: list[str]) -> Iterator[bytes | None]:
+        found: list[tuple[_Node, int]] = [(self._tree, 0)]
+        opened: list[tuple[_Node, Iterator[str], int]] = []
+        """Nodes of which all that follows is looked at, by which level of the filter."""
+        steps = 0
+        while found or opened:
+            steps += 1
+            if not steps % _STEPS:
+                yield None
+            if not found:
+                node, following, at = opened[-1]
+                level = next(following, None)
+                if level is None:
+                    opened.pop()
+                elif (
+                    level != _HERE
+                    and level in node
+                    and (node is not self._tree or level[:1] != "$")
+                ):
+                    found.append((node[level], at))
+                continue
+            node, at = found.pop()
+            wanted = levels[at] if at < len(levels) else ""
+            if (at == len(levels) or wanted == "#") and _HERE in node:
+                body = self._bodies.get(node[_HERE])
                 if body is not None:
                     yield body
+            if wanted in ("#", "+"):
+                opened.append((node, iter([*node]), at + (wanted == "+")))
+            elif at < len(levels) and wanted in node:
+                found.append((node[wanted], at + 1))
 
     def _set(self, topic: str, body: bytes | None) -> None:
         old = self._bodies.get(topic)

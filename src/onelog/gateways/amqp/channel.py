@@ -10,7 +10,7 @@ the client has confirmed the end, also if the client's own `close` crossed the b
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from onelog.errors import OnelogError
@@ -132,8 +132,16 @@ class Channel:
         except OnelogError as error:
             self.fail(error, _PUBLISH)
             return
-        for body in bodies:
+        for number, body in enumerate(bodies, 1):
+            if self.waiting is not None:
+                self.waiting.extend((*event[:4], each) for each in bodies[number - 1 :])
+                return
             self.publish((*event[:4], body))
+            if self.is_closing:
+                return
+            if number < len(bodies) and self.session.connection.turn_is_over():
+                self.wait()
+                self.session.resuming.append(self)
 
     def publish_scattered(self, event: Event, found: list[tuple[str, list[bytes]]]) -> int:
         """The same for messages that differ from it in their keys, too; how many there were."""
@@ -211,7 +219,12 @@ class Channel:
 
     def end(self) -> None:
         """Give back what it has: deliveries, consumers, a transaction."""
+        for _ in self.ending():
+            pass
+
+    def ending(self) -> Iterator[None]:
+        """The same in steps, for one that may have very many."""
         self.session.flush_acknowledgements()
         self.waiting = None
         self.publishing.end()
-        self.consuming.end()
+        yield from self.consuming.ending()

@@ -8,7 +8,7 @@ A stream is read, not emptied: what is delivered from one is acknowledged to its
 the same three verbs as a queue (`streams`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -460,10 +460,11 @@ class Consuming:
             self.unacked[tag] = (queue, position)
             self._oldest = min(self._oldest, tag)
 
-    def end(self) -> None:
+    def ending(self) -> Iterator[None]:
         """The channel is gone: cancel its consumers, and give back what was not acknowledged."""
         self._end_replies()
         consumers, self.consumers = self.consumers, {}
         for consumer in consumers.values():
             self._stop(consumer)
+            yield
         self.settle("requeue", self._taken(0, True))

@@ -19,7 +19,7 @@ read only after it has written; a client that publishes while the disk is full i
 import asyncio
 import base64
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Any
 
@@ -237,10 +237,19 @@ class AmqpSession(FramedSession):
             consumer.resume()
         super().writable()
 
-    def connection_lost(self) -> None:
+    def connection_lost(self) -> Iterator[None]:
         """The connection is gone, and with it everything that hung on it."""
         self.gateway.sessions.discard(self)
-        self._end_channels()
+        return self._leave_behind()
+
+    def _leave_behind(self) -> Iterator[None]:
+        channels, self.channels = self.channels, {}
+        for channel in channels.values():
+            if not channel.is_closing:
+                yield from channel.ending()
+                channel.is_closing = True
+        self.flush_acknowledgements()
+        yield from self.broker.queues.declared.leaving(self)
         self.broker.groups.channel_closed(self)
 
     def _handle_read(self) -> None:
@@ -253,6 +262,8 @@ class AmqpSession(FramedSession):
             resuming, self.resuming = self.resuming, []
             for resumed in resuming:
                 resumed.resume()
+            if self.resuming:
+                return
             for event in reader.events():
                 number = event[0]
                 channel = channels.get(number)

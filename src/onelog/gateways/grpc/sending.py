@@ -59,6 +59,8 @@ from onelog.wire.remoting.recall_handle import encode_handle
 PROPERTIES_MAX = 128
 PROPERTIES_BYTES_MAX = 16 << 10
 BATCH_MAX = 1_024
+PACKED_BYTES_MAX = 16 << 20
+"""What all packed bodies of a request may unpack to."""
 IMMUNITY_SECONDS_MAX = 3_600
 _turns = itertools.count()
 
@@ -141,7 +143,8 @@ def send_message(call: Call, request: Any) -> None:
     broker, first = call.gateway.broker, given[0]
     topic = topic_name(broker, first.topic)
     config = broker.topics.require(call.principal, topic)
-    message, intent, message_id = _message(call, config, first, None)
+    room = [PACKED_BYTES_MAX]
+    message, intent, message_id = _message(call, config, first, None, room)
     if len(given) == 1 and intent is None:
         try:
             broker.publish.send(call.principal, message, _stored_alone, (call, message_id))
@@ -152,7 +155,7 @@ def send_message(call: Call, request: Any) -> None:
     for each in given[1:]:
         if each.topic != first.topic:
             raise RefusedError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
-        made.append(_message(call, config, each, message.queue_id))
+        made.append(_message(call, config, each, message.queue_id, room))
     sending = _Sending(call, len(made))
     for index, (message, intent, message_id) in enumerate(made):
         token = (index, message_id, intent, topic)
@@ -163,8 +166,9 @@ def send_message(call: Call, request: Any) -> None:
 
 
 def _message(
-    call: Call, config: TopicConfig, given: Any, queue_id: int | None
+    call: Call, config: TopicConfig, given: Any, queue_id: int | None, room: list[int]
 ) -> tuple[NewMessage, Intent | None, str]:
+    """A message, and what it is to become; `room` is left for what the request has packed."""
     gateway, system = call.gateway, given.system_properties
     body: bytes = given.body
     if not body:
@@ -172,7 +176,9 @@ def _message(
     gateway.broker.publish.check_sizes(len(body), 0)
     if system.body_encoding == Encoding.GZIP:
         # Plain, because remoting clients would take what is compressed for zlib's.
-        body = unpack(body, Method.GZIP, gateway.context.loaded.config.store.body_bytes_max)
+        bytes_max = gateway.context.loaded.config.store.body_bytes_max
+        body = unpack(body, Method.GZIP, min(bytes_max, room[0]))
+        room[0] -= len(body)
     properties = _properties(call, config, given)
     if queue_id is None:
         queue_id = _pick_queue(call, config, properties)

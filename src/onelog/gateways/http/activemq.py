@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 VHOST = "/"
 TOPIC_EXCHANGE = "amq.topic"
+FIELDS_MAX = 1_000
 WAIT_MS, WAIT_MAX_MS = 20_000, 50_000
 KEPT_MS = 60_000
 """How long a topic is read on for a client that does not ask."""
@@ -76,7 +77,12 @@ async def _send(context: GatewayContext, request: Request) -> Response:
     body = await body_of(request)
     declared = request.headers.get("content-type", "").partition(";")[0].strip()
     if declared == "application/x-www-form-urlencoded":
-        form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+        try:
+            text = body.decode("utf-8", "replace")
+            fields = parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX)
+        except ValueError:
+            raise InvalidRequestError(f"a form has {FIELDS_MAX} fields at most") from None
+        form = dict(fields)
         if "body" in form:
             body = form.pop("body").encode()
             parameters = {**form, **parameters}

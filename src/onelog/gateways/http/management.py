@@ -4,10 +4,12 @@ Vhosts, exchanges, queues, bindings, messages, definitions, and lists of everyth
 paths are quoted, `%2F` is the vhost `/`; values in bodies may be texts: rabbitmqadmin sends those.
 """
 
+import asyncio
 import base64
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -47,6 +49,7 @@ from onelog.gateways.http.requests import (
     as_requested,
     body_of,
     called,
+    in_turns,
     json_of,
     principal_of,
     require_admin,
@@ -55,11 +58,15 @@ from onelog.record.forms import amqp
 from onelog.record.forms.amqp_fields import decode_properties, encode_properties
 
 MESSAGES_MAX = 1_000
+_TAKEN_AT_ONCE = 100
+BODY_BYTES_MAX, VALUES_MAX = 1 << 20, 200_000
+"""Of a request; those of a message and of definitions may be larger, but not have more values."""
 PAGE_MAX = 500
 _DEFAULT = "amq.default"
 _ACK_MODES = (
     "ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false",
 )  # fmt: skip
+_LARGE = "/api/definitions"
 _BROWSERS = ("origin", "referer", "cookie", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest")
 
 Act = Callable[[Call], Awaitable[Any]]
@@ -74,8 +81,7 @@ async def overview(call: Call) -> Body:
     call.broker.admin.state(call.principal)
     clients = call.clients()
     totals: Counter[str] = Counter()
-    for each in queues:
-        totals.update(queue_stats(each))
+    await in_turns(queues, lambda each: totals.update(queue_stats(each)))
     ready, unacked = sum(each.ready for each in queues), sum(each.unacked for each in queues)
     vhosts = call.vhosts
     exchanges = sum(
@@ -186,11 +192,8 @@ async def list_exchanges(call: Call) -> list[Body]:
     """Exchanges of a vhost, or of all."""
     found = call.broker.publish.routing.exchanges
     policies = call.broker.queues.declared.policies
-    return [
-        exchange_view(each, policies)
-        for vhost in call.vhosts
-        for each in found(call.principal, vhost)
-    ]
+    exchanges = (each for vhost in call.vhosts for each in found(call.principal, vhost))
+    return await in_turns(exchanges, lambda each: exchange_view(each, policies))
 
 
 async def get_exchange(call: Call) -> Body:
@@ -263,9 +266,8 @@ async def publish(call: Call) -> Body:
 async def list_queues(call: Call) -> list[Body]:
     """Queues of a vhost, or of all."""
     queues = call.broker.queues.declared.queues
-    return [
-        queue_view(call, each) for vhost in call.vhosts for each in queues(call.principal, vhost)
-    ]
+    found = (each for vhost in call.vhosts for each in queues(call.principal, vhost))
+    return await in_turns(found, partial(queue_view, call))
 
 
 def _found(call: Call) -> WorkQueue:
@@ -288,12 +290,13 @@ async def get_queue(call: Call) -> Body:
 async def consumers(call: Call) -> list[Body]:
     """Who consumes, of all queues."""
     where = channels_of(call)
-    return [
-        consumer(queue, each, where)
+    found = (
+        (queue, each)
         for vhost in call.vhosts
         for queue in call.broker.queues.declared.queues(call.principal, vhost)
-        for each in queue.consumers
-    ]
+        for each in list(queue.consumers)
+    )
+    return await in_turns(found, lambda each: consumer(*each, where))
 
 
 async def put_queue(call: Call) -> bool:
@@ -341,7 +344,29 @@ async def get_messages(call: Call) -> list[Body]:
     if mode not in _ACK_MODES:
         raise InvalidRequestError(f"ackmode is one of {', '.join(_ACK_MODES)}")
     taken: list[tuple[Any, WorkQueue, int]] = []
-    for _ in range(count):
+    try:
+        made = await _taken(call, count, taken)
+    except asyncio.CancelledError:
+        if taken:
+            taken[0][1].requeue([delivery[0] for delivery, _, _ in taken], counted=False)
+        raise
+    positions = [delivery[0] for delivery, _, _ in taken]
+    if taken:
+        queue = taken[0][1]
+        if mode.endswith("requeue_true"):
+            queue.requeue(positions, counted=mode.startswith("reject"))
+        elif mode.startswith("reject"):
+            queue.reject(positions)
+        else:
+            queue.ack(positions)
+    return made
+
+
+async def _taken(call: Call, count: int, taken: list[tuple[Any, WorkQueue, int]]) -> list[Body]:
+    """Take so many messages, as far as there are some; what they look like."""
+    for number in range(count):
+        if not (number + 1) % _TAKEN_AT_ONCE:
+            await asyncio.sleep(0)
         _, delivery, queue, left, error = await called(
             lambda done: call.broker.queues.declared.get(
                 call.principal, call.vhost, call.path["name"], done
@@ -352,17 +377,7 @@ async def get_messages(call: Call) -> list[Body]:
         if delivery is None:
             break
         taken.append((delivery, queue, left))
-    positions = [delivery[0] for delivery, _, _ in taken]
-    made = [_message(call, delivery, left) for delivery, _, left in taken]
-    if taken:
-        queue = taken[0][1]
-        if mode.endswith("requeue_true"):
-            queue.requeue(positions, counted=mode.startswith("reject"))
-        elif mode.startswith("reject"):
-            queue.reject(positions)
-        else:
-            queue.ack(positions)
-    return made
+    return await in_turns(taken, lambda each: _message(call, each[0], each[2]))
 
 
 def _message(call: Call, delivery: Any, left: int) -> Body:
@@ -402,15 +417,13 @@ async def list_bindings(call: Call) -> list[Body]:
             destination = call.path["name"]
             kind = "exchange" if "end" in call.path else "queue"
     for vhost in call.vhosts:
-        found += [
-            binding_view(vhost, each)
-            for each in call.broker.publish.routing.bindings(
-                call.principal,
-                vhost,
-                None if source is None else _named(source),
-                None if destination is None else (kind, destination),  # type: ignore[arg-type]
-            )
-        ]
+        bindings = call.broker.publish.routing.bindings(
+            call.principal,
+            vhost,
+            None if source is None else _named(source),
+            None if destination is None else (kind, destination),  # type: ignore[arg-type]
+        )
+        found += await in_turns(bindings, partial(binding_view, vhost))
     if "props" in call.path:
         found = [each for each in found if each["properties_key"] == call.path["props"]]
     return found
@@ -569,10 +582,15 @@ async def _body(request: Request) -> Body:
     headers = request.headers
     if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
         return {}
+    is_large = request.url.path.startswith(_LARGE) or request.url.path.endswith("/publish")
+    bytes_max = None if is_large else BODY_BYTES_MAX
     if any(name in headers for name in _BROWSERS):
-        return await json_of(request, Body)
+        return await json_of(request, Body, bytes_max)
+    body = await body_of(request, bytes_max)
+    if len(body) > BODY_BYTES_MAX and body.count(b":") > VALUES_MAX:
+        raise InvalidRequestError(f"more than {VALUES_MAX} values in one request")
     try:
-        return msgspec.json.decode(await body_of(request) or b"{}", type=Body)
+        return msgspec.json.decode(body or b"{}", type=Body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"not_json: {error}") from None
 

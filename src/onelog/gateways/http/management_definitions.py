@@ -1,11 +1,17 @@
 """Definitions of RabbitMQ's management API: all that was declared, as one document."""
 
+from functools import partial
+
 from onelog import __version__
 from onelog.errors import InvalidRequestError
 from onelog.gateways import RABBITMQ_VERSION
 from onelog.gateways.http.management_call import Body, Call
 from onelog.gateways.http.management_views import binding, exchange, queue
 from onelog.gateways.http.policies import put, shown
+from onelog.gateways.http.requests import in_turns
+
+_KEPT = ("name", "vhost", "durable", "auto_delete", "arguments")
+"""Of a queue."""
 
 
 async def export(call: Call) -> Body:
@@ -30,26 +36,25 @@ async def export(call: Call) -> Body:
     listed = call.broker.queues.declared.policies.listed
     made["policies"] = [shown(each) for each in listed(call.principal, "policy", call.vhosts)]
     for vhost in call.vhosts:
-        kept = ("name", "vhost", "durable", "auto_delete", "arguments")
-        made["queues"] += [
-            {name: value for name, value in queue(call, each).items() if name in kept}
-            for each in queues.queues(call.principal, vhost)
-            if each.durable and not each.exclusive
-        ]
-        made["exchanges"] += [
-            {
-                key: value
-                for key, value in exchange(each, queues.policies).items()
-                if key != "policy"
-            }
-            for each in routing.exchanges(call.principal, vhost)
-            if each.durable and not each.is_predeclared
-        ]
-        made["bindings"] += [
-            binding(vhost, each)
-            for each in routing.bindings(call.principal, vhost)
-            if each.source and each.durable
-        ]
+        declared = queues.queues(call.principal, vhost)
+        made["queues"] += await in_turns(
+            (each for each in declared if each.durable and not each.exclusive),
+            lambda each: {
+                name: value for name, value in queue(call, each).items() if name in _KEPT
+            },
+        )
+        exchanges = routing.exchanges(call.principal, vhost)
+        found = await in_turns(
+            (each for each in exchanges if each.durable and not each.is_predeclared),
+            lambda each: exchange(each, queues.policies),
+        )
+        for described in found:
+            described.pop("policy", None)
+        made["exchanges"] += found
+        bindings = routing.bindings(call.principal, vhost)
+        made["bindings"] += await in_turns(
+            (each for each in bindings if each.source and each.durable), partial(binding, vhost)
+        )
     return made
 
 
@@ -62,41 +67,50 @@ async def load(call: Call) -> bool:
         for each in _listed(call, "vhosts"):
             if not routing.is_open_to(call.principal, each["name"]):
                 routing.declare_vhost(call.principal, each["name"])
-        for each in _listed(call, "exchanges"):
-            routing.declare_exchange(
-                call.principal,
-                _vhost_of(call, each),
-                each["name"],
-                each["type"],
-                durable=each.get("durable", True),
-                auto_delete=each.get("auto_delete", False),
-                internal=each.get("internal", False),
-                arguments=each.get("arguments") or {},
-            )
-        for each in _listed(call, "queues"):
-            call.broker.queues.declared.declare(
-                call.principal,
-                _vhost_of(call, each),
-                each["name"],
-                durable=each.get("durable", True),
-                auto_delete=each.get("auto_delete", False),
-                arguments=each.get("arguments") or {},
-            )
-        for each in _listed(call, "bindings"):
-            routing.bind(
-                call.principal,
-                _vhost_of(call, each),
-                each["source"],
-                each["destination_type"],
-                each["destination"],
-                each.get("routing_key", ""),
-                each.get("arguments") or {},
-            )
+        await in_turns(_listed(call, "exchanges"), partial(_load_exchange, call))
+        await in_turns(_listed(call, "queues"), partial(_load_queue, call))
+        await in_turns(_listed(call, "bindings"), partial(_load_binding, call))
         for each in _listed(call, "policies"):
             put(call, "policy", _vhost_of(call, each), each["name"], each)
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidRequestError(f"these are no definitions: {error!r}") from None
     return False
+
+
+def _load_exchange(call: Call, each: Body) -> None:
+    call.broker.publish.routing.declare_exchange(
+        call.principal,
+        _vhost_of(call, each),
+        each["name"],
+        each["type"],
+        durable=each.get("durable", True),
+        auto_delete=each.get("auto_delete", False),
+        internal=each.get("internal", False),
+        arguments=each.get("arguments") or {},
+    )
+
+
+def _load_queue(call: Call, each: Body) -> None:
+    call.broker.queues.declared.declare(
+        call.principal,
+        _vhost_of(call, each),
+        each["name"],
+        durable=each.get("durable", True),
+        auto_delete=each.get("auto_delete", False),
+        arguments=each.get("arguments") or {},
+    )
+
+
+def _load_binding(call: Call, each: Body) -> None:
+    call.broker.publish.routing.bind(
+        call.principal,
+        _vhost_of(call, each),
+        each["source"],
+        each["destination_type"],
+        each["destination"],
+        each.get("routing_key", ""),
+        each.get("arguments") or {},
+    )
 
 
 def _vhost_of(call: Call, each: Body) -> str:

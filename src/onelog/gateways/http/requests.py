@@ -1,8 +1,9 @@
 """What endpoints need of a request: who asks, whether they may, the body; and how to answer."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import compress
+from time import monotonic
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,7 +20,7 @@ from onelog.errors import (
     OnelogError,
 )
 from onelog.gateways import GatewayContext
-from onelog.net.connection import is_here
+from onelog.net.connection import BUSY_SECONDS, is_here
 
 ANSWER_SECONDS_MAX = 60.0
 """How long an answer of the core is waited for; all of them have shorter limits of their own."""
@@ -30,6 +31,7 @@ PRINCIPAL = "onelog.principal"
 SLASH = "\ue02f"
 """Stands in a path for a slash that is part of a name, and was sent as %2F."""
 _T = TypeVar("_T")
+_Made = TypeVar("_Made")
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
@@ -123,7 +125,32 @@ async def json_of(request: Request, kind: type[_T], bytes_max: int | None = None
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(_encoder.encode(value), status, headers, "application/json")
+    try:
+        content = _encoder.encode(value)
+    except UnicodeEncodeError:  # AMQP's clients may give names that are no UTF-8.
+        content = _encoder.encode(_readable(value))
+    return Response(content, status, headers, "application/json")
+
+
+def _readable(value: Any) -> Any:
+    """The same, with a mark in the place of what is no text."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if isinstance(value, dict):
+        return {_readable(name): _readable(each) for name, each in value.items()}
+    return [*map(_readable, value)] if isinstance(value, list | tuple) else value
+
+
+async def in_turns(items: Iterable[_T], make: Callable[[_T], _Made]) -> list[_Made]:
+    """What is made of each of many; others have their turn in between."""
+    found: list[_Made] = []
+    began = monotonic()
+    for each in items:
+        found.append(make(each))
+        if monotonic() - began > BUSY_SECONDS:
+            await asyncio.sleep(0)
+            began = monotonic()
+    return found
 
 
 async def called(start: Callable[[Callable[..., None]], object]) -> tuple[Any, ...]:

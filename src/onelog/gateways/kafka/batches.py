@@ -30,15 +30,16 @@ CONVERTED_MAX, CONVERTED_BYTES_MAX = 1_000, 2 << 20
 _ZSTD_PRODUCE_VERSION = 7
 _START = Struct(">qii")
 _START_BYTES = _START.size
-_RECORD_BYTES_MIN: dict[int, float] = {
+_RECORD_BYTES_MIN: dict[int, int] = {
     Codec.NONE: 7,
     Codec.GZIP: 1,
     Codec.SNAPPY: 3,
     Codec.LZ4: 3,
-    Codec.ZSTD: 0.5,
+    Codec.ZSTD: 1,
 }
 """The least that a record takes in a batch, packed with thousands of the same content: its number
-is another one each time. Each record takes 20 bytes in the index."""
+is another one each time. Each record takes 20 bytes in the index, so that no batch takes more than
+20 times its bytes there."""
 _BELIEVED_BYTES = 2.5
 """With so many bytes for each, packed records are not counted."""
 _LITTLE_BYTES, _LITTLE_RECORDS, _LITTLE_UNPACKED_BYTES = 64 << 10, 2_000, 256 << 10

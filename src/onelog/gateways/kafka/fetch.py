@@ -4,7 +4,7 @@ A fetch is the core's fetch with a cursor for each partition; waiting, limits an
 are the core's. Fetch sessions are told only what is new to them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -45,6 +45,8 @@ PARTITIONS_MAX, OTHERS_WAIT_MS = 1_000, 50
 """So many partitions are looked at for one fetch, and then waited for, if there are others: those
 have their turn in the next fetches."""
 _COUNT_MAX = 1 << 30
+_AT_ONCE = 1_000
+"""Partitions that are told of, or asked for, in one step."""
 _ZSTD_FETCH_VERSION = 10
 _BATCH_VERSION, _TIME_VERSION = 4, 2
 """From here on consumers read batches; or message sets, with times."""
@@ -77,7 +79,7 @@ class _Fetching(NamedTuple):
 
 def fetch(session: KafkaSession, request: Request) -> Steps:
     fields = request.fields
-    wanted = _wanted(fields)
+    wanted = yield from _wanted(fields)
     fetch_session: FetchSession | None = None
     is_full = True
     if request.version >= 7:
@@ -91,6 +93,7 @@ def fetch(session: KafkaSession, request: Request) -> Steps:
                 for partition in topic["partitions"]
             ]
             found.update(wanted, forgotten)
+            session.gateway.fetch_sessions.bound(found)
             wanted = list(found.partitions.items())
             is_full = fields["session_epoch"] == 0
             fetch_session = found
@@ -123,19 +126,28 @@ def _topic_key(topic: Fields) -> str | bytes:
     return key
 
 
-def _wanted(fields: Fields) -> list[tuple[PartitionKey, FetchPartition]]:
-    return [
-        (
-            (_topic_key(topic), each["partition"]),
-            FetchPartition(
-                each["fetch_offset"],
-                each["partition_max_bytes"],
-                each.get("current_leader_epoch", -1),
-            ),
-        )
-        for topic in fields["topics"]
-        for each in topic["partitions"]
-    ]
+def _wanted(
+    fields: Fields,
+) -> Generator[None, None, list[tuple[PartitionKey, FetchPartition]]]:
+    wanted: list[tuple[PartitionKey, FetchPartition]] = []
+    for topic in fields["topics"]:
+        key = _topic_key(topic)
+        partitions = topic["partitions"]
+        for at in range(0, len(partitions), _AT_ONCE):
+            if wanted:
+                yield
+            wanted += [
+                (
+                    (key, each["partition"]),
+                    FetchPartition(
+                        each["fetch_offset"],
+                        each["partition_max_bytes"],
+                        each.get("current_leader_epoch", -1),
+                    ),
+                )
+                for each in partitions[at : at + _AT_ONCE]
+            ]
+    return wanted
 
 
 def _some(
@@ -207,15 +219,10 @@ def epoch_error(cluster: Cluster, leader_epoch: int) -> ErrorCode | None:
 
 
 def _fetched(fetching: _Fetching, results: Sequence[Result]) -> None:
-    session, request, fetch_session = fetching.session, fetching.request, fetching.fetch_session
-    request.is_long = len(results) + len(fetching.refused) >= LONG_STEPS
-    by_topic: dict[str | bytes, list[Fields]] = {}
+    session = fetching.session
+    fetching.request.is_long = len(results) + len(fetching.refused) >= LONG_STEPS
     budget = batches.Budget()
-    answers = [
-        (partition_key, _refused(partition_key[1], code))
-        for partition_key, code in fetching.refused.items()
-    ]
-    moved = _send_on(session, answers) if fetching.refused else {}
+    answers: list[tuple[PartitionKey, Fields]] = []
     for partition_key, cursor, result in zip(
         fetching.partition_keys, fetching.cursors, results, strict=True
     ):
@@ -226,7 +233,25 @@ def _fetched(fetching: _Fetching, results: Sequence[Result]) -> None:
         except ColdError as cold:
             session.broker.cursors.prepare(cold, partial(_fetched, fetching, results))
             return
-    for partition_key, partition in answers:
+    session.work(_told(fetching, answers))
+
+
+def _told(fetching: _Fetching, answers: list[tuple[PartitionKey, Fields]]) -> Iterator[None]:
+    """Answer, with what was read and what was refused."""
+    session, request, fetch_session = fetching.session, fetching.request, fetching.fetch_session
+    by_topic: dict[str | bytes, list[Fields]] = {}
+    moved: Fields = {}
+    if fetching.refused:
+        refused: list[tuple[PartitionKey, Fields]] = []
+        for partition_key, code in fetching.refused.items():
+            refused.append((partition_key, _refused(partition_key[1], code)))
+            if not len(refused) % _AT_ONCE:
+                yield
+        moved = _send_on(session, refused)
+        answers = refused + answers
+    for number, (partition_key, partition) in enumerate(answers, 1):
+        if not number % _AT_ONCE:
+            yield
         if fetch_session is not None:
             is_news = fetch_session.is_news(partition_key, partition)
             if not is_news and not fetching.is_full:
@@ -342,8 +367,8 @@ def _message_set(fetching: _Fetching, cursor: Cursor, result: Fetched) -> bytes:
     topic, queue_id, begin = cursor.topic, cursor.queue_id, cursor.offset
     magic = 1 if fetching.request.version >= _TIME_VERSION else 0
     messages_in = fetching.session.broker.cursors.messages_in
-    wanted = _wanted(fetching.request.fields)
-    bytes_max = min(FETCH_BYTES_MAX, max(each.bytes_max for _, each in wanted))
+    wanted = (each for topic in fetching.request.fields["topics"] for each in topic["partitions"])
+    bytes_max = min(FETCH_BYTES_MAX, max(each["partition_max_bytes"] for each in wanted))
     found = message_sets.from_messages(
         (
             each

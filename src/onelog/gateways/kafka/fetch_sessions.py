@@ -19,6 +19,8 @@ from onelog.wire.kafka.codes import ErrorCode
 from onelog.wire.kafka.schema import Fields
 
 SESSIONS_MAX = 1_000
+PARTITIONS_MAX, _MANY = 1_000_000, 1_000
+"""Of all sessions together, looked at if one has many."""
 NO_SESSION = 0
 _FINAL_EPOCH = -1
 _EPOCH_MAX = (1 << 31) - 1
@@ -104,6 +106,17 @@ class FetchSessions:
         session.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
         self._sessions.move_to_end(number)
         return session
+
+    def bound(self, session: FetchSession) -> None:
+        """Forget what was used least recently, if all together have too many partitions."""
+        if len(session.partitions) < _MANY:
+            return
+        left = PARTITIONS_MAX - len(session.partitions)
+        for number, each in reversed([*self._sessions.items()]):
+            if each is not session:
+                left -= len(each.partitions)
+                if left < 0:
+                    del self._sessions[number]
 
     def _new(self) -> FetchSession:
         number = self._random.randrange(1, _EPOCH_MAX)

@@ -107,13 +107,14 @@ def queue_of(session: KafkaSession, topic: str, partition: int) -> int:
     return session.gateway.cluster.queue(config, partition)
 
 
-def offset_for_leader_epoch(session: KafkaSession, request: Request) -> Fields:
+def offset_for_leader_epoch(session: KafkaSession, request: Request) -> Steps:
     """OFFSET_FOR_LEADER_EPOCH: where in a partition the part of a master ends."""
     results = []
     for topic in request.fields["topics"]:
         name = topic["topic"]
         partitions = []
         for each in topic["partitions"]:
+            yield
             answer: Fields = {"partition": each["partition"], "error_code": 0}
             refused = epoch_error(session.gateway.cluster, each.get("current_leader_epoch", -1))
             try:
@@ -150,17 +151,17 @@ def _end_of_epoch(session: KafkaSession, topic: str, partition: int, epoch: int)
     return {"leader_epoch": epoch, "end_offset": _listed(session, topic, latest, False)["offset"]}
 
 
-def find_coordinator(session: KafkaSession, request: Request) -> Fields:
+def find_coordinator(session: KafkaSession, request: Request) -> Steps:
     """FIND_COORDINATOR: of a broker that is alone, itself for every group and transaction."""
     fields = request.fields
     kind = fields.get("key_type", 0)
     if request.version < 4:
         return _coordinator(session, kind, fields["key"])
-    return {
-        "coordinators": [
-            {**_coordinator(session, kind, key), "key": key} for key in fields["coordinator_keys"]
-        ]
-    }
+    found: list[Fields] = []
+    for key in fields["coordinator_keys"]:
+        found.append({**_coordinator(session, kind, key), "key": key})
+        yield
+    return {"coordinators": found}
 
 
 def _coordinator(session: KafkaSession, kind: int, key: str) -> Fields:

@@ -58,19 +58,30 @@ def to_batch(data: memoryview | None, now_ms: int) -> bytes:
         raise BatchError(ErrorCode.MESSAGE_TOO_LARGE, reason)
     if not messages:
         raise BatchError(ErrorCode.INVALID_RECORD, "a partition without a message")
-    return kafka.from_neutral(messages)
+    return kafka.from_neutral(messages, codec=_codec_of(data or b""))
+
+
+def _codec_of(data: memoryview | bytes) -> Codec:
+    """How a set is packed, and so its batch: it does not take more of the disk than it was."""
+    for attributes in _attributes(data):
+        if codec := attributes & kafka.Attribute.CODEC:
+            return Codec(codec)
+    return Codec.NONE
+
+
+def _attributes(data: memoryview | bytes) -> Iterator[int]:
+    """Those of the messages of a set, without what is packed in them."""
+    at, end = 0, len(data) - _ATTRIBUTES_AT
+    while at < end:
+        yield data[at + _ATTRIBUTES_AT]
+        at += _SIZE_END + max(1, int.from_bytes(data[at + 8 : at + 12], "big"))
 
 
 def is_little(data: memoryview | None) -> bool:
     """Whether a set is one of few messages, none of them packed: for the loop."""
     if data is None or len(data) > _LITTLE_BYTES:
         return data is None
-    at, end = 0, len(data) - _ATTRIBUTES_AT
-    while at < end:
-        if data[at + _ATTRIBUTES_AT] & kafka.Attribute.CODEC:
-            return False
-        at += _SIZE_END + max(1, int.from_bytes(data[at + 8 : at + 12], "big"))
-    return True
+    return not any(each & kafka.Attribute.CODEC for each in _attributes(data))
 
 
 def to_batch_apart(data: memoryview | None, now_ms: int) -> bytes | BatchError:

@@ -6,7 +6,7 @@ A request to put a partition where it is already is done at once; any other is r
 from onelog.errors import OnelogError, TopicNotFoundError
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.names import require_topic
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
@@ -14,20 +14,15 @@ METADATA_TOPIC = "__cluster_metadata"
 """Where Kafka's brokers keep what they agree on; it is only asked about."""
 
 
-def alter_partition_reassignments(session: KafkaSession, request: Request) -> Fields:
-    results = [
-        {
-            "name": topic["name"],
-            "partitions": [
-                {
-                    "partition_index": each["partition_index"],
-                    **_reassigned(session, topic["name"], each),
-                }
-                for each in topic["partitions"]
-            ],
-        }
-        for topic in request.fields["topics"]
-    ]
+def alter_partition_reassignments(session: KafkaSession, request: Request) -> Steps:
+    results: list[Fields] = []
+    for topic in request.fields["topics"]:
+        partitions: list[Fields] = []
+        results.append({"name": topic["name"], "partitions": partitions})
+        for each in topic["partitions"]:
+            yield
+            reassigned = _reassigned(session, topic["name"], each)
+            partitions.append({"partition_index": each["partition_index"], **reassigned})
     allowed = request.fields.get("allow_replication_factor_change", True)
     return {
         "error_code": 0,
@@ -94,7 +89,7 @@ def alter_replica_log_dirs(session: KafkaSession, request: Request) -> None:
     session.look_up(request, find)
 
 
-def describe_quorum(session: KafkaSession, request: Request) -> Fields:
+def describe_quorum(session: KafkaSession, request: Request) -> Steps:
     """DESCRIBE_QUORUM: one broker decides."""
     cluster = session.gateway.cluster
     node_id = cluster.controller_id
@@ -113,19 +108,15 @@ def describe_quorum(session: KafkaSession, request: Request) -> Fields:
         "error_message": None,
         "leader_id": -1,
     }
-    results = [
-        {
-            "topic_name": topic["topic_name"],
-            "partitions": [
-                {
-                    **(alone if (topic["topic_name"], number) == (METADATA_TOPIC, 0) else unknown),
-                    "partition_index": number,
-                }
-                for number in (each["partition_index"] for each in topic["partitions"])
-            ],
-        }
-        for topic in request.fields["topics"]
-    ]
+    results: list[Fields] = []
+    for topic in request.fields["topics"]:
+        name = topic["topic_name"]
+        partitions: list[Fields] = []
+        results.append({"topic_name": name, "partitions": partitions})
+        for number in (each["partition_index"] for each in topic["partitions"]):
+            yield
+            found = alone if (name, number) == (METADATA_TOPIC, 0) else unknown
+            partitions.append({**found, "partition_index": number})
     nodes = [
         {
             "node_id": each.node_id,

@@ -12,6 +12,7 @@ ACLs are refused as Kafka does where no authorizer is configured; unless who doe
 everything, by `security.anonymous`: Kafka's super.users=User:ANONYMOUS.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -26,7 +27,7 @@ from onelog.errors import (
     UserNotFoundError,
 )
 from onelog.gateways.kafka.error_codes import error_code
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
@@ -142,12 +143,13 @@ def _is_wanted(acl: Acl, wanted: Fields) -> bool:
     )
 
 
-def describe_acls(session: KafkaSession, request: Request) -> Fields:
+def describe_acls(session: KafkaSession, request: Request) -> Steps:
     users = session.broker.users
     if users.needs_admin:
         return dict(_REFUSED)
     by_thing: dict[tuple[int, str, int], list[Fields]] = {}
     for user in users.all_users(session.principal):
+        yield
         for acl in _acls(user):
             if _is_wanted(acl, request.fields):
                 by_thing.setdefault(acl.thing, []).append(acl.fields())
@@ -164,7 +166,7 @@ def _outcome(error: OnelogError | None) -> Fields:
     return {"error_code": error_code(error), "error_message": str(error)}
 
 
-def create_acls(session: KafkaSession, request: Request) -> Fields:
+def create_acls(session: KafkaSession, request: Request) -> Steps:
     """CREATE_ACLS: an answer for each."""
     users, principal = session.broker.users, session.principal
     creations = request.fields["creations"]
@@ -172,6 +174,7 @@ def create_acls(session: KafkaSession, request: Request) -> Fields:
         return {"results": [_REFUSED for _ in creations]}
     results = []
     for each in creations:
+        yield
         try:
             session.require_administrator()
             name, rule = _rule(each)
@@ -189,7 +192,7 @@ def create_acls(session: KafkaSession, request: Request) -> Fields:
     return {"results": results}
 
 
-def delete_acls(session: KafkaSession, request: Request) -> Fields:
+def delete_acls(session: KafkaSession, request: Request) -> Steps:
     """DELETE_ACLS: an answer for each filter."""
     users = session.broker.users
     filters = request.fields["filters"]
@@ -197,13 +200,12 @@ def delete_acls(session: KafkaSession, request: Request) -> Fields:
         return {"filter_results": [_REFUSED for _ in filters]}
     results = []
     for each in filters:
+        matching: list[Acl] = []
         try:
             session.require_administrator()
-            matching = [
-                acl
-                for user in users.all_users(session.principal)
-                for acl in _deleted(session, user, each)
-            ]
+            for user in users.all_users(session.principal):
+                matching += _deleted(session, user, each)
+                yield
         except OnelogError as error:
             results.append({**_outcome(error), "matching_acls": []})
             continue
@@ -249,12 +251,14 @@ class _ScramError(Exception):
         self.code = code
 
 
-def describe_user_scram_credentials(session: KafkaSession, request: Request) -> Fields:
+def describe_user_scram_credentials(session: KafkaSession, request: Request) -> Steps:
     users = session.broker.users
     names = [each["name"] for each in request.fields["users"] or ()]
     known = {user.name: user for user in users.all_users(session.principal)}
     results = []
-    for name in dict.fromkeys(names) or [each.name for each in known.values() if each.proofs.scram]:
+    counts = Counter(names)
+    for name in counts or [each.name for each in known.values() if each.proofs.scram]:
+        yield
         user = known.get(name)
         infos = [
             {"mechanism": number, "iterations": user.proofs.scram[each].iterations}
@@ -262,7 +266,7 @@ def describe_user_scram_credentials(session: KafkaSession, request: Request) -> 
             if user is not None and each in user.proofs.scram
         ]
         code, text = 0, None
-        if names.count(name) > 1:
+        if counts[name] > 1:
             code, text = ErrorCode.DUPLICATE_RESOURCE, f"user {name!r} is asked about twice"
         elif not infos:
             code, text = ErrorCode.RESOURCE_NOT_FOUND, f"there is no password of user {name!r}"
@@ -273,20 +277,23 @@ def describe_user_scram_credentials(session: KafkaSession, request: Request) -> 
     return {"error_code": 0, "error_message": None, "results": results}
 
 
-def alter_user_scram_credentials(session: KafkaSession, request: Request) -> Fields:
+def alter_user_scram_credentials(session: KafkaSession, request: Request) -> Steps:
     """ALTER_USER_SCRAM_CREDENTIALS: an answer for each user.
 
     Where there are no users the first one becomes an administrator, as with `onelog user create`;
     only who is on the broker's own machine can make that one.
     """
     fields = request.fields
-    changes = [*fields["deletions"], *fields["upsertions"]]
+    changes: dict[str, list[Fields]] = {}
+    for each in (*fields["deletions"], *fields["upsertions"]):
+        changes.setdefault(each["name"], []).append(each)
     results = []
-    for name in dict.fromkeys(each["name"] for each in changes):
+    for name, wanted in changes.items():
+        yield
         answer: Fields = {"user": name, "error_code": 0, "error_message": None}
         try:
             session.require_administrator()
-            _alter_scram(session, name, [each for each in changes if each["name"] == name])
+            _alter_scram(session, name, wanted)
         except _ScramError as error:
             answer |= {"error_code": error.code, "error_message": str(error)}
         except OnelogError as error:
@@ -327,12 +334,13 @@ def _check_scram(name: str, changes: Sequence[Fields]) -> None:
     """What Kafka finds wrong with changes of a user's credentials."""
     if not name:
         raise _ScramError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "a user needs a name")
-    numbers = [each["mechanism"] for each in changes]
-    for each, number in zip(changes, numbers, strict=True):
+    numbers = Counter(each["mechanism"] for each in changes)
+    for each in changes:
+        number = each["mechanism"]
         if number not in _MECHANISMS:
             reason = f"there is no SCRAM mechanism {number}"
             raise _ScramError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, reason)
-        if numbers.count(number) > 1:
+        if numbers[number] > 1:
             reason = f"{_MECHANISMS[number]} of user {name!r} is changed twice"
             raise _ScramError(ErrorCode.DUPLICATE_RESOURCE, reason)
         iterations = each.get("iterations", ITERATIONS)

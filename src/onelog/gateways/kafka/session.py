@@ -4,7 +4,7 @@ A handler takes the session and the request. It returns the fields of the answer
 come later, by `Session.answer` (a held fetch, a batch that waits for the disk), or never (`drop`).
 Where a request may name very many partitions, the handler is a generator that yields between them.
 A client may send many requests before it reads an answer: each has a place in a queue, and answers
-leave from its head.
+leave from its head. Those that wait for one before them count as bytes that are unsent.
 
 Invariants: answers leave in the order in which their requests came; while the peer is behind with
 reading, or has had its turn, answers wait here, and its further requests stay unread.
@@ -40,6 +40,7 @@ from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.frame import (
     Header,
     KafkaFrameReader,
+    Piece,
     encode_answer,
     encode_long_answer,
     read_fields,
@@ -52,6 +53,8 @@ log = logging.getLogger(__name__)
 
 PENDING_MAX = 1_000
 """Requests of one client that may wait for their answers; more stay unread."""
+KEPT_BYTES_MAX, LONG_KEPT_BYTES = 16 << 20, 1 << 20
+"""What answers may take that wait for one before them; and what one counts for that is long."""
 LONG_BYTES, LONG_STEPS = 32 << 10, 64
 """A request of so many bytes, or with an answer of so many parts, may take its time."""
 _FEATURES = {"transaction.version": 2}
@@ -82,7 +85,9 @@ Steps = Generator[None, None, Fields | None]
 class Request:
     """A request, and its answer once there is one."""
 
-    __slots__ = "answer client_id fields is_dropped is_long key number version".split()
+    __slots__ = (
+        "answer client_id fields is_dropped is_long kept_bytes key number pieces version".split()
+    )
 
     def __init__(self, key: int, version: int, number: int, client_id: str, fields: Fields) -> None:
         self.key = key
@@ -95,6 +100,10 @@ class Request:
         """Whether nobody wants an answer."""
         self.is_long = False
         """Whether its answer may have very many parts."""
+        self.pieces: list[Piece] | None = None
+        """The bytes of an answer that waits for those before it."""
+        self.kept_bytes = 0
+        """What these take."""
 
 
 class Gateway:
@@ -174,6 +183,8 @@ class KafkaSession(FramedSession):
         self.scram: object = None
         """An exchange that has begun."""
         self._pending: deque[Request] = deque()
+        self._kept_bytes = 0
+        """Of answers that wait for one before them."""
         self.fetched = 0
         """Where the next fetch goes on, of more partitions than are looked at in one."""
         self._reads_apart = 0
@@ -255,8 +266,10 @@ class KafkaSession(FramedSession):
 
     def _is_full(self) -> bool:
         """Whether further requests stay unread for now."""
-        is_behind = len(self._pending) >= PENDING_MAX or self.connection.congested
-        return is_behind or self._reads_apart > 0
+        return self._owes_much() or self.connection.congested or self._reads_apart > 0
+
+    def _owes_much(self) -> bool:
+        return len(self._pending) >= PENDING_MAX or self._kept_bytes >= KEPT_BYTES_MAX
 
     def _handle(self, frame: memoryview) -> None:
         header = read_header(frame)
@@ -288,6 +301,8 @@ class KafkaSession(FramedSession):
                 steps = cast(Steps, answer)
                 for _ in range(LONG_STEPS):  # Most have one or two.
                     next(steps)
+                    if self.connection.turn_is_over():
+                        break
                 request.is_long = True
                 self.work(self._finish(request, steps))
                 return
@@ -319,6 +334,20 @@ class KafkaSession(FramedSession):
         request.answer = fields
         if self._pending and self._pending[0] is request:
             self._send_ready()
+        elif self._pending and not request.is_dropped:
+            self._keep_back(request, fields)
+
+    def _keep_back(self, request: Request, fields: Fields) -> None:
+        """An answer waits for one before it: what it takes is known, and counts as unsent."""
+        request.kept_bytes = LONG_KEPT_BYTES
+        if not request.is_long:
+            request.pieces = self._encoded(request, fields)
+            request.kept_bytes, request.answer = sum(map(len, request.pieces)), {}
+        self._kept_bytes += request.kept_bytes
+        self.connection.keep_back(self._kept_bytes)
+
+    def _encoded(self, request: Request, fields: Fields) -> list[Piece]:
+        return encode_answer(request.key, request.version, request.number, fields)
 
     def drop(self, request: Request) -> None:
         """Give no answer: the peer wants none."""
@@ -331,23 +360,25 @@ class KafkaSession(FramedSession):
 
     def _send_ready(self) -> None:
         pending, connection = self._pending, self.connection
-        was_full = len(pending) >= PENDING_MAX
+        was_full = self._owes_much()
         while pending and pending[0].answer is not None and not connection.congested:
             request = pending[0]
             assert request.answer is not None
+            if request.kept_bytes:
+                self._kept_bytes -= request.kept_bytes
+                request.kept_bytes = 0
+                connection.keep_back(self._kept_bytes)
             if request.is_long:
                 answer, request.answer = request.answer, None
                 self.work(self._send_long(request, answer))
                 return
             pending.popleft()
             if not request.is_dropped:
-                connection.send(
-                    encode_answer(request.key, request.version, request.number, request.answer)
-                )
+                connection.send(request.pieces or self._encoded(request, request.answer))
                 if connection.closing or (pending and connection.turn_is_over()):
                     break
-        if was_full and len(pending) < PENDING_MAX and not self._work:
-            self._handle_read()
+        if was_full and not self._owes_much():
+            connection.wait_for_turn()
 
     def _send_long(self, request: Request, answer: Fields) -> Iterator[None]:
         number = request.number
@@ -394,6 +425,7 @@ class KafkaSession(FramedSession):
         """Answer with what `find` finds in a worker."""
 
         def on_found(found: Callable[[], Fields]) -> None:
+            request.is_long = True
             try:
                 self.answer(request, found())
             except OnelogError as error:
@@ -420,9 +452,8 @@ def agreed(
         agreement = session.gateway.agreement
         if agreement is None:
             return handle(session, request)
-        session.later(
-            request, lambda: agreement.agree(lambda: whole(handle(session, request)), again)
-        )
+        request.is_long = True
+        session.later(request, lambda: agreement.agree(lambda: handle(session, request), again))
         return None
 
     return handler

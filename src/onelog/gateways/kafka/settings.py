@@ -26,7 +26,7 @@ from onelog.gateways.kafka.groups.group_settings import (
 )
 from onelog.gateways.kafka.kept_settings import BROKERS, KEPT, METRICS, alter_broker, alter_metrics
 from onelog.gateways.kafka.names import require_readable, require_topic, visible_topics
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request, agreed
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, agreed
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
 
@@ -39,9 +39,17 @@ Changes = Callable[[Mapping[str, str], Fields], dict[str, str | None]]
 """Which settings of those that something has a request changes, and to what; None: a default."""
 
 
-def describe_configs(session: KafkaSession, request: Request) -> Fields:
+def describe_configs(session: KafkaSession, request: Request) -> Steps:
     results = []
+    known: dict[tuple[int, str, frozenset[str] | None], Fields] = {}
     for resource in request.fields["resources"]:
+        yield
+        named = resource["configuration_keys"]
+        wanted = None if named is None else frozenset(named)
+        key = resource["resource_type"], resource["resource_name"], wanted
+        if key in known:
+            results.append(known[key])
+            continue
         answer: Fields = {
             "error_code": 0,
             "error_message": None,
@@ -50,7 +58,6 @@ def describe_configs(session: KafkaSession, request: Request) -> Fields:
             "configs": [],
         }
         try:
-            wanted = resource["configuration_keys"]
             answer["configs"] = [
                 _described(each, request.fields)
                 for each in _shown(session, resource)
@@ -58,6 +65,7 @@ def describe_configs(session: KafkaSession, request: Request) -> Fields:
             ]
         except OnelogError as error:
             answer |= {"error_code": error_code(error), "error_message": str(error)}
+        known[key] = answer
         results.append(answer)
     return {"results": results}
 
@@ -101,7 +109,7 @@ def _described(shown: Shown, fields: Fields) -> Fields:
     return results
 
 
-def alter_configs(session: KafkaSession, request: Request) -> Fields:
+def alter_configs(session: KafkaSession, request: Request) -> Steps:
     """ALTER_CONFIGS: those that are named, and no others."""
 
     def changed(known: Mapping[str, str], resource: Fields) -> dict[str, str | None]:
@@ -117,7 +125,7 @@ def alter_configs(session: KafkaSession, request: Request) -> Fields:
     return _altered(session, request, changed)
 
 
-def incremental_alter_configs(session: KafkaSession, request: Request) -> Fields:
+def incremental_alter_configs(session: KafkaSession, request: Request) -> Steps:
     """INCREMENTAL_ALTER_CONFIGS: set, reset, add to lists, take from lists."""
     return _altered(session, request, _changes)
 
@@ -155,11 +163,12 @@ def _given(name: str, value: str | None) -> str:
     return value
 
 
-def _altered(session: KafkaSession, request: Request, changes: Changes) -> Fields:
+def _altered(session: KafkaSession, request: Request, changes: Changes) -> Steps:
     results = []
     resources = request.fields["resources"]
     counts = Counter((each["resource_type"], each["resource_name"]) for each in resources)
     for resource in resources:
+        yield
         kind, name = resource["resource_type"], resource["resource_name"]
         answer: Fields = {
             "error_code": 0,
@@ -215,7 +224,7 @@ def _alter(
         cluster.propose(topic.name, placement, results)
 
 
-def list_config_resources(session: KafkaSession, request: Request) -> Fields:
+def list_config_resources(session: KafkaSession, request: Request) -> Steps:
     """LIST_CONFIG_RESOURCES: what has settings; version 0 asks for those of clients' metrics."""
     kinds = request.fields.get("resource_types", [CLIENT_METRICS]) or [
         TOPIC,
@@ -224,6 +233,7 @@ def list_config_resources(session: KafkaSession, request: Request) -> Fields:
         GROUP,
     ]
     found: list[Fields] = []
+    yield
     if TOPIC in kinds:
         found += [
             {"resource_name": each.name, "resource_type": TOPIC}

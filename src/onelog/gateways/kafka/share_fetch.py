@@ -22,8 +22,14 @@ from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch import FETCH_BYTES_MAX
 from onelog.gateways.kafka.groups.group_settings import limits_of
 from onelog.gateways.kafka.names import require_topic
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request, leader_of
-from onelog.gateways.kafka.share_sessions import FINAL, NEW, PartitionKey, ShareSession
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, leader_of
+from onelog.gateways.kafka.share_sessions import (
+    FINAL,
+    NEW,
+    PARTITIONS_MAX,
+    PartitionKey,
+    ShareSession,
+)
 from onelog.record.decode import decode_message, records_in
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
@@ -33,6 +39,8 @@ RECORDS_MAX = 1_000
 _CONVERTED_BYTES_MAX = 32 << 20
 """Unpacked, in one answer; or one record."""
 _MEMBER_CHARS_MAX = 36
+_TOLD_AT_ONCE = 1_000
+"""Partitions of an answer that are put together in one go."""
 _RENEW = 4
 _OUTCOMES = {
     0: Outcome.DONE,  # There is no message.
@@ -62,7 +70,7 @@ class _ShareFetchRequest:
     """Of parts that have to be unpacked the batches of their first records."""
 
 
-def share_fetch(session: KafkaSession, request: Request) -> Fields | None:
+def share_fetch(session: KafkaSession, request: Request) -> Steps:
     """SHARE_FETCH: answered when there is something, or time is up."""
     fields = request.fields
     found = _begun(session, request)
@@ -71,15 +79,18 @@ def share_fetch(session: KafkaSession, request: Request) -> Fields | None:
     pending, share_session = found
     for topic in fields["topics"]:
         for each in topic["partitions"]:
+            yield
             share_session.partitions[topic["topic_id"], each["partition_index"]] = None
+        if len(share_session.partitions) > PARTITIONS_MAX:
+            return {"error_code": ErrorCode.INVALID_REQUEST}
     for topic in fields["forgotten_topics_data"]:
         for partition in topic["partitions"]:
             share_session.partitions.pop((topic["topic_id"], partition), None)
-    _settle(pending)
+    yield from _settle(pending)
     if fields["share_session_epoch"] == FINAL:
         session.broker.queues.sharing.release(session.principal, pending.group, pending.member)
     elif not fields.get("is_renew_ack") and fields["max_records"] > 0:
-        _aim(pending, share_session)
+        yield from _aim(pending, share_session)
     if not pending.partition_keys:
         _answer_when_safe(pending, ())
         return None
@@ -98,7 +109,7 @@ def share_fetch(session: KafkaSession, request: Request) -> Fields | None:
     return None
 
 
-def share_acknowledge(session: KafkaSession, request: Request) -> Fields | None:
+def share_acknowledge(session: KafkaSession, request: Request) -> Steps:
     """SHARE_ACKNOWLEDGE: answered when that is as safe as configured."""
     if request.fields["share_session_epoch"] == NEW:
         return {"error_code": ErrorCode.INVALID_SHARE_SESSION_EPOCH}
@@ -106,7 +117,7 @@ def share_acknowledge(session: KafkaSession, request: Request) -> Fields | None:
     if isinstance(found, ErrorCode):
         return {"error_code": found}
     pending, _ = found
-    _settle(pending)
+    yield from _settle(pending)
     if request.fields["share_session_epoch"] == FINAL:
         session.broker.queues.sharing.release(session.principal, pending.group, pending.member)
 
@@ -115,7 +126,7 @@ def share_acknowledge(session: KafkaSession, request: Request) -> Fields | None:
             partition_key: {"error_code": code}
             for partition_key, code in _settled(pending, error).items()
         }
-        session.answer(request, _answer(pending, results))
+        session.work(_told(pending, results))
 
     session.broker.queues.sharing.when_safe(safe)
     return None
@@ -144,11 +155,12 @@ def _begun(
 # -- what became of messages -------------------------------------------------------------------
 
 
-def _settle(pending: _ShareFetchRequest) -> None:
+def _settle(pending: _ShareFetchRequest) -> Iterator[None]:
     """Take over what a request says of messages."""
     session, fields = pending.session, pending.request.fields
     for topic in fields["topics"]:
         for each in topic["partitions"]:
+            yield
             if not each["acknowledgement_batches"]:
                 continue
             partition_key = topic["topic_id"], each["partition_index"]
@@ -213,9 +225,10 @@ def _queue(session: KafkaSession, partition_key: PartitionKey) -> tuple[str, int
         return error_code(error)
 
 
-def _aim(pending: _ShareFetchRequest, share_session: ShareSession) -> None:
+def _aim(pending: _ShareFetchRequest, share_session: ShareSession) -> Iterator[None]:
     """Find the queues of the session's partitions."""
     for partition_key in share_session.in_turn():
+        yield
         queue = _queue(pending.session, partition_key)
         if isinstance(queue, ErrorCode):
             pending.refused[partition_key] = queue
@@ -264,7 +277,7 @@ def _tell(
         acquired = {"acquired_records": list(_acquired(part.offsets, part.times))}
         results.setdefault(partition_key, {}).update({"records": records[0], **acquired})
         del parts[0]
-    pending.session.answer(pending.request, _answer(pending, results))
+    pending.session.work(_told(pending, results))
 
 
 def _records(
@@ -325,23 +338,27 @@ def _acquired(offsets: Sequence[int], times: Sequence[int]) -> Iterator[Fields]:
             begin = end
 
 
-def _answer(pending: _ShareFetchRequest, results: dict[PartitionKey, Fields]) -> Fields:
+def _told(pending: _ShareFetchRequest, results: dict[PartitionKey, Fields]) -> Iterator[None]:
+    """Answer, with what there is to say of each partition."""
     topics: dict[bytes, list[Fields]] = {}
     is_moved = False
-    for (topic, partition), answer in results.items():
+    for number, ((topic, partition), answer) in enumerate(results.items(), 1):
         leader = _NO_LEADER
         if ErrorCode.NOT_LEADER_OR_FOLLOWER in answer.values():
             leader, is_moved = _leader(pending.session, topic, partition), True
         topics.setdefault(topic, []).append(
             {"partition_index": partition, "current_leader": leader, "records": b"", **answer}
         )
-    return {
+        if not number % _TOLD_AT_ONCE:
+            yield
+    answer = {
         "acquisition_lock_timeout_ms": pending.share_limits.lock_ms,
         "node_endpoints": pending.session.gateway.cluster.endpoints() if is_moved else [],
         "responses": [
             {"topic_id": topic, "partitions": partitions} for topic, partitions in topics.items()
         ],
     }
+    pending.session.answer(pending.request, answer)
 
 
 def _leader(session: KafkaSession, topic: bytes, partition: int) -> Fields:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Hashable
 
 from onelog.wire.kafka.codes import ErrorCode
 
-SESSIONS_MAX = 2_000
+SESSIONS_MAX, PARTITIONS_MAX = 2_000, 100_000
+"""Sessions of all, and partitions of each."""
 NEW, FINAL = 0, -1
 _EPOCH_MAX = (1 << 31) - 1
 

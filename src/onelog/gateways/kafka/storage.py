@@ -4,7 +4,7 @@ from onelog.errors import OnelogError
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.list_offsets import queue_of
 from onelog.gateways.kafka.names import require_topic, visible_topics
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
 
@@ -12,7 +12,7 @@ _ENTRY_BYTES = 20
 """What a message takes in the index of its partition."""
 
 
-def delete_records(session: KafkaSession, request: Request) -> Fields:
+def delete_records(session: KafkaSession, request: Request) -> Steps:
     """DELETE_RECORDS: partitions begin later."""
     broker, principal = session.broker, session.principal
     results = []
@@ -20,6 +20,7 @@ def delete_records(session: KafkaSession, request: Request) -> Fields:
         name = topic["name"]
         partitions = []
         for each in topic["partitions"]:
+            yield
             partition = each["partition_index"]
             answer: Fields = {"partition_index": partition, "low_watermark": -1, "error_code": 0}
             try:

@@ -41,6 +41,11 @@ _CLUSTER_OPERATIONS = 0x1FA0
 _PAGE_PARTITIONS_MAX = 2_000
 
 
+_Described = dict[frozenset[tuple[str, str]], list[Fields]]
+"""Settings as they are told, by those that were given: most topics of a request have the same.
+"""
+
+
 class _Refused(NamedTuple):
     code: ErrorCode
     reason: str
@@ -60,7 +65,7 @@ def metadata(session: KafkaSession, request: Request) -> Steps:
             yield
     else:
         may_create = fields.get("allow_auto_topic_creation", True)
-        for each in wanted:
+        for each in {(each["name"], each.get("topic_id")): each for each in wanted}.values():
             topics.append(_topic(session, each, may_create))
             yield
         if version < 12:
@@ -145,7 +150,7 @@ def _leader(cluster: Cluster, node: int) -> Fields:
     return found | leader | cluster.copies(node)
 
 
-def describe_topic_partitions(session: KafkaSession, request: Request) -> Fields:
+def describe_topic_partitions(session: KafkaSession, request: Request) -> Steps:
     """DESCRIBE_TOPIC_PARTITIONS: the same in pages, by name and partition."""
     fields, cursor = request.fields, request.fields["cursor"]
     names = sorted({each["name"] for each in fields["topics"]}) or sorted(
@@ -154,6 +159,7 @@ def describe_topic_partitions(session: KafkaSession, request: Request) -> Fields
     room = max(1, min(fields["response_partition_limit"], _PAGE_PARTITIONS_MAX))
     results: list[Fields] = []
     for name in names:
+        yield
         begin = 0
         if cursor is not None:
             if name < cursor["topic_name"]:
@@ -175,11 +181,12 @@ def describe_topic_partitions(session: KafkaSession, request: Request) -> Fields
     return {"topics": results}
 
 
-def elect_leaders(session: KafkaSession, request: Request) -> Fields:
+def elect_leaders(session: KafkaSession, request: Request) -> Steps:
     """ELECT_LEADERS: every partition has its leader, the only one that it can have."""
     wanted = request.fields["topic_partitions"] or []
     results = []
     for topic in wanted:
+        yield
         config = session.broker.topics.find(session.principal, topic["topic"])
         queues = 0 if config is None else session.gateway.cluster.partitions(config)
         results.append(
@@ -227,10 +234,11 @@ def describe_client_quotas(session: KafkaSession, request: Request) -> Fields:
     return {"error_code": 0, "error_message": None, "entries": []}
 
 
-def alter_client_quotas(session: KafkaSession, request: Request) -> Fields:
+def alter_client_quotas(session: KafkaSession, request: Request) -> Steps:
     """ALTER_CLIENT_QUOTAS: refused, because nothing would follow from a quota."""
     results = []
     for entry in request.fields["entries"]:
+        yield
         answer: Fields = {"error_code": 0, "error_message": None, "entity": entry["entity"]}
         try:
             session.require_administrator()
@@ -247,12 +255,14 @@ def alter_client_quotas(session: KafkaSession, request: Request) -> Fields:
 # -- changing ----------------------------------------------------------------------------------
 
 
-def create_topics(session: KafkaSession, request: Request) -> Fields:
+def create_topics(session: KafkaSession, request: Request) -> Steps:
     wanted_topics, results = _named_once(request.fields["topics"])
+    described: _Described = {}
     for wanted in wanted_topics:
+        yield
         answer: Fields = {"name": wanted["name"], "error_code": 0, "error_message": None}
         try:
-            refused = _create(session, wanted, request.fields["validate_only"], answer)
+            refused = _create(session, wanted, request.fields["validate_only"], answer, described)
         except OnelogError as error:
             refused = _Refused(error_code(error), str(error))
         if refused is not None:
@@ -280,7 +290,11 @@ def _named_once(topics: list[Fields]) -> tuple[list[Fields], list[Fields]]:
 
 
 def _create(
-    session: KafkaSession, wanted: Fields, validate_only: bool, answer: Fields
+    session: KafkaSession,
+    wanted: Fields,
+    validate_only: bool,
+    answer: Fields,
+    described: _Described,
 ) -> _Refused | None:
     broker, principal, name = session.broker, session.principal, wanted["name"]
     session.require_administrator()
@@ -315,18 +329,13 @@ def _create(
     config = TopicConfig(name, count, count, attributes=attributes)
     if not validate_only:
         answer["topic_id"] = topic_id(_make(session, config, nodes, answer))
-    answer |= {
-        "num_partitions": count,
-        "replication_factor": replicas,
-        "configs": [
-            {
-                "name": each.name,
-                "value": each.value,
-                "config_source": each.source,
-            }
+    shown = described.get(frozenset(attributes.items()))
+    if shown is None:
+        shown = described[frozenset(attributes.items())] = [
+            {"name": each.name, "value": each.value, "config_source": each.source}
             for each in shown_configs(config, session.gateway.context.loaded.config)
-        ],
-    }
+        ]
+    answer |= {"num_partitions": count, "replication_factor": replicas, "configs": shown}
     return None
 
 
@@ -371,10 +380,11 @@ def _strange(session: KafkaSession, placed: list[Fields]) -> _Refused | None:
     return _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
 
 
-def create_partitions(session: KafkaSession, request: Request) -> Fields:
+def create_partitions(session: KafkaSession, request: Request) -> Steps:
     """CREATE_PARTITIONS: topics only grow."""
     wanted_topics, results = _named_once(request.fields["topics"])
     for wanted in wanted_topics:
+        yield
         answer: Fields = {"name": wanted["name"], "error_code": 0, "error_message": None}
         try:
             refused = _grow(session, wanted, request.fields["validate_only"], answer)
@@ -421,13 +431,14 @@ def _grow(
     return None
 
 
-def delete_topics(session: KafkaSession, request: Request) -> Fields:
+def delete_topics(session: KafkaSession, request: Request) -> Steps:
     """DELETE_TOPICS, by name or by id."""
     broker, principal = session.broker, session.principal
     fields = request.fields
     wanted = fields.get("topics") or [{"name": each} for each in fields.get("topic_names", ())]
     wanted, results = _named_once(wanted)
     for each in wanted:
+        yield
         name, id_ = each["name"], each.get("topic_id", NO_ID)
         by_id = name is None
         answer: Fields = {"name": name, "topic_id": id_, "error_code": 0, "error_message": None}

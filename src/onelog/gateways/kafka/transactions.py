@@ -13,7 +13,7 @@ from onelog.gateways.kafka.groups.members import member_of
 from onelog.gateways.kafka.groups.positions import committed, failed, taken
 from onelog.gateways.kafka.list_offsets import queue_of
 from onelog.gateways.kafka.names import require_topic
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, whole
 from onelog.gateways.kafka.transaction_parts import join_transactions
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
@@ -89,16 +89,17 @@ def init_producer_id(session: KafkaSession, request: Request) -> Fields | None:
     return None
 
 
-def add_partitions_to_txn(session: KafkaSession, request: Request) -> Fields | None:
+def add_partitions_to_txn(session: KafkaSession, request: Request) -> Steps:
     """ADD_PARTITIONS_TO_TXN: all of them, or none."""
     if request.version >= _BROKERS_VERSION:
-        return join_transactions(session, request)
+        return (yield from join_transactions(session, request))
     fields = request.fields
     codes: dict[Queue, ErrorCode] = {}
     queues: list[Queue] = []
     away: list[Queue] = []
     for topic in fields["v3_and_below_topics"]:
         for partition in topic["partitions"]:
+            yield
             try:
                 config = require_topic(session.broker, session.principal, topic["name"])
                 queue_id = session.gateway.cluster.queue_id_of(config, partition)
@@ -127,32 +128,27 @@ def add_partitions_to_txn(session: KafkaSession, request: Request) -> Fields | N
                         await spread.add(*producer, away)
                     except OnelogError as error:
                         log.info("a transaction of %r: %s", producer[0], error)
-                        return _added(fields, codes, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-                    return _added(fields, codes, others)
+                        return whole(_added(fields, codes, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+                    return whole(_added(fields, codes, others))
 
                 session.later(request, tell)
                 return None
         except OnelogError as error:
             others = _code(request, error)
-    return _added(fields, codes, others)
+    return (yield from _added(fields, codes, others))
 
 
-def _added(fields: Fields, codes: dict[Queue, ErrorCode], others: ErrorCode) -> Fields:
-    return {
-        "results_by_topic_v3_and_below": [
-            {
-                "name": topic["name"],
-                "results_by_partition": [
-                    {
-                        "partition_index": each,
-                        "partition_error_code": codes.get((topic["name"], each), others),
-                    }
-                    for each in topic["partitions"]
-                ],
-            }
-            for topic in fields["v3_and_below_topics"]
-        ]
-    }
+def _added(fields: Fields, codes: dict[Queue, ErrorCode], others: ErrorCode) -> Steps:
+    results: list[Fields] = []
+    for topic in fields["v3_and_below_topics"]:
+        name = topic["name"]
+        partitions: list[Fields] = []
+        results.append({"name": name, "results_by_partition": partitions})
+        for each in topic["partitions"]:
+            yield
+            code = codes.get((name, each), others)
+            partitions.append({"partition_index": each, "partition_error_code": code})
+    return {"results_by_topic_v3_and_below": results}
 
 
 def add_offsets_to_txn(session: KafkaSession, request: Request) -> Fields | None:
@@ -266,37 +262,35 @@ def _ended(
 # -- what administrators ask -------------------------------------------------------------------
 
 
-def list_transactions(session: KafkaSession, request: Request) -> Fields:
+def list_transactions(session: KafkaSession, request: Request) -> Steps:
     """LIST_TRANSACTIONS, of some states or producers if the request says so."""
     fields = request.fields
     known = {each.value for each in TransactionState}
     states, producers = set(fields["state_filters"]), set(fields["producer_id_filters"])
     least_ms = fields.get("duration_filter", -1)
     now_ms = session.gateway.clock.now_ms()
-    return {
-        "error_code": 0,
-        "unknown_state_filters": sorted(states - known),
-        "transaction_states": [
-            {
-                "transactional_id": each.name,
-                "producer_id": each.producer_id,
-                "transaction_state": each.state.value,
-            }
-            for each in session.broker.transactions.in_place.transactions(session.principal)
-            if (not states or each.state.value in states)
+    found: list[Fields] = []
+    for each in session.broker.transactions.in_place.transactions(session.principal):
+        yield
+        if (
+            (not states or each.state.value in states)
             and (not producers or each.producer_id in producers)
             and (least_ms < 0 or (each.begun_ms and now_ms - each.begun_ms > least_ms))
-        ],
-    }
+        ):
+            state = {"producer_id": each.producer_id, "transaction_state": each.state.value}
+            found.append({"transactional_id": each.name, **state})
+    unknown = sorted(states - known)
+    return {"error_code": 0, "unknown_state_filters": unknown, "transaction_states": found}
 
 
-def describe_transactions(session: KafkaSession, request: Request) -> Fields:
+def describe_transactions(session: KafkaSession, request: Request) -> Steps:
     found = {
         each.name: each
         for each in session.broker.transactions.in_place.transactions(session.principal)
     }
     results: list[Fields] = []
     for name in request.fields["transactional_ids"]:
+        yield
         each = found.get(name)
         if each is None:
             code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
@@ -327,7 +321,7 @@ def describe_transactions(session: KafkaSession, request: Request) -> Fields:
     return {"transaction_states": results}
 
 
-def describe_producers(session: KafkaSession, request: Request) -> Fields:
+def describe_producers(session: KafkaSession, request: Request) -> Steps:
     """DESCRIBE_PRODUCERS: who numbers batches in some partitions."""
     broker, principal = session.broker, session.principal
     results = []
@@ -335,6 +329,7 @@ def describe_producers(session: KafkaSession, request: Request) -> Fields:
         name = topic["name"]
         partitions: list[Fields] = []
         for partition in topic["partition_indexes"]:
+            yield
             answer: Fields = {"partition_index": partition, "error_code": 0}
             try:
                 queue_id = queue_of(session, name, partition)

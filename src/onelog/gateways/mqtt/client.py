@@ -9,7 +9,7 @@ shared filter is a queue with all who have it as its consumers.
 Invariant: a message reaches a client once, however many of its filters match.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 EXCHANGE = "amq.topic"
 _NAME_BYTES_MAX = 150
-_REPLAY_MAX = 200
-"""Retained messages that are sent in one go."""
 _FORM = Form.MQTT.sys_flag
 
 
@@ -55,6 +53,10 @@ def _short(name: str) -> str:
     return raw[:60].decode("utf-8", "ignore") + "-" + sha256(raw).hexdigest()
 
 
+def _nowhere(*message: object) -> None:
+    """Where messages go of a client that is leaving."""
+
+
 class Live:
     """In the place of a queue: what is routed here goes to the client at once, or nowhere."""
 
@@ -66,8 +68,8 @@ class Live:
     def __init__(self, name: str, client: "MqttClient") -> None:
         self.name = name
         self._client = client
-        self.put = client.put
-        self.put_all = client.put_all
+        self.put: Callable[[bytes, int, int], None] = client.put
+        self.put_all: Callable[[Sequence[bytes], int], None] = client.put_all
 
     def admits(self, body: bytes, form: int) -> bool:
         """Whatever comes."""
@@ -96,7 +98,7 @@ class MqttClient:
         self._consumers: dict[str, Consumer] = {}
         """By the name of the queue."""
         self._window: Window | None = None
-        self._replays: list[Iterator[tuple[Subscribed, bytes]]] = []
+        self._replays: list[Iterator[tuple[Subscribed, bytes | None]]] = []
 
     # -- coming and going ----------------------------------------------------------------------
 
@@ -160,12 +162,21 @@ class MqttClient:
         shared = {shared_name(each.filter) for each in self._all() if each.filter.group}
         self._consumers.clear()
         if self._live is not None:
-            self._broker.publish.routing.remove_queue(DEFAULT_VHOST, self._live.name)
-            self._live = None
+            live, self._live = self._live, None
+            live.put = live.put_all = _nowhere
+            self._clients.finish(self._unbound(live.name, self._all()))
         if is_over:
             for name in shared:
                 self._clients.unshare(name, self.client_id)
         self._replays.clear()
+
+    def _unbound(self, name: str, subscriptions: Sequence[Subscribed]) -> Iterator[None]:
+        """Lead nothing more to this client."""
+        for each in subscriptions:
+            if not each.filter.group and not (self.is_durable and each.qos):
+                self._unbind(name, each.filter)
+                yield
+        self._broker.publish.routing.remove_queue(DEFAULT_VHOST, name)
 
     # -- subscribing ---------------------------------------------------------------------------
 
@@ -216,7 +227,9 @@ class MqttClient:
 
     def _lively(self) -> Live:
         if self._live is None:
-            self._live = Live(f"mqtt-live-{self.client_id}", self)
+            # Another one than that of a connection before, which may not be gone altogether.
+            name = f"mqtt-live-{self.client_id}-{self._clients.next_number()}"
+            self._live = Live(name, self)
             self._broker.publish.routing.add_queue(DEFAULT_VHOST, self._live)
         return self._live
 
@@ -305,22 +318,23 @@ class MqttClient:
             name: each for name, each in self._consumers.items() if each is not consumer
         }
 
+    @property
+    def is_replaying(self) -> bool:
+        """Whether retained messages are to be sent yet."""
+        return bool(self._replays)
+
     def go_on(self) -> None:
         """Send what waits, as far as the window and the connection let it."""
         outgoing = self.outgoing
         if outgoing.waits:
             outgoing.go_on(self._clients.now_ms())
             outgoing.settle()
-        count = 0
-        while self._replays and outgoing.has_room and count < _REPLAY_MAX:
-            count += 1
+        while self._replays and outgoing.has_room and not outgoing.turn_is_over():
             found = next(self._replays[0], None)
             if found is None:
                 del self._replays[0]
-            else:
-                self._replay(*found)
-        if self._replays and outgoing.has_room:
-            self._clients.later(self.go_on)
+            elif found[1] is not None:
+                self._replay(found[0], found[1])
 
     def _replay(self, subscribed: Subscribed, body: bytes) -> None:
         """Send a retained message: through the session's queue, if it is to be kept."""

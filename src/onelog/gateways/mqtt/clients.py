@@ -11,8 +11,9 @@ import base64
 import heapq
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from onelog.core.access import SELF, Action, Principal
@@ -29,6 +30,7 @@ from onelog.gateways.mqtt.filters import SYS, PublishTopic, read_filter
 from onelog.gateways.mqtt.sys_topics import SysTopics
 from onelog.jobs import Job
 from onelog.message import NewMessage
+from onelog.net.connection import BUSY_SECONDS
 from onelog.record.forms import Form, mqtt
 
 if TYPE_CHECKING:
@@ -138,6 +140,19 @@ class Clients:
     def later(self, call: Callable[[], None]) -> None:
         """Call in the next tick of the loop."""
         asyncio.get_running_loop().call_soon(call)
+
+    def finish(self, steps: Iterator[None]) -> None:
+        """Go through what a client leaves behind, some steps in each tick."""
+        ends = monotonic() + BUSY_SECONDS
+        for _ in steps:
+            if monotonic() > ends:
+                self.later(partial(self.finish, steps))
+                return
+
+    def next_number(self) -> int:
+        """One that was not there before."""
+        self._number += 1
+        return self._number
 
     async def _watch(self) -> None:
         job = Job("looking after MQTT's sessions")

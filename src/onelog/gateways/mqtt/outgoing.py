@@ -53,6 +53,9 @@ class Wire(Protocol):
     def write(self, data: bytes) -> None:
         """Send it at the end of the tick."""
 
+    def turn_is_over(self) -> bool:
+        """Whether others are to have their turn."""
+
 
 class Recorder(Protocol):
     """Records for a durable session what a restart of the broker must not forget."""
@@ -305,6 +308,10 @@ class Outgoing:
     def waits(self) -> bool:
         """Whether there is something to go on with."""
         return bool(self._held or self._acks)
+
+    def turn_is_over(self) -> bool:
+        """Whether to go on in the client's next turn."""
+        return self._connection.turn_is_over()
 
     @property
     def has_room(self) -> bool:

@@ -125,6 +125,8 @@ class MqttSession(FramedSession):
                 return
             spans = reader.spans(SPANS_MAX)
             if not spans:
+                if self._client is not None and self._client.is_replaying:
+                    self._client.go_on()
                 return
             for head, at, end in spans:
                 if head >> 4 == 3 and self._client is not None:
@@ -613,7 +615,10 @@ class MqttSession(FramedSession):
         client = self._client
         assert client is not None
         wanted = packets.read_unsubscribe(self._reader.data, at, end, self._level)
-        reasons = []
+        self.work(self._unsubscribe_all(client, wanted))
+
+    def _unsubscribe_all(self, client: MqttClient, wanted: packets.Unsubscribe) -> Iterator[None]:
+        reasons: list[int] = []
         gone: dict[str, tuple[int, int] | None] = {}
         for text in wanted.filters:
             if client.unsubscribe(text):
@@ -621,6 +626,7 @@ class MqttSession(FramedSession):
                 reasons.append(Reason.SUCCESS)
             else:
                 reasons.append(Reason.NO_SUBSCRIPTION_EXISTED)
+            yield
         if gone and client.is_durable:
             self._clients.broker.queues.sessions.subscribe(self.client_id, gone)
         self.connection.write(

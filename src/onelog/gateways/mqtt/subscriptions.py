@@ -36,30 +36,33 @@ class Subscribed(NamedTuple):
 class Subscriptions:
     """All of one client, by the text of their filters."""
 
-    __slots__ = ("_name", "by_filter", "grants", "has_no_local")
+    __slots__ = ("_name", "_no_locals", "by_filter", "grants", "has_no_local")
 
     def __init__(self, client_id: str) -> None:
         self._name = client_id.encode()
         self.by_filter: dict[str, Subscribed] = {}
         self.grants: dict[bytes, Grant | None] = {}
         """What topics were granted, unless their publisher matters."""
+        self._no_locals = 0
         self.has_no_local = False
 
     def set(self, text: str, subscribed: Subscribed) -> bool:
         """Add or replace one; whether it is new."""
-        is_new = text not in self.by_filter
+        before = self.by_filter.get(text)
         self.by_filter[text] = subscribed
-        self._changed()
-        return is_new
+        self._changed(before, subscribed)
+        return before is None
 
     def drop(self, text: str) -> Subscribed | None:
         subscribed = self.by_filter.pop(text, None)
-        self._changed()
+        self._changed(subscribed, None)
         return subscribed
 
-    def _changed(self) -> None:
+    def _changed(self, before: Subscribed | None, after: Subscribed | None) -> None:
         self.grants = {}
-        self.has_no_local = any(each.options & NO_LOCAL for each in self.by_filter.values())
+        self._no_locals += bool(after is not None and after.options & NO_LOCAL)
+        self._no_locals -= bool(before is not None and before.options & NO_LOCAL)
+        self.has_no_local = self._no_locals > 0
 
     def grant(self, topic: bytes, publisher: bytes) -> Grant | None:
         """What the filters that are not shared grant for a topic; None if none matches."""

@@ -6,7 +6,7 @@ becomes an answer through `ERROR_CODES`.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -98,6 +98,7 @@ class Success(NamedTuple):
 
 
 _Found = TypeVar("_Found")
+_Item = TypeVar("_Item")
 
 
 class Gateway:
@@ -268,14 +269,25 @@ class BrokerSession(ServerSession[Success]):
         )
 
     def in_turns(
-        self, command: Command, items: Sequence[_Found], act: Callable[[_Found], None]
+        self,
+        command: Command,
+        items: Iterable[_Item],
+        act: Callable[[_Found], None],
+        prepare: Callable[[_Item], _Found],
     ) -> Success | None:
-        """Do something with each of many, in turns with the requests of others, and say so."""
+        """Do something with each of many, in turns with the requests of others, and say so.
+
+        Nothing is done if one of them cannot be prepared for it.
+        """
 
         def one_by_one() -> Iterator[None]:
             try:
+                prepared: list[_Found] = []
                 for item in items:
-                    act(item)
+                    prepared.append(prepare(item))
+                    yield
+                for each in prepared:
+                    act(each)
                     yield
             except errors.OnelogError as error:
                 self.fail(command, error)

@@ -8,7 +8,7 @@ the one of DISCONNECT comes after those of all frames before it.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -326,11 +326,14 @@ class StompSession(FramedSession):
             subscription.resume()
         super().writable()
 
-    def connection_lost(self) -> None:
+    def connection_lost(self) -> Iterator[None]:
         """The connection is gone: what it did not acknowledge is for others."""
         self.gateway.sessions.discard(self)
+        return self._leave_behind()
+
+    def _leave_behind(self) -> Iterator[None]:
         for subscription in list(self.subscriptions.values()):
-            subscription.end(counted=False)
+            yield from subscription.ending(counted=False)
         self.subscriptions.clear()
         self.numbered.clear()
         self.transactions.clear()

@@ -10,7 +10,7 @@ the id of a message is the connection's, the subscription's and its own number.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal
 
@@ -144,16 +144,24 @@ class Subscription:
 
     def end(self, *, counted: bool) -> None:
         """Take no more, and give back what was not acknowledged."""
+        for _ in self.ending(counted=counted):
+            pass
+
+    def ending(self, *, counted: bool) -> Iterator[None]:
+        """The same in steps, for one that may consume from very many queues."""
         workqueues = self._session.broker.queues.declared
         if self.watching is not None:
             workqueues.on_declared.remove(self.watching)
-        for consumer in self.consumers:
+            self.watching = None
+        consumers, self.consumers = self.consumers, []
+        for consumer in consumers:
             workqueues.cancel(consumer)
+            yield
         positions = _by_queue(self.out.values())
         self.out.clear()
         for queue, back in positions.items():
             queue.requeue(back, counted=counted)
-        self.consumers.clear()
+            yield
 
 
 def _by_queue(out: "Iterable[tuple[WorkQueue, int]]") -> "dict[WorkQueue, list[int]]":
@@ -194,13 +202,7 @@ def subscribe(session: StompSession, frame: Frame) -> None:
         browse(session, frame, subscription, positions, wants)
         return
     session.subscriptions[ident] = session.numbered[subscription.number] = subscription
-    try:
-        _consume_all(session, frame, subscription, positions, wants)
-    except OnelogError:
-        subscription.end(counted=False)
-        del session.subscriptions[ident], session.numbered[subscription.number]
-        raise
-    session.receipt(headers.get("receipt"))
+    session.work(_consume_all(session, frame, subscription, positions, wants))
 
 
 def _consume_all(
@@ -209,7 +211,25 @@ def _consume_all(
     subscription: Subscription,
     positions: Sequence[Destination],
     wants: Selector | None,
-) -> None:
+) -> Iterator[None]:
+    receipt = frame.headers.get("receipt")
+    try:
+        yield from _consume_each(session, frame, subscription, positions, wants)
+    except OnelogError as error:
+        subscription.end(counted=False)
+        del session.subscriptions[subscription.ident], session.numbered[subscription.number]
+        session.fail(error, receipt)
+    else:
+        session.receipt(receipt)
+
+
+def _consume_each(
+    session: StompSession,
+    frame: Frame,
+    subscription: Subscription,
+    positions: Sequence[Destination],
+    wants: Selector | None,
+) -> Iterator[None]:
     bound = [
         position for position in positions if position.kind in ("topic", "exchange", "temp-topic")
     ]
@@ -221,7 +241,7 @@ def _consume_all(
         if position in bound:
             continue
         if position.is_pattern:
-            _consume_matching(session, frame, subscription, position.name, wants)
+            yield from _consume_matching(session, frame, subscription, position.name, wants)
         else:
             queue = _queue_of(session, frame, position)
             _consume(session, frame, subscription, queue, wants)
@@ -261,7 +281,8 @@ def _cancelled(
     session: StompSession, subscription: Subscription, consumer: "Consumer", reason: str
 ) -> None:
     """The broker ends a subscription, or its part of one queue of many."""
-    subscription.consumers.remove(consumer)
+    if consumer in subscription.consumers:  # Else it is ending as it is.
+        subscription.consumers.remove(consumer)
     subscription.out = {
         tag: position
         for tag, position in subscription.out.items()
@@ -298,7 +319,7 @@ def _consume_matching(
     subscription: Subscription,
     pattern: str,
     wants: Selector | None,
-) -> None:
+) -> Iterator[None]:
     """Every queue that matches, and will."""
     compare = queue_pattern(pattern).fullmatch
     workqueues = session.broker.queues.declared
@@ -307,10 +328,12 @@ def _consume_matching(
         if queue.vhost == session.vhost and queue.durable and compare(queue.name):
             _consume(session, frame, subscription, queue, wants)
 
-    for queue in workqueues.queues(session.principal, session.vhost):
-        declared(queue)
     subscription.watching = declared
     workqueues.on_declared.append(declared)
+    for queue in workqueues.queues(session.principal, session.vhost):
+        if not queue.is_deleted:
+            declared(queue)
+        yield
 
 
 # -- queues of subscriptions -----------------------------------------------------------------------
@@ -448,13 +471,31 @@ def unsubscribe(session: StompSession, frame: Frame) -> None:
         raise InvalidRequestError(f"there is no subscription with id {ident[:100]!r}")
     if subscription is not None:
         del session.numbered[subscription.number]
-        subscription.end(counted=False)
-    name = "" if subscription is None else subscription.durable_name
-    if is_named:
-        name = _durable_name(session, frame)
-    if name and (is_named or is_true(headers.get("durable")) or is_true(headers.get("persistent"))):
-        session.broker.queues.declared.delete(session.principal, session.vhost, name, owner=session)
-    session.receipt(headers.get("receipt"))
+    session.work(_unsubscribed(session, frame, subscription, is_named=is_named))
+
+
+def _unsubscribed(
+    session: StompSession, frame: Frame, subscription: Subscription | None, *, is_named: bool
+) -> Iterator[None]:
+    headers = frame.headers
+    receipt = headers.get("receipt")
+    name = ""
+    if subscription is not None:
+        yield from subscription.ending(counted=False)
+        name = subscription.durable_name
+    try:
+        if is_named:
+            name = _durable_name(session, frame)
+        if name and (
+            is_named or is_true(headers.get("durable")) or is_true(headers.get("persistent"))
+        ):
+            session.broker.queues.declared.delete(
+                session.principal, session.vhost, name, owner=session
+            )
+    except OnelogError as error:
+        session.fail(error, receipt)
+    else:
+        session.receipt(receipt)
 
 
 def acknowledge(session: StompSession, frame: Frame) -> None:

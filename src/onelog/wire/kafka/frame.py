@@ -12,7 +12,7 @@ that are no request raise `WireError`.
 
 import struct
 from collections.abc import Generator, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -28,6 +28,11 @@ _SIZED = struct.Struct(">ii")
 _ROOM_BYTES_MIN, _ROOM_BYTES_SURE = 64 << 10, 2 << 20
 """What is missing of a frame that is worth a place of its own: so much is copied in little time.
 A frame that claims more than the other has its place when a quarter of it is there."""
+
+
+PARTS_MAX, ANSWER_BYTES_MAX = 200_000, 256 << 20
+"""What one request may name, and what is answered to it: a part takes several times its bytes."""
+_JOINED_AT = 1_000
 
 
 class Header(NamedTuple):
@@ -144,13 +149,22 @@ def read_fields(header: Header, frame: memoryview) -> schema.Fields:
 
 
 def read_long_fields(header: Header, frame: memoryview) -> Generator[None, None, schema.Fields]:
-    """The same in steps, for a frame that may have very many parts."""
+    """The same in steps, for a frame that may have very many parts; but not more than a limit."""
+    count = 0
     at = header.fields_at
     api = schema.apis()[header.key]
     try:
         if header.version in api.flexible:
             at = schema.skip_tags(frame, at)
-        return (yield from schema.decode_long_request(header.key, header.version, frame, at))
+        steps = schema.decode_long_request(header.key, header.version, frame, at)
+        while True:
+            try:
+                count += next(steps)
+            except StopIteration as end:
+                return cast(schema.Fields, end.value)
+            if count > PARTS_MAX:
+                raise WireError(f"more than {PARTS_MAX} parts in one request")
+            yield
     except IndexError:
         raise WireError(f"{api.name} {header.version} is cut off in its header") from None
     except WireError as error:
@@ -183,7 +197,15 @@ def encode_long_answer(
 ) -> Generator[None, None, list[Piece]]:
     """The same in steps, for an answer that may have very many parts."""
     pieces = _answer_head(key, version)
-    yield from schema.encode_long_response_to(key, version, fields, pieces)
+    done, size = 1, 0
+    for _ in schema.encode_long_response_to(key, version, fields, pieces):
+        if len(pieces) - done >= _JOINED_AT:
+            pieces[done:] = joined(pieces[done:])
+            size += sum(map(len, pieces[done:]))
+            done = len(pieces)
+            if size > ANSWER_BYTES_MAX:
+                raise WireError(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
+        yield
     pieces[0] = _SIZED.pack(_LENGTH_BYTES + sum(map(len, pieces)), number)
     return joined(pieces)
 

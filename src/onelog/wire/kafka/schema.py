@@ -18,7 +18,7 @@ dict to be encoded has its default. Fields of one length that follow each other 
 unpacked by one call.
 
 Invariants: decoding gives what was encoded; bytes that are no such message raise `WireError`; no
-array is longer than the bytes that are left for it.
+array is longer than the bytes that are left for it, and no text longer than Kafka lets it be.
 """
 
 import functools
@@ -51,6 +51,9 @@ _FIXED = {
 }
 _ZEROS: dict[str, str] = {"bool": "False", "string": "''", "bytes": "b''", "float64": "0.0"}
 _NO_UUID = bytes(16)
+STRING_BYTES_MAX = (1 << 15) - 1
+_STEP = 1_000
+"""Elements of one length that are decoded in one step."""
 
 
 @dataclass(slots=True)
@@ -160,6 +163,17 @@ def _room(data: memoryview, at: int, count: int) -> int:
     return count
 
 
+def _elements(raw: memoryview, form: str) -> Generator[int, None, list[Any]]:
+    """Numbers that follow each other, in steps."""
+    found: list[Any] = []
+    width = struct.calcsize(">" + form)
+    for at in range(0, len(raw), width * _STEP):
+        part = raw[at : at + width * _STEP]
+        found += struct.unpack(">" + form * (len(part) // width), part)
+        yield len(part) // width
+    return found
+
+
 def skip_tags(data: memoryview, at: int) -> int:
     """The place behind tagged fields that nobody here knows."""
     count, at = uvarint(data, at)
@@ -183,6 +197,8 @@ class _Source:
             "encode_uvarint": encode_uvarint,
             "take": _take,
             "room": _room,
+            "elements": _elements,
+            "STRING_BYTES_MAX": STRING_BYTES_MAX,
             "skip_tags": skip_tags,
             "WireError": WireError,
             "NO_UUID": _NO_UUID,
@@ -257,7 +273,7 @@ class _Decoder:
 
     def compiled(self, fields: list[_Field]) -> Decode:
         if self.in_steps:
-            self.source.add(1, "yield")
+            self.source.add(1, "yield 0")
         found = self.structure(fields, 1)
         self.source.add(1, f"return {found}, at")
         function: Decode = self.source.function("decode")
@@ -348,6 +364,9 @@ class _Decoder:
         if each.is_array:
             self.array(each, depth + 1, name, size)
         else:
+            if each.kind == "string" and self.flexible:
+                source.add(depth + 1, f"if {size} > STRING_BYTES_MAX:")
+                source.add(depth + 2, f"raise WireError('{each.name} is too long a text')")
             source.add(depth + 1, f"{name}, at = take(data, at, {size})")
             if each.kind == "string":
                 source.add(depth + 1, f"{name} = str({name}, 'utf-8')")
@@ -368,7 +387,9 @@ class _Decoder:
             width = struct.calcsize(">" + _FIXED[each.kind])
             raw = source.fresh("r")
             source.add(depth, f"{raw}, at = take(data, at, {size} * {width})")
-            if each.kind == "uuid":
+            if self.in_steps:
+                source.add(depth, f"{name} = yield from elements({raw}, '{_FIXED[each.kind]}')")
+            elif each.kind == "uuid":
                 source.add(
                     depth,
                     f"{name} = [bytes({raw}[i : i + 16]) for i in range(0, len({raw}), 16)]",
@@ -380,7 +401,7 @@ class _Decoder:
             return
         source.add(depth, f"{name} = []", f"for _ in range(room(data, at, {size})):")
         if self.in_steps:
-            source.add(depth + 1, "yield")
+            source.add(depth + 1, "yield 1")
         element = (
             self.structure(each.fields, depth + 1)
             if each.kind == "{}"
@@ -556,8 +577,8 @@ def decode_request(key: int, version: int, data: memoryview, at: int = 0) -> Fie
 
 def decode_long_request(
     key: int, version: int, data: memoryview, at: int = 0
-) -> Generator[None, None, Fields]:
-    """The same in steps, for a request that may have very many parts."""
+) -> Generator[int, None, Fields]:
+    """The same in steps, for a request that may have very many parts: how many each has."""
     try:
         fields, _ = yield from _decoder(key, version, "request", True)(data, at)
     except (struct.error, IndexError, UnicodeDecodeError) as error:

@@ -22,6 +22,22 @@ Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)]
 """A name, an id or an address."""
 Text = Annotated[str, msgspec.Meta(max_length=TEXT_CHARS_MAX)]
 """A filter, say."""
+OBJECTS_MAX = 20_000
+"""In the body of a request: topics, groups or subscriptions."""
+_VALUES_OF_ONE = 20
+_SHORT_BYTES = 64 << 10
+
+
+def require_few(data: Buffer, objects_max: int = OBJECTS_MAX) -> None:
+    """`WireError` if a request names more than is done for one."""
+    if len(data) > _SHORT_BYTES:
+        text = bytes(data)
+        if (
+            text.count(b"{") > objects_max
+            or text.count(b"[") > objects_max
+            or text.count(b",") > objects_max * _VALUES_OF_ONE
+        ):
+            raise WireError(f"more than {objects_max} objects in one request")
 
 
 class Body(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
@@ -46,6 +62,12 @@ class Body(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
         if b'"$ref"' in bytes(data):
             return cls._decode_leniently(data, allowance)
         return decoded
+
+    @classmethod
+    def decode_request(cls, data: Buffer, objects_max: int = OBJECTS_MAX) -> Self:
+        """What a client asks for, of which there is to be a bound."""
+        require_few(data, objects_max)
+        return cls.decode(data)
 
     @classmethod
     def decode_answer(cls, data: Buffer) -> Self:

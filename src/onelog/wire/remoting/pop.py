@@ -35,6 +35,7 @@ from onelog.message import Buffer, Message, property_value
 from onelog.names import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, fitting
 from onelog.record.decode import decode_records
 from onelog.wire.remoting import fastjson, fields
+from onelog.wire.remoting.body import require_few
 from onelog.wire.remoting.fields import INT32_MAX, INT64_MAX
 
 ORDERED_QUEUE = 999
@@ -185,6 +186,7 @@ def parse_receipt(text: str) -> Receipt:
 
 
 def decode_batch(body: Buffer) -> list[BatchAck]:
+    require_few(body)
     try:
         members = _decode_any(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

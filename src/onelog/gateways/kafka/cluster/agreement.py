@@ -18,9 +18,9 @@ Invariant: a topic that a broker has goes only if the register says that this on
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -42,11 +42,15 @@ from onelog.gateways.kafka.cluster.view import (
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.names import is_visible, visible_topics
 from onelog.jobs import Job
+from onelog.net.connection import BUSY_SECONDS
 from onelog.net.register import Register
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
 
 log = logging.getLogger(__name__)
+
+Steps = Generator[None, None, Fields | None]
+Proposed = tuple[Fields, list[Proposal]]
 
 LOOK_SECONDS = 1.0
 """How late a broker may learn of a change that nobody told it of."""
@@ -262,18 +266,18 @@ class Agreement:
 
     # -- changing ------------------------------------------------------------------------------
 
-    async def agree(self, handle: Callable[[], Fields], again: bool) -> Fields:
+    async def agree(self, handle: Callable[[], Fields | Steps], again: bool) -> Fields:
         """Handle a request with what is known now, and carry out what it proposes.
 
         Then it is handled `again`, if it only asked for something that was not there before.
         """
         await self.look()
-        answer, proposals = self._handled(handle)
+        answer, proposals = await self.handled(handle)
         if proposals:
             await asyncio.gather(*map(self._try, proposals))
             await self._tell()
             if again:
-                answer, _ = self._handled(handle)
+                answer, _ = await self.handled(handle)
         return answer
 
     async def _try(self, proposal: Proposal) -> None:
@@ -282,11 +286,24 @@ class Agreement:
         except OnelogError as error:
             proposal.result.update(error_code=error_code(error), error_message=str(error))
 
-    def _handled(self, handle: Callable[[], Fields]) -> tuple[Fields, list[Proposal]]:
+    async def handled(self, handle: Callable[[], Fields | Steps]) -> Proposed:
+        """The answer to a request, some steps at a time; and what it proposes."""
         proposals: list[Proposal] = []
-        self.cluster.proposals = proposals
-        answer = handle()
-        self.cluster.proposals = []
+        cluster = self.cluster
+        cluster.proposals = proposals
+        try:
+            answer = handle()
+            began = time.monotonic()
+            while not isinstance(answer, dict):
+                next(answer)
+                if time.monotonic() - began > BUSY_SECONDS:
+                    cluster.proposals = []
+                    await asyncio.sleep(0)
+                    cluster.proposals, began = proposals, time.monotonic()
+        except StopIteration as end:
+            answer = cast(Fields, end.value)
+        finally:
+            cluster.proposals = []
         return answer, proposals
 
     async def _put(self, proposal: Proposal) -> None:

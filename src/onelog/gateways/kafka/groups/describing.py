@@ -6,7 +6,7 @@ from onelog.core.membership.coordinator import CLASSIC
 from onelog.errors import GroupNotFoundError, OnelogError
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.groups.members import by_topic
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
@@ -15,32 +15,29 @@ ALL_OPERATIONS = 0x148
 _CLASSIC_TYPE, _CONSUMER_TYPE = 0, 1
 
 
-def list_groups(session: KafkaSession, request: Request) -> Fields:
+def list_groups(session: KafkaSession, request: Request) -> Steps:
     """LIST_GROUPS, of some states or types if the request says so."""
     states = {each.lower() for each in request.fields.get("states_filter", ())}
     kinds = {each.lower() for each in request.fields.get("types_filter", ())}
-    return {
-        "error_code": 0,
-        "groups": [
-            {
-                "group_id": each.name,
-                "protocol_type": each.protocol_type,
-                "group_state": each.state,
-                "group_type": each.kind,
-            }
-            for each in session.broker.groups.coordinator.listed(session.principal)
-            if session.gateway.cluster.is_listed(each.name)
+    groups: list[Fields] = []
+    for each in session.broker.groups.coordinator.listed(session.principal):
+        yield
+        if (
+            session.gateway.cluster.is_listed(each.name)
             and (not states or each.state.lower() in states)
             and (not kinds or each.kind in kinds)
-        ],
-    }
+        ):
+            state = {"group_state": each.state, "group_type": each.kind}
+            groups.append({"group_id": each.name, "protocol_type": each.protocol_type, **state})
+    return {"error_code": 0, "groups": groups}
 
 
-def describe_groups(session: KafkaSession, request: Request) -> Fields:
+def describe_groups(session: KafkaSession, request: Request) -> Steps:
     """DESCRIBE_GROUPS: those of the classic kind."""
     coordinator, principal = session.broker.groups.coordinator, session.principal
     results = []
     for name in request.fields["groups"]:
+        yield
         answer: Fields = {"error_code": 0, "group_id": name, "group_state": "Dead"}
         try:
             group = coordinator.classic_group(principal, name)
@@ -82,10 +79,11 @@ def _classic(group: ClassicGroup) -> Fields:
     }
 
 
-def consumer_group_describe(session: KafkaSession, request: Request) -> Fields:
+def consumer_group_describe(session: KafkaSession, request: Request) -> Steps:
     """CONSUMER_GROUP_DESCRIBE: those of the newer kind."""
     results = []
     for name in request.fields["group_ids"]:
+        yield
         answer: Fields = {"error_code": 0, "group_id": name, "group_state": "Dead"}
         try:
             group = session.broker.groups.coordinator.consumer_group(session.principal, name)
@@ -127,10 +125,11 @@ def _newer_member(session: KafkaSession, group: ConsumerGroup, member: ConsumerM
     }
 
 
-def delete_groups(session: KafkaSession, request: Request) -> Fields:
+def delete_groups(session: KafkaSession, request: Request) -> Steps:
     """DELETE_GROUPS: those without members."""
     results = []
     for name in request.fields["groups_names"]:
+        yield
         code = ErrorCode.NONE
         try:
             session.require_administrator()

@@ -1,5 +1,6 @@
 """Requests of members: joining, sharing out, staying and leaving, in Kafka's two protocols."""
 
+from collections.abc import Iterator
 from functools import partial
 
 from onelog.core.membership.classic import Joined, Joining, Synced
@@ -8,7 +9,7 @@ from onelog.core.membership.coordinator import CommittingMember
 from onelog.errors import InvalidRequestError, MemberIdRequiredError, OnelogError
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.names import topic_id
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request, refusal
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, refusal
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
 
@@ -132,7 +133,7 @@ def heartbeat(session: KafkaSession, request: Request) -> Fields:
     return {"error_code": 0}
 
 
-def leave_group(session: KafkaSession, request: Request) -> Fields:
+def leave_group(session: KafkaSession, request: Request) -> Steps:
     """LEAVE_GROUP, of one member or of several."""
     fields = request.fields
     group, coordinator = fields["group_id"], session.broker.groups.coordinator
@@ -141,6 +142,7 @@ def leave_group(session: KafkaSession, request: Request) -> Fields:
         return {"error_code": 0}
     results = []
     for each in fields["members"]:
+        yield
         code = 0
         try:
             member = CommittingMember(each["member_id"], -1, each["group_instance_id"])
@@ -154,13 +156,13 @@ def leave_group(session: KafkaSession, request: Request) -> Fields:
 # -- the newer protocol ------------------------------------------------------------------------
 
 
-def consumer_group_heartbeat(session: KafkaSession, request: Request) -> Fields:
+def consumer_group_heartbeat(session: KafkaSession, request: Request) -> Steps:
     """CONSUMER_GROUP_HEARTBEAT: all that a member of the newer kind says, and hears."""
     fields = request.fields
     owned = fields["topic_partitions"]
     if not fields["member_id"] and (fields["member_epoch"] != 0 or request.version > 0):
         raise InvalidRequestError("a heartbeat needs the id of its member")
-    check_topics(session, fields["subscribed_topic_names"])
+    yield from check_topics(session, fields["subscribed_topic_names"])
     beat = Beat(
         fields["group_id"],
         fields["member_id"],
@@ -193,9 +195,10 @@ def consumer_group_heartbeat(session: KafkaSession, request: Request) -> Fields:
     return answer
 
 
-def check_topics(session: KafkaSession, topics: list[str] | None) -> None:
+def check_topics(session: KafkaSession, topics: list[str] | None) -> Iterator[None]:
     """`NotPermittedError` if a member may not know of what it subscribes to, there or not."""
     for topic in topics or ():
+        yield
         session.broker.users.check(session.principal, "describe", ("topic", topic))
 
 

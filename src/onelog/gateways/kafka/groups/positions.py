@@ -26,7 +26,6 @@ def taken(
     for topic in topics:
         name = topic["name"]
         partitions: list[Fields] = []
-        queues = positions.setdefault(name, {})
         for each in topic["partitions"]:
             partition, text = each["partition_index"], each["committed_metadata"] or ""
             code = 0
@@ -39,7 +38,8 @@ def taken(
                     code = ErrorCode.OFFSET_OUT_OF_RANGE
                 else:
                     note = Note(each.get("committed_leader_epoch", -1), text)
-                    queues[queue_id] = Position(each["committed_offset"], note)
+                    position = Position(each["committed_offset"], note)
+                    positions.setdefault(name, {})[queue_id] = position
             except OnelogError as error:
                 code = error_code(error)
             partitions.append({"partition_index": partition, "error_code": code})
@@ -83,23 +83,32 @@ def failed(results: list[Fields], code: ErrorCode) -> list[Fields]:
     return results
 
 
-def offset_fetch(session: KafkaSession, request: Request) -> Fields:
+def offset_fetch(session: KafkaSession, request: Request) -> Steps:
     """OFFSET_FETCH, for one group or for many."""
     fields = request.fields
     if request.version >= 8:
-        return {"groups": [_fetched(session, each, fields) for each in fields["groups"]]}
-    return _fetched(session, fields, fields)
+        groups: list[Fields] = []
+        for each in fields["groups"]:
+            found = yield from _fetched(session, each, fields)
+            groups.append(found)
+        return {"groups": groups}
+    return (yield from _fetched(session, fields, fields))
 
 
-def _fetched(session: KafkaSession, wanted: Fields, fields: Fields) -> Fields:
+def _fetched(
+    session: KafkaSession, wanted: Fields, fields: Fields
+) -> Generator[None, None, Fields]:
     group, topics = wanted["group_id"], wanted["topics"]
     coordinator, principal = session.broker.groups.coordinator, session.principal
-    named = None
+    named: dict[str, list[int]] | None = None
+    yield
     if topics is not None:
-        named = {
-            each["name"]: [_queue_id(session, each["name"], at) for at in each["partition_indexes"]]
-            for each in topics
-        }
+        named = {}
+        for each in topics:
+            queue_ids = named[each["name"]] = []
+            for partition in each["partition_indexes"]:
+                queue_ids.append(_queue_id(session, each["name"], partition))
+                yield
     try:
         if wanted.get("member_id") and wanted.get("member_epoch", -1) >= 0:
             coordinator.check_member(
@@ -108,21 +117,16 @@ def _fetched(session: KafkaSession, wanted: Fields, fields: Fields) -> Fields:
         found = coordinator.positions(principal, group, named)
     except OnelogError as error:
         return {"group_id": group, "topics": [], "error_code": coordinator_code(error)}
-    return {
-        "group_id": group,
-        "error_code": 0,
-        "topics": [
-            {
-                "name": topic,
-                "partitions": [
-                    _told(partition, position, fields.get("require_stable", False))
-                    for queue_id, position in queues.items()
-                    if (partition := _partition(session, topic, queue_id)) is not None
-                ],
-            }
-            for topic, queues in found.items()
-        ],
-    }
+    results: list[Fields] = []
+    for topic, queues in found.items():
+        partitions: list[Fields] = []
+        results.append({"name": topic, "partitions": partitions})
+        for queue_id, position in queues.items():
+            yield
+            at = _partition(session, topic, queue_id)
+            if at is not None:
+                partitions.append(_told(at, position, fields.get("require_stable", False)))
+    return {"group_id": group, "error_code": 0, "topics": results}
 
 
 def _queue_id(session: KafkaSession, topic: str, partition: int) -> int:
@@ -151,7 +155,7 @@ def _told(queue_id: int, position: Position, require_stable: bool) -> Fields:
     }
 
 
-def offset_delete(session: KafkaSession, request: Request) -> Fields:
+def offset_delete(session: KafkaSession, request: Request) -> Steps:
     """OFFSET_DELETE: forget where a group is, in topics that no member reads."""
     session.require_administrator()
     fields = request.fields
@@ -172,6 +176,7 @@ def offset_delete(session: KafkaSession, request: Request) -> Fields:
         name = topic["name"]
         partitions = []
         for each in topic["partitions"]:
+            yield
             code = ErrorCode.NONE
             try:
                 queue_id = session.gateway.cluster.queue_id_of(

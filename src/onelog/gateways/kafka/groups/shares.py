@@ -5,7 +5,7 @@ its members have of it, the partition's broker knows: the first one asks the oth
 puts their answers together with its own.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 from onelog.core.membership.consumers import LEAVE_EPOCH, Beat, ConsumerGroup
 from onelog.core.membership.shares import ASSIGNOR
@@ -18,14 +18,14 @@ from onelog.errors import (
 from onelog.gateways.kafka.groups.describing import ALL_OPERATIONS
 from onelog.gateways.kafka.groups.members import by_topic, check_topics
 from onelog.gateways.kafka.names import NO_ID, require_topic, topic_id
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request, refusal
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, refusal
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
 _NOWHERE = -1
 
 
-def share_group_heartbeat(session: KafkaSession, request: Request) -> Fields:
+def share_group_heartbeat(session: KafkaSession, request: Request) -> Steps:
     """SHARE_GROUP_HEARTBEAT: all that a member says of itself, and hears of its part."""
     fields = request.fields
     epoch, topics = fields["member_epoch"], fields["subscribed_topic_names"]
@@ -44,7 +44,7 @@ def share_group_heartbeat(session: KafkaSession, request: Request) -> Fields:
         client_id=request.client_id,
         client_host=f"/{session.host}",
     )
-    check_topics(session, topics)
+    yield from check_topics(session, topics)
     beaten = session.broker.groups.coordinator.beat_share(session.principal, beat)
     answer: Fields = {
         "error_code": 0,
@@ -57,9 +57,10 @@ def share_group_heartbeat(session: KafkaSession, request: Request) -> Fields:
     return answer
 
 
-def share_group_describe(session: KafkaSession, request: Request) -> Fields:
+def share_group_describe(session: KafkaSession, request: Request) -> Steps:
     results = []
     for name in request.fields["group_ids"]:
+        yield
         answer: Fields = {"error_code": 0, "group_id": name, "group_state": "Dead"}
         try:
             answer |= _described(session, _require(session, name))
@@ -102,10 +103,11 @@ def _described(session: KafkaSession, group: ConsumerGroup) -> Fields:
 # -- positions ---------------------------------------------------------------------------------
 
 
-def describe_share_group_offsets(session: KafkaSession, request: Request) -> Fields:
+def describe_share_group_offsets(session: KafkaSession, request: Request) -> Steps:
     """DESCRIBE_SHARE_GROUP_OFFSETS: where groups are, and how many messages they have to do."""
     results = []
     for requested in request.fields["groups"]:
+        yield
         name, topics = requested["group_id"], requested["topics"]
         answer: Fields = {"group_id": name, "error_code": 0, "topics": []}
         try:
@@ -116,9 +118,8 @@ def describe_share_group_offsets(session: KafkaSession, request: Request) -> Fie
                 if topics is None
                 else {each["topic_name"]: each["partitions"] for each in topics}
             )
-            answer["topics"] = [
-                _positions(session, name, topic, queues) for topic, queues in wanted.items()
-            ]
+            for topic, partitions in wanted.items():
+                answer["topics"].append((yield from _positions(session, name, topic, partitions)))
         except OnelogError as error:
             answer |= refusal(error)
         results.append(answer)
@@ -140,10 +141,13 @@ def _partitions_of(session: KafkaSession, group: str) -> dict[str, list[int]]:
     }
 
 
-def _positions(session: KafkaSession, group: str, topic: str, wanted: Sequence[int]) -> Fields:
+def _positions(
+    session: KafkaSession, group: str, topic: str, wanted: Sequence[int]
+) -> Generator[None, None, Fields]:
     sharing, principal = session.broker.queues.sharing, session.principal
     partitions = []
     for partition in wanted:
+        yield
         answer: Fields = {
             "partition_index": partition,
             "start_offset": _NOWHERE,
@@ -184,7 +188,7 @@ def _require_empty(session: KafkaSession, name: str) -> None:
         raise GroupNotEmptyError(f"group {name} has members: stop them")
 
 
-def alter_share_group_offsets(session: KafkaSession, request: Request) -> Fields:
+def alter_share_group_offsets(session: KafkaSession, request: Request) -> Steps:
     """ALTER_SHARE_GROUP_OFFSETS: have a group without members go on elsewhere.
 
     A group that is not there is made, unless there is no partition for it.
@@ -200,6 +204,7 @@ def alter_share_group_offsets(session: KafkaSession, request: Request) -> Fields
         positions: dict[int, int] = {}
         requested = topic["topic_name"]
         for each in topic["partitions"]:
+            yield
             answer: Fields = {"partition_index": each["partition_index"], "error_code": 0}
             try:
                 queue_id = _queue(session, requested, each["partition_index"])
@@ -218,12 +223,13 @@ def alter_share_group_offsets(session: KafkaSession, request: Request) -> Fields
     return {"error_code": 0, "responses": results}
 
 
-def delete_share_group_offsets(session: KafkaSession, request: Request) -> Fields:
+def delete_share_group_offsets(session: KafkaSession, request: Request) -> Steps:
     """DELETE_SHARE_GROUP_OFFSETS: have a group without members forget topics."""
     name = request.fields["group_id"]
     _require_empty(session, name)
     results = []
     for topic in request.fields["topics"]:
+        yield
         answer: Fields = {"topic_name": topic["topic_name"], "topic_id": NO_ID, "error_code": 0}
         try:
             config = require_topic(session.broker, session.principal, topic["topic_name"])
@@ -239,17 +245,17 @@ def delete_share_group_offsets(session: KafkaSession, request: Request) -> Field
 
 
 def _of_all(
-    groups: Callable[[Fields], list[str]], handle: Callable[[KafkaSession, Request], Fields]
+    groups: Callable[[Fields], list[str]], handle: Callable[[KafkaSession, Request], Steps]
 ) -> Handler:
     """A handler that also asks the brokers that have other partitions."""
 
-    def handler(session: KafkaSession, request: Request) -> Fields | None:
+    def handler(session: KafkaSession, request: Request) -> Steps | None:
         agreement, fields = session.gateway.agreement, request.fields
         if agreement is None or not any(_is_here(session, each) for each in groups(fields)):
             return handle(session, request)
 
         async def ask() -> Fields:
-            own = handle(session, request)
+            own, _ = await agreement.handled(lambda: handle(session, request))
             for results in await agreement.ask_others(ApiKey(request.key), request.version, fields):
                 _merge(own, results)
             return own

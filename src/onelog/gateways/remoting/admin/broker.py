@@ -16,6 +16,7 @@ from onelog.core.admin import BrokerState, LogState
 from onelog.core.stats import Statistic
 from onelog.errors import (
     ConfigError,
+    InvalidRequestError,
     NotPermittedError,
     WireError,
 )
@@ -44,6 +45,7 @@ FORBIDDEN = frozenset(("brokerConfigPath", "rocketmqHome", "configBlackList"))
 """Settings of RocketMQ through which others took brokers over. There are none of them here."""
 _TIMER_CHECKPOINT = struct.Struct(">7q")
 BUFFERS_UNLIMITED = 2**31 - 1
+CONFIG_BYTES_MAX = 256 << 10
 QUEUES = {
     "send": 10_000,
     "pull": 100_000,
@@ -260,6 +262,8 @@ def get_config(session: BrokerSession, command: Command) -> Success:
 def update_config(session: BrokerSession, command: Command) -> Success | None:
     """UPDATE_BROKER_CONFIG: what may change while running."""
     _require_owner(session)
+    if len(command.body) > CONFIG_BYTES_MAX:
+        raise InvalidRequestError(f"settings of more than {CONFIG_BYTES_MAX} bytes")
     properties = _properties(command.body)
     if properties.keys() & FORBIDDEN:
         raise NotPermittedError("Can not update config in black list.")

@@ -81,16 +81,16 @@ VERSION_SENT_BY_PULL = VERSION_WITH_QUEUE_MAPPINGS
 def update_group(session: BrokerSession, command: Command) -> Success:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP. Without a body nothing happens."""
     if command.body:
-        body = SubscriptionGroupConfig.decode(command.body)
+        body = SubscriptionGroupConfig.decode_request(command.body)
         session.broker.groups.put(session.principal, _group_config(session, body))
     return Success()
 
 
 def update_groups(session: BrokerSession, command: Command) -> Success | None:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST. One that is refused keeps all others from it."""
-    wanted = SubscriptionGroupList.decode(command.body).group_config_list
-    configs = [_group_config(session, body) for body in wanted]
-    return session.in_turns(command, configs, partial(session.broker.groups.put, session.principal))
+    wanted = SubscriptionGroupList.decode_request(command.body).group_config_list
+    update = partial(session.broker.groups.put, session.principal)
+    return session.in_turns(command, wanted, update, partial(_group_config, session))
 
 
 def _group_config(session: BrokerSession, body: SubscriptionGroupConfig) -> GroupConfig:
@@ -333,7 +333,7 @@ def clone_offsets(session: BrokerSession, command: Command) -> Success | None:
     def clone(topic: str) -> None:
         broker.cursors.clone(principal, source, target, topic, offline=True)
 
-    return session.in_turns(command, topics, clone)
+    return session.in_turns(command, topics, clone, str)
 
 
 @by_worker

@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 
 from onelog.core.broker import Broker
+from onelog.core.catalog.topics import TopicConfig
 from onelog.core.filters.tags import Subscription
 from onelog.errors import InvalidRequestError, InvalidTopicError, SystemTopicError
 from onelog.gateways.remoting.admin.attributes import (
@@ -72,24 +73,26 @@ def create_topic(session: BrokerSession, command: Command) -> Success | None:
 
 def create_topics(session: BrokerSession, command: Command) -> Success | None:
     """UPDATE_AND_CREATE_TOPIC_LIST. One that cannot be created keeps all others from it."""
-    return _create(session, command, TopicConfigList.decode(command.body).topic_config_list)
+    return _create(session, command, TopicConfigList.decode_request(command.body).topic_config_list)
 
 
 def _create(session: BrokerSession, command: Command, wanted: list[TopicBody]) -> Success | None:
-    broker = session.broker
-    configs = []
+    broker, principal = session.broker, session.principal
     for body in wanted:
         if body.topic_filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
             raise InvalidRequestError(f"topicFilterType = [{body.topic_filter_type}] value invalid")
         if body.attributes.get(f"+{message_types.ATTRIBUTE}") == "MIXED":
             return _NO_MIXED_TYPE
+
+    def prepare(body: TopicBody) -> TopicConfig:
         check_topic(body.topic_name)
         _refuse_system_topic(broker, body.topic_name)
-        current = broker.topics.find(session.principal, body.topic_name)
+        current = broker.topics.find(principal, body.topic_name)
         before = None if current is None else current.attributes
         attributes = alter(TOPIC_ATTRIBUTES, before, body.attributes)
-        configs.append(replace(topic_from_body(body), attributes=attributes))
-    return session.in_turns(command, configs, partial(broker.topics.create, session.principal))
+        return replace(topic_from_body(body), attributes=attributes)
+
+    return session.in_turns(command, wanted, partial(broker.topics.create, principal), prepare)
 
 
 def _refuse_system_topic(broker: Broker, topic: str) -> None:
@@ -110,11 +113,9 @@ def delete_topic(session: BrokerSession, command: Command) -> Success:
 
 def clean_unused_topics(session: BrokerSession, command: Command) -> Success | None:
     """CLEAN_UNUSED_TOPIC: queues whose topic was deleted."""
-    _admin, principal = session.broker.admin, session.principal
+    topics, principal = session.broker.topics, session.principal
     return session.in_turns(
-        command,
-        session.broker.topics.unused(principal),
-        partial(session.broker.topics.delete_queues, principal),
+        command, topics.unused(principal), partial(topics.delete_queues, principal), str
     )
 
 

@@ -85,7 +85,7 @@ def _is_disabled(info: UserInfo) -> bool | None:
 
 
 def create_user(session: BrokerSession, command: Command) -> None:
-    info = UserInfo.decode(command.body)
+    info = UserInfo.decode_request(command.body)
     name = fields.text(command.ext, "username")
     if not info.password:
         raise InvalidRequestError("a user needs a password")
@@ -102,7 +102,7 @@ def create_user(session: BrokerSession, command: Command) -> None:
 
 
 def update_user(session: BrokerSession, command: Command) -> Success | None:
-    info = UserInfo.decode(command.body)
+    info = UserInfo.decode_request(command.body)
     name = fields.text(command.ext, "username")
     users, principal = session.broker.users, session.principal
     users.check(principal, "alter", ("broker", "users"))
@@ -215,7 +215,7 @@ def _acl(subject: str, rules: Iterable[Rule]) -> AclInfo:
 
 def put_acl(session: BrokerSession, command: Command) -> Success:
     """AUTH_CREATE_ACL, AUTH_UPDATE_ACL: rules for things that had others replace those."""
-    info = AclInfo.decode(command.body)
+    info = AclInfo.decode_request(command.body)
     holder = _holder(command.ext.get("subject") or info.subject)
     users, principal = session.broker.users, session.principal
     added = _rules(info)

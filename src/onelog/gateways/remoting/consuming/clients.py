@@ -1,7 +1,7 @@
 """What every client asks beside sending and fetching: membership, queues, positions, look-ups."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import get_args
 
@@ -17,6 +17,7 @@ from onelog.errors import (
     InvalidGroupError,
     InvalidRequestError,
     KeyNotFoundError,
+    OnelogError,
 )
 from onelog.gateways.remoting.admin.setting_names import UNIQUE_KEY_COUNT_MAX
 from onelog.gateways.remoting.names import usable_group
@@ -47,6 +48,8 @@ GROUPS_MAX = 500
 SUBSCRIPTIONS_MAX = 2_000
 SQL_CHARACTERS_MAX = 64_000
 """Of all SQL-92 filters in one heartbeat."""
+QUEUES_MAX = 120_000
+"""Of a request to lock some."""
 
 _CONSUME_TYPES: dict[str | None, ConsumeType] = {each: each for each in get_args(ConsumeType)}
 _MESSAGE_MODELS: dict[str | None, MessageModel] = {each: each for each in get_args(MessageModel)}
@@ -57,7 +60,7 @@ _MESSAGE_MODELS: dict[str | None, MessageModel] = {each: each for each in get_ar
 
 def heartbeat(session: BrokerSession, command: Command) -> Success:
     """HEART_BEAT: a client lives, and these are its groups."""
-    data = HeartbeatData.decode(command.body)
+    data = HeartbeatData.decode_request(command.body)
     if not data.client_id:
         raise InvalidRequestError("the heartbeat has no clientID")
     _check_size(data)
@@ -156,7 +159,7 @@ def consumer_list(session: BrokerSession, command: Command) -> Success:
 
 def check_client(session: BrokerSession, command: Command) -> Success:
     """CHECK_CLIENT_CONFIG: can this filter be understood, and is it allowed?"""
-    data = CheckClientRequest.decode(command.body).subscription_data
+    data = CheckClientRequest.decode_request(command.body).subscription_data
     if data is None or data.expression_type == "TAG":
         return Success()
     if not session.broker.admin.config.property_filter:
@@ -175,18 +178,29 @@ def check_client(session: BrokerSession, command: Command) -> Success:
 # -- queue locks -------------------------------------------------------------------------------
 
 
-def lock_queues(session: BrokerSession, command: Command) -> Success:
+def lock_queues(session: BrokerSession, command: Command) -> None:
     """LOCK_BATCH_MQ: for orderly consumers, one of a group at a time."""
-    request = LockRequest.decode(command.body)
-    queues = {_queue(each): each for each in request.mq_set}
+    request = LockRequest.decode_request(command.body, QUEUES_MAX)
     principal, group = session.principal, request.consumer_group
-    locked = session.broker.groups.lock(principal, group, request.client_id, queues)
-    return Success(body=LockAnswer(lock_ok_mq_set=[queues[each] for each in locked]).encode())
+
+    def steps() -> Iterator[None]:
+        yield
+        queues = {_queue(each): each for each in request.mq_set}
+        try:
+            locked = session.broker.groups.lock(principal, group, request.client_id, queues)
+        except OnelogError as error:
+            session.fail(command, error)
+            return
+        yield
+        answer = LockAnswer(lock_ok_mq_set=[queues[each] for each in locked])
+        session.answer(command, Success(body=answer.encode()))
+
+    session.work(steps())
 
 
 def unlock_queues(session: BrokerSession, command: Command) -> Success:
     """UNLOCK_BATCH_MQ."""
-    request = LockRequest.decode(command.body)
+    request = LockRequest.decode_request(command.body, QUEUES_MAX)
     queues = [_queue(each) for each in request.mq_set]
     principal, group = session.principal, request.consumer_group
     session.broker.groups.unlock(principal, group, request.client_id, queues)
@@ -326,7 +340,7 @@ _MODES: dict[str, Mode] = {"PULL": "PULL", "POP": "POP"}
 
 def query_assignment(session: BrokerSession, command: Command) -> None:
     """QUERY_ASSIGNMENT: which queues of a topic a member shall consume, and how."""
-    request = AssignmentRequest.decode(command.body)
+    request = AssignmentRequest.decode_request(command.body)
     group, topic = request.consumer_group, request.topic
     mode = session.broker.groups.request_mode(session.principal, group, topic)
     answer = partial(_answer, session, command, request, mode)
@@ -387,7 +401,7 @@ def _assigned(
 
 def set_request_mode(session: BrokerSession, command: Command) -> Success:
     """SET_MESSAGE_REQUEST_MODE: how a group consumes a topic from now on."""
-    request = WireMode.decode(command.body)
+    request = WireMode.decode_request(command.body)
     mode = _MODES.get(request.mode)
     if mode is None:
         raise InvalidRequestError(f"there is no mode {request.mode[:40]!r}; there are PULL and POP")
