@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from onelog.admin.operations import Name, OfGroup, Paged, Time, declared
+from onelog.admin.operations import Name, OfGroup, Paged, Time, about, declared
 
 
 class GroupQuery(Paged):
@@ -49,12 +49,29 @@ class Progress(Struct):
 class GroupSettings(Struct, forbid_unknown_fields=True, kw_only=True):
     """What is set for a group; what is left out stays as it is."""
 
-    consume_enable: bool | None = None
-    consume_broadcast_enable: bool | None = None
-    consume_message_orderly: bool | None = None
-    retry_queues: Annotated[int, Meta(ge=0, le=1_024)] | None = None
-    retry_times_max: Annotated[int, Meta(ge=-1, le=1_000_000)] | None = None
-    consume_timeout_minutes: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    consume_enable: (
+        Annotated[bool, about("Whether it may consume at all.", "--enable/--disable")] | None
+    ) = None
+    consume_broadcast_enable: (
+        Annotated[
+            bool, about("Whether members may get all messages each.", "--broadcast/--no-broadcast")
+        ]
+        | None
+    ) = None
+    consume_message_orderly: (
+        Annotated[bool, about("Whether it consumes in order.", "--orderly/--no-orderly")] | None
+    ) = None
+    retry_queues: Annotated[int, about("Queues of its retry topic.", ge=0, le=65_535)] | None = None
+    retry_times_max: (
+        Annotated[
+            int, about("Tries before a message is given up.", "--retries", ge=-1, le=1_000_000)
+        ]
+        | None
+    ) = None
+    consume_timeout_minutes: (
+        Annotated[int, about("Minutes for one message.", "--consume-timeout", ge=1, le=100_000)]
+        | None
+    ) = None
     attributes: dict[str, str] | None = None
 
 

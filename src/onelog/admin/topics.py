@@ -52,9 +52,7 @@ class TopicSettings(Struct, forbid_unknown_fields=True, kw_only=True):
     ordered: Annotated[bool, about("Keep queues where they are.", "--order/--no-order")] | None = (
         None
     )
-    attributes: (
-        Annotated[dict[str, str], about("name=value. Repeatable.", "--attribute")] | None
-    ) = None
+    attributes: dict[str, str] | None = None
 
 
 class NewTopic(TopicSettings):

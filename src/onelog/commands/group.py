@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
+from onelog.admin.groups import GroupSettings
 from onelog.client.admin.groups import (
     TO_THE_END,
     GroupChange,
@@ -17,6 +18,7 @@ from onelog.client.admin.groups import (
 )
 from onelog.client.connection.nodes import Failure
 from onelog.clock import SystemClock
+from onelog.commands.operations import options_of
 from onelog.commands.options import (
     Attributes,
     Broker,
@@ -38,41 +40,31 @@ app = typer.Typer()
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group's name.")]
 Topic = Annotated[str, typer.Option("--topic", "-t", help="The topic to move it in.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")]
-CHANGE = {
-    "enable": option(bool | None, None, "Whether it may consume at all.", "--enable/--disable"),
-    "broadcast": option(
-        bool | None,
-        None,
-        "Whether members may get all messages each.",
-        "--broadcast/--no-broadcast",
-    ),
-    "orderly": option(bool | None, None, "Whether it consumes in order.", "--orderly/--no-orderly"),
-    "retries": option(
-        int | None, None, "Tries before a message is given up.", min=-1, max=1_000_000
-    ),
-    "retry_queues": option(int | None, None, "Queues of its retry topic.", min=0, max=65_535),
+CHANGE = options_of(GroupSettings) | {
+    "attributes": (Attributes, None),
     "retry_policy": option(
         str | None,
         None,
         "Waits before retries: 10s,30s,5m, or exponential:5s,2h,2 (first, longest, factor), or "
         "levels.",
     ),
-    "consume_timeout": option(int | None, None, "Minutes for one message.", min=1, max=100_000),
-    "attribute": (Attributes, None),
 }
 """The options that say what to set on a group."""
 
 
-def _change(attribute: list[str] | None, retry_policy: str | None, **given: Any) -> GroupChange:
+def _change(
+    attributes: list[str] | None,
+    retry_policy: str | None,
+    consume_broadcast_enable: bool | None,
+    consume_message_orderly: bool | None,
+    **given: Any,
+) -> GroupChange:
     return GroupChange(
-        consume_enable=given["enable"],
-        broadcast_enable=given["broadcast"],
-        orderly=given["orderly"],
-        retry_queues=given["retry_queues"],
-        retry_times_max=given["retries"],
-        consume_timeout_minutes=given["consume_timeout"],
-        attributes=parse_attributes(attribute),
+        broadcast_enable=consume_broadcast_enable,
+        orderly=consume_message_orderly,
+        attributes=parse_attributes(attributes),
         retry_policy=None if retry_policy is None else parse_policy(retry_policy),
+        **given,
     )
 
 

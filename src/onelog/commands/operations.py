@@ -67,13 +67,23 @@ def _command(operation: Operation) -> Any:
 
 
 def _parameters(operation: Operation) -> Iterator[inspect.Parameter]:
-    """What typer is told of the arguments of an operation."""
-    described = kinds.type_info(operation.arguments)
+    """What typer is told of the arguments of an operation: those of the path come first."""
+    described = options_of(operation.arguments)
+    for name in [
+        *operation.path_names,
+        *(each for each in described if each not in operation.path_names),
+    ]:
+        hint, default = described[name]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        yield inspect.Parameter(name, keyword, default=default, annotation=hint)
+
+
+def options_of(arguments: type[msgspec.Struct]) -> dict[str, tuple[Any, Any]]:
+    """Arguments as `with_options` takes them: by name, what typer is told, and the default."""
+    described = kinds.type_info(arguments)
     assert isinstance(described, kinds.StructType)
-    fields = {each.name: each for each in described.fields}
-    names = operation.path_names + [each for each in fields if each not in operation.path_names]
-    for name in names:
-        each = fields[name]
+    made = {}
+    for each in described.fields:
         kind, text, flags = _plain(each.type)
         hint, limits = _hint(kind)
         default: Any = each.default if isinstance(each.default, str | int | float) else None
@@ -83,10 +93,9 @@ def _parameters(operation: Operation) -> Iterator[inspect.Parameter]:
         if each.required:
             default = inspect.Parameter.empty
             if not isinstance(kind, kinds.DictType):
-                about = typer.Argument(metavar=name.upper(), help=text, **limits)
-        yield inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, about]
-        )
+                about = typer.Argument(metavar=each.name.upper(), help=text, **limits)
+        made[each.name] = Annotated[hint, about], default
+    return made
 
 
 def _plain(kind: kinds.Type) -> tuple[kinds.Type, str, tuple[str, ...]]:

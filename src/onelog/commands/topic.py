@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from onelog.admin.operations import about
+from onelog.admin.topics import TopicSettings
 from onelog.client.admin.cluster import BrokerSet
 from onelog.client.admin.topics import (
     Route,
@@ -16,7 +18,7 @@ from onelog.client.admin.topics import (
     TopicStatus,
 )
 from onelog.commands import options
-from onelog.commands.options import option
+from onelog.commands.operations import options_of
 from onelog.commands.session import Session, Shown, command, confirm, with_options
 from onelog.commands.terminal import pick, show_count, show_text, table
 from onelog.errors import InvalidRequestError
@@ -27,36 +29,39 @@ app = typer.Typer()
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
 
-Permission = Literal["rw", "r", "w"]
-PERMISSION_BITS: dict[Permission | None, int | None] = {"rw": 6, "r": 4, "w": 2, None: None}
+PERMISSION_BITS: dict[str | None, int | None] = {"rw": 6, "r": 4, "w": 2, "none": 0, None: None}
 """What clients may do with a topic, as RocketMQ says it."""
 
-CHANGE = {
-    "queues": option(int | None, None, "Queues for writing and reading.", min=1, max=65_535),
-    "read_queues": option(int | None, None, "Queues for reading.", min=0, max=65_535),
-    "write_queues": option(int | None, None, "Queues for writing.", min=0, max=65_535),
-    "perm": option(Permission | None, None, "What clients may do: read, write, both."),
-    "attribute": (options.Attributes, None),
-}
-"""The options that say what to set on a topic."""
+
+class Settings(TopicSettings):
+    """The options that say what to set on a topic."""
+
+    queues: Annotated[int, about("Queues for writing and reading.", ge=1, le=65_535)] | None = None
+    read_queues: Annotated[int, about("Queues for reading.", ge=0, le=65_535)] | None = None
+    write_queues: Annotated[int, about("Queues for writing.", ge=0, le=65_535)] | None = None
 
 
 def _change(
-    *,
     queues: int | None,
     read_queues: int | None,
     write_queues: int | None,
-    perm: Permission | None,
-    attribute: list[str] | None,
+    permission: str | None,
+    ordered: bool | None,
+    attributes: list[str] | None,
 ) -> TopicChange:
     if queues is not None and (read_queues is not None or write_queues is not None):
         raise InvalidRequestError("--queues is for both: name either it or the two others")
     return TopicChange(
         read_queues=queues if read_queues is None else read_queues,
         write_queues=queues if write_queues is None else write_queues,
-        perm=PERMISSION_BITS[perm],
-        attributes=options.parse_attributes(attribute),
+        perm=PERMISSION_BITS[permission],
+        order=ordered,
+        attributes=options.parse_attributes(attributes),
     )
+
+
+CHANGE = options_of(Settings) | {"attributes": (options.Attributes, None)}
+changed = with_options("change", CHANGE, _change)
 
 
 @command(app, "list")
@@ -103,35 +108,30 @@ async def topic_status(
 
 
 @command(app, "create")
-@with_options("change", CHANGE, _change)
+@changed
 async def create_topic(
     session: Session,
     topic: Topic,
     change: TopicChange,
-    order: Annotated[bool, typer.Option("--order", help="Keep queues where they are.")] = False,
     cluster: options.Cluster = None,
     broker: options.Broker = None,
     if_missing: options.IfMissing = False,
 ) -> None:
     """Create a topic: 8 queues on each broker of the cluster, unless told otherwise."""
-    change = replace(change, order=order or None)
+    change = replace(change, order=change.order or None)
     work = session.admin.topics.create(topic, change, cluster=cluster, broker=broker)
     await session.create("topic", topic, work, if_missing)
 
 
 @command(app, "update")
-@with_options("change", CHANGE, _change)
+@changed
 async def update_topic(
     session: Session,
     topic: Topic,
     change: TopicChange,
-    order: Annotated[
-        bool | None, typer.Option("--order/--no-order", help="Keep queues where they are.")
-    ] = None,
     broker: options.Broker = None,
 ) -> None:
     """Change settings of a topic; what is not named stays as it is."""
-    change = replace(change, order=order)
     if change == TopicChange():
         raise InvalidRequestError("nothing to change: name a setting, such as --queues 16")
     brokers = await session.admin.topics.update(topic, change, broker=broker)
