@@ -213,7 +213,7 @@ def test_what_was_written_so_far_can_be_waited_for(tmp_path: Path) -> None:
     world = World(tmp_path / "store", replace(SMALL_STORE, flush="sync"))
     world.topic("orders")
     heard: list[OnelogError | None] = []
-    world.core.when_durable(heard.append)
+    world.broker.publish.when_durable(heard.append)
     assert heard == []
     world.run_posted()
     assert heard == [None]

@@ -120,9 +120,15 @@ GATEWAYS = Path(onelog.gateways.__file__).parent
 # -- nothing behind it ---------------------------------------------------------------------------
 
 
+def _name(node: ast.expr) -> str:
+    name = node.attr if isinstance(node, ast.Attribute) else str(getattr(node, "id", ""))
+    return name.removeprefix("_")
+
+
 def _is_broker(node: ast.expr) -> bool:
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-    return name.removeprefix("_") == "broker"
+    """Whether it is called so, and is no section of a configuration."""
+    is_section = isinstance(node, ast.Attribute) and _name(node.value) == "config"
+    return _name(node) == "broker" and not is_section
 
 
 def uses_behind(source: str) -> list[str]:
@@ -132,15 +138,14 @@ def uses_behind(source: str) -> list[str]:
         if not isinstance(node, ast.Attribute):
             continue
         owner = node.value
-        name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
-        if name.removeprefix("_") == "broker":
+        if _is_broker(owner):
             is_open = node.attr in OPEN_TO_GATEWAYS
         elif isinstance(owner, ast.Attribute) and _is_broker(owner.value):
             is_open = not node.attr.startswith("_")
         else:
             continue
         if not is_open:
-            found.append(f"line {node.lineno}: {name}.{node.attr}")
+            found.append(f"line {node.lineno}: {_name(owner)}.{node.attr}")
     return found
 
 

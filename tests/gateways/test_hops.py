@@ -159,10 +159,10 @@ def _mqtt_publish(server: BrokerServer, begin: Callable[[], None]) -> None:
     ("send", "up_max", "back_max"),
     [
         pytest.param(_remoting(_rocketmq_send), 12, 5, id="RocketMQ send"),
-        pytest.param(_kafka_produce, 18, 12, id="Kafka produce"),
+        pytest.param(_kafka_produce, 17, 11, id="Kafka produce"),
         pytest.param(_amqp_publish, 9, 13, id="AMQP publish with confirm"),
         pytest.param(_mqtt_publish, 14, 10, id="MQTT QoS 1"),
-        pytest.param(_remoting(_pop_acknowledgement), 17, 14, id="POP acknowledgement"),
+        pytest.param(_remoting(_pop_acknowledgement), 17, 12, id="POP acknowledgement"),
     ],
 )
 async def test_a_request_passes_no_more_files_than_it_does_today(

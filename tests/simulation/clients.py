@@ -253,7 +253,7 @@ class Clients:
                 self._payers[name] = taken
                 self.promises.was_taken_over(taken)
 
-            in_place.when_durable(safe)
+            broker.publish.when_durable(safe)
             return
         try:
             if random.random() < 0.6:
@@ -370,7 +370,7 @@ class Clients:
             positions = self.promises.positions
             positions[place] = max(positions.get(place, 0), offset)
 
-        node.core.when_durable(safe)
+        broker.publish.when_durable(safe)
 
     def _ask_position(self, node: Node, broker: Broker) -> None:
         if not node.mastership or node.core.follows or not self.promises.strict:
@@ -402,7 +402,7 @@ class Clients:
                 self.acknowledged(node, mastership)
                 self.promises.topics.add(name)
 
-        node.core.when_durable(safe)
+        broker.publish.when_durable(safe)
 
 
 assert all(len(each) == 1 for each in OWN)

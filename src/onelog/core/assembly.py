@@ -33,7 +33,7 @@ from onelog.core.cursors.pending_reads import PendingReads
 from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.starts import QueueStarts
 from onelog.core.durable.deadlines import Schedule
-from onelog.core.durable.durability import Durability, Post, Replicas, WhenSafe
+from onelog.core.durable.durability import Durability, Post, Replicas
 from onelog.core.durable.tables import (
     LEASES_TOPIC,
     Change,
@@ -179,8 +179,8 @@ class Assembly:
         self._wire_leases(offload)
         self._wire_routing(random, call_soon, store_host)
         self.sessions = Sessions(self.tables, self.clock)
-        self.retained = Retained(self.tables, self.writer, self.when_durable)
-        self.packet_ids = PacketIds(self.lease_tables, self.writer, self.when_durable)
+        self.retained = Retained(self.tables, self.writer, self.durability.when_safe)
+        self.packet_ids = PacketIds(self.lease_tables, self.writer, self.durability.when_safe)
         topics = TopicCatalog(self)
         groups = GroupMembership(self, topics)
         self._wire_groups(groups, lambda: f"{random.getrandbits(128):032x}")
@@ -262,13 +262,13 @@ class Assembly:
     def _wire_groups(self, groups: GroupMembership, new_id: Callable[[], str]) -> None:
         self.coordinator = Coordinator(
             self.access, self.config.name, self.clock, self._schedule, new_id, self.tables,
-            self.topics, self.groups, self.members, self.offsets, groups, self.when_durable,
+            self.topics, self.groups, self.members, self.offsets, groups, self.durability.when_safe,
         )  # fmt: skip
         groups.coordinator = self.coordinator
         self.coordinator.require_current = self.durability.require_current
         self.in_place = TransactionalIds(
             self.access, self.clock, self._schedule, self.tables, self.topics, self.writer,
-            self.batch_producers, self.coordinator, self.waiting.arrived, self.when_durable,
+            self.batch_producers, self.coordinator, self.waiting.arrived, self.durability.when_safe,
         )  # fmt: skip
         self.sharing: Sharing = Sharing(
             self.access, self.store, self.topics, self.groups, self.offsets, self.leases,
@@ -361,7 +361,7 @@ class Assembly:
         self.leases = Leases(
             self.lease_tables, store, topics, groups, self.offsets, self.reader, self.writer,
             self.waiting, self.clock, self._schedule,
-            self.cold_reads, self.when_durable,
+            self.cold_reads, self.durability.when_safe,
         )  # fmt: skip
         self.lending = Lending(
             self.leases,
@@ -384,7 +384,7 @@ class Assembly:
         )  # fmt: skip
         self.routing: Routing = Routing(self.access, self.topology, self.publishing, random)
         self.schedules: Schedules = Schedules(
-            self.tables, self.routing, self.clock, self._schedule, random, self.when_durable
+            self.tables, self.routing, self.clock, self._schedule, random, self.durability.when_safe
         )
         self.mqtt_forwarding: MqttForwarding = MqttForwarding(
             self.access, self.tables, self.topics, self.writer, self.routing, self.cold_reads,
@@ -401,7 +401,7 @@ class Assembly:
         self.workqueues: WorkQueues = WorkQueues(
             self.access, self.tables, self.lease_tables, self.store, self.writer, self.topics,
             topics, self.routing, self.reader, self.cold_reads, self.clock, self._schedule,
-            call_soon, lambda: f"{random.getrandbits(128):032x}", self.when_durable,
+            call_soon, lambda: f"{random.getrandbits(128):032x}", self.durability.when_safe,
             lambda: self.config,
         )  # fmt: skip
         self.retention_holds: RetentionHolds = RetentionHolds(
@@ -724,7 +724,3 @@ class Assembly:
                 self._needed_from_on_disk = needed_from
 
         self.durability.when_on_disk(flushed)
-
-    def when_durable(self, callback: WhenSafe) -> None:
-        """Call back once everything written so far is as safe as configured."""
-        self.durability.when_safe(self.store.log_end, callback)

@@ -271,7 +271,8 @@ class Publisher:
 
     def require_replicas(self, principal: Principal, needed: int) -> None:
         """`ReplicasMissingError` if there are too few for a message that has to be confirmed."""
-        self._durability.require_replicas(needed)
+        if needed > 1 or self._durability.replicas is not None:
+            self._durability.require_replicas(needed)
 
     def new_producer_id(self, principal: Principal) -> int:
         """An id for a producer that numbers its batches."""
@@ -360,7 +361,7 @@ class Publisher:
 
     def when_durable(self, callback: WhenSafe) -> None:
         """Call back once everything written so far is as safe as configured."""
-        self._durability.when_safe(self._store.log_end, callback)
+        self._durability.when_safe(callback)
 
     def set_batch_bytes_max(self, bytes_max: int) -> None:
         """How large batches of Kafka's producers may be, in topics that say nothing else."""

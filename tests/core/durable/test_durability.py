@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from onelog.clock import ManualClock
-from onelog.core.durable.durability import Durability
+from onelog.core.durable.durability import Acks, Durability
 from onelog.errors import (
     FlushTimeoutError,
     NotMasterError,
@@ -44,7 +44,7 @@ class Desk:
         )
 
     def ask(self, name: str, log_offset: int = 10) -> None:
-        self.durability.when_safe(log_offset, lambda error: self.heard.append((name, error)))
+        self.durability.when_safe(lambda error: self.heard.append((name, error)), log_offset)
 
 
 def test_with_asynchronous_flush_everything_may_be_acknowledged_at_once() -> None:
@@ -147,7 +147,7 @@ def test_after_a_refusal_nothing_is_confirmed_any_more() -> None:
     desk.durability.refuse(NotMasterError("deposed"))
     replicas.confirmed(10)
     desk.ask("b")
-    desk.durability.when_safe_here(10, lambda error: desk.heard.append(("c", error)))
+    desk.durability.when_safe(lambda error: desk.heard.append(("c", error)), 10, Acks.MASTER)
     assert [(name, type(error)) for name, error in desk.heard] == [
         (name, NotMasterError) for name in "abc"
     ]

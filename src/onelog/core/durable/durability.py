@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from enum import IntEnum
 from time import perf_counter
-from typing import Protocol
+from typing import Protocol, cast
 
 from onelog.clock import Clock
 from onelog.core.durable.deadlines import Schedule
@@ -183,39 +183,40 @@ class Durability:
         self.for_master: NotMasterError | None = None
         """Of a follower with a master: what those are told who want what only that one does."""
 
-    def when_safe(self, log_offset: int, callback: WhenSafe) -> None:
-        """Call back once everything below `log_offset` is as safe as promised."""
-        replicas = self.replicas
+    def when_safe(
+        self, callback: WhenSafe, log_offset: int | None = None, acks: Acks = Acks.DURABLE
+    ) -> None:
+        """Call back once all below `log_offset`, or all that is written, is as safe as asked."""
         if self.immediate:
             callback(None)
-        elif replicas is None or not self.replicates or self._refusal is not None:
-            self.when_safe_here(log_offset, callback)
-        elif not replicas.available(0):
-            callback(ReplicasMissingError("stored, but too few replicas are in sync"))
-        else:
-            flushes = self._flushes
-            deadline_ms = self._clock.now_ms() + self.replicas_timeout_ms
-            ticket = _Ticket(
-                self.post, deadline_ms, callback, 1 + flushes, not flushes, self.seconds
-            )
-            self._everywhere.timeout_ms = self.replicas_timeout_ms
-            self._everywhere.add(ticket)
-            if flushes:
-                self._store.when_flushed(LogOffset(log_offset), ticket.flushed)
-            replicas.when_replicated(log_offset, ticket.confirmed)
-
-    def when_safe_here(self, log_offset: int, callback: WhenSafe) -> None:
-        """`when_safe`, but whatever replicas have."""
+            return
+        replicas = self.replicas
+        end = LogOffset(self._store.log_end if log_offset is None else log_offset)
+        is_here = acks or replicas is None or not self.replicates
+        flushes = self._flushes
         if self._refusal is not None:
             callback(self._refusal)
-        elif not self._flushes:
+        elif is_here and not flushes:
             callback(None)
-        else:
-            deadline_ms = self._clock.now_ms() + self.timeout_ms
-            ticket = _Ticket(self.post, deadline_ms, callback, 1, False, self.seconds)
+        elif is_here:
             self._here.timeout_ms = self.timeout_ms
-            self._here.add(ticket)
-            self._store.when_flushed(LogOffset(log_offset), ticket.flushed)
+            ticket = self._ticket(self._here, callback, 1)
+            self._store.when_flushed(end, ticket.flushed)
+        elif not cast(Replicas, replicas).available(0):
+            callback(ReplicasMissingError("stored, but too few replicas are in sync"))
+        else:
+            self._everywhere.timeout_ms = self.replicas_timeout_ms
+            ticket = self._ticket(self._everywhere, callback, 1 + flushes)
+            if flushes:
+                self._store.when_flushed(end, ticket.flushed)
+            cast(Replicas, replicas).when_replicated(end, ticket.confirmed)
+
+    def _ticket(self, queue: _TicketQueue, callback: WhenSafe, left: int) -> _Ticket:
+        deadline_ms = self._clock.now_ms() + queue.timeout_ms
+        is_flushed = not self._flushes
+        ticket = _Ticket(self.post, deadline_ms, callback, left, is_flushed, self.seconds)
+        queue.add(ticket)
+        return ticket
 
     def require_replicas(self, needed: int) -> None:
         """`ReplicasMissingError` if what is written now cannot be confirmed, or by too few."""

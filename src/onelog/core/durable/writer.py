@@ -23,7 +23,7 @@ from operator import itemgetter
 from time import perf_counter
 from typing import Any, cast
 
-from onelog.core.durable.durability import Acks, Durability, WhenSafe
+from onelog.core.durable.durability import Acks, Durability
 from onelog.core.durable.waiting import Key, OpenWaits
 from onelog.core.stats import Bucket, Stats
 from onelog.errors import (
@@ -523,21 +523,16 @@ class Writer:
             at = dict(zip(map(id, receipts), _offsets_of(receipts, stored_at), strict=True))
             stored_at = [queue_key for receipt in them for queue_key in at[id(receipt)]]
             safe_here = [queue_key for receipt in here for queue_key in at[id(receipt)]]
-            self._wait(self._durability.when_safe_here, here, safe_here, len(safe_here))
+            self._wait(here, safe_here, len(safe_here), Acks.MASTER)
             receipts, count = them, count - len(safe_here)
         if receipts:
-            self._wait(self._durability.when_safe, receipts, stored_at, count)
+            self._wait(receipts, stored_at, count, Acks.DURABLE)
 
-    def _wait(
-        self,
-        when: Callable[[int, WhenSafe], None],
-        receipts: list[Receipt],
-        stored_at: Stored,
-        count: int,
-    ) -> None:
+    def _wait(self, receipts: list[Receipt], stored_at: Stored, count: int, acks: Acks) -> None:
         self._unsettled += count
         end = stored_at[-1].log_offset + stored_at[-1].size
-        when(end, partial(self._settle, receipts, stored_at, count))
+        settle = partial(self._settle, receipts, stored_at, count)
+        self._durability.when_safe(settle, end, acks)
 
     def _settle(
         self, receipts: list[Receipt], stored_at: Stored, count: int, error: OnelogError | None

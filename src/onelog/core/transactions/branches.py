@@ -110,7 +110,7 @@ class Branches:
         found = self._branches.get(producer_id)
         if found is not None and found.epoch <= epoch:
             self._carry_out(found, epoch, commit)
-        self._own.when_durable(when_safe)
+        self._own.when_safe(when_safe)
 
     def _carry_out(self, branch: Branch, epoch: int, commit: bool) -> None:
         queues = [

@@ -499,7 +499,7 @@ class PreparedBatches:
             for on_committed, token in waiting:
                 on_committed(token, committed, error)
 
-        self._durability.when_safe(self._store.log_end, on_durable)
+        self._durability.when_safe(on_durable)
 
 
 def _old_run(part: Part) -> NewRun:

@@ -235,9 +235,7 @@ class BatchProducers:
                 on_stored, token, Appended(LogOffset(0), QueueOffset(before.offset), 0)
             )
             # The first time, that may not have been told, because it is not safe yet.
-            durability = self._durability
-            when = durability.when_safe_here if acks else durability.when_safe
-            when(self._store.log_end, on_durable)
+            self._durability.when_safe(on_durable, acks=acks)
             return
         # Where it is counts from when it is written: under load some batch always waits to be safe.
         self._writer.reports_offsets = True

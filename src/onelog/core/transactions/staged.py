@@ -492,7 +492,7 @@ class StagedTransactions:
         else:
             if alongside is not None:
                 alongside.written()
-            self.durability.when_safe(self.store.log_end, partial(on_committed, token, appended))
+            self.durability.when_safe(partial(on_committed, token, appended))
 
     def _is_warm(self, parts: list[int], again: Callable[[], None]) -> bool:
         """Whether the next append can be made without waiting for the disk."""
@@ -515,7 +515,7 @@ class StagedTransactions:
             on_committed(token, None, reported_as(reason))
             return
         if not parts:  # All of it is kept in memory, by its owner.
-            self.durability.when_safe(self.store.log_end, partial(on_committed, token, []))
+            self.durability.when_safe(partial(on_committed, token, []))
             return
         commit = _Commit(f"{_COMMIT} {max(parts)}", parts, on_committed, token, alongside)
         self._commits[commit.key] = commit
@@ -546,7 +546,7 @@ class StagedTransactions:
             return
         del self._commits[commit.key]
         on_durable = partial(commit.on_committed, commit.token, commit.appended)
-        self.durability.when_safe(self.store.log_end, on_durable)
+        self.durability.when_safe(on_durable)
 
     def _append(self, transaction: _Transaction, records: Sequence[NewMessage]) -> list[Appended]:
         parts, gathered = transaction.parts, [*transaction.gathered, *records]

@@ -120,7 +120,7 @@ class TransactionalIds:
         producers: BatchProducers,
         coordinator: Coordinator,
         arrived: Callable[[str, int], None],
-        when_durable: Callable[[WhenSafe], None],
+        when_safe: Callable[[WhenSafe], None],
     ) -> None:
         self.access = access
         self._clock = clock
@@ -130,7 +130,7 @@ class TransactionalIds:
         self._producers = producers
         self._coordinator = coordinator
         self._arrived = arrived
-        self._when_durable = when_durable
+        self.when_safe = when_safe
         self._transactions: dict[str, InPlaceTransaction] = {}
         self._by_producer: dict[int, InPlaceTransaction] = {}
         self._with_groups: dict[str, InPlaceTransaction] = {}
@@ -327,7 +327,7 @@ class TransactionalIds:
         ):
             word = "commit" if commit else "abort"
             raise TransactionStateError(f"{name!r} has nothing to {word}: {found.state.value}")
-        self._when_durable(partial(when_ended, (found.producer_id, found.epoch)))
+        self.when_safe(partial(when_ended, (found.producer_id, found.epoch)))
 
     def finish(self, principal: Principal, name: str) -> None:
         """Carry out an end that all other brokers know."""
@@ -447,10 +447,6 @@ class TransactionalIds:
             self._producers.ended(queue, producer_id, epoch, stored.queue_offset, kept=commit)
         for queue in queues:
             self._arrived(*queue)  # Who waits for committed messages can go on only now.
-
-    def when_durable(self, when_safe: WhenSafe) -> None:
-        """Call back when everything so far is as safe as configured."""
-        self._when_durable(when_safe)
 
     def _is_there(self, topic: str, queue_id: int) -> bool:
         config = self._topics.get(topic)

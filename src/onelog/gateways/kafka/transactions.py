@@ -85,7 +85,7 @@ def init_producer_id(session: KafkaSession, request: Request) -> Fields | None:
         failed = error and {"error_code": _code(request, error), **refused}
         session.answer(request, failed or results)
 
-    broker.transactions.in_place.when_durable(safe)
+    broker.publish.when_durable(safe)
     return None
 
 
@@ -226,7 +226,7 @@ def txn_offset_commit(session: KafkaSession, request: Request) -> Steps:
             )
     except OnelogError as error:
         return {"topics": failed(results, _code(request, error))}
-    session.broker.transactions.in_place.when_durable(partial(committed, session, request, results))
+    session.broker.publish.when_durable(partial(committed, session, request, results))
     return None
 
 

@@ -154,7 +154,7 @@ class Spread:
     async def _decided(self) -> None:
         """Wait until an end cannot be forgotten: who is told of it keeps to it."""
         decided: asyncio.Future[OnelogError | None] = asyncio.get_running_loop().create_future()
-        self._broker.transactions.in_place.when_durable(
+        self._broker.publish.when_durable(
             lambda error: None if decided.done() else decided.set_result(error)
         )
         if (error := await decided) is not None:
