@@ -64,6 +64,8 @@ class Mending:
 
     log: CommitLog
     tags_codes: TagsCodes
+    pads: bool = True
+    """Whether what leads astray, and is not in the log, becomes padding."""
     dirty: set[ConsumeQueue] = field(default_factory=set)
     """Gets the queues whose entries were written anew, for whoever makes them durable."""
     mended: int = 0
@@ -286,7 +288,7 @@ class Mending:
                     right[2],
                 )
             elif before != _PADDING and not self._leads_there(queue, offset, before):
-                if self._leads_astray(queue, before):
+                if self.pads and self._leads_astray(queue, before):
                     self._replace(queue, offset, PADDING)
                     changed += 1
                 if len(self._hopeless) >= _HOPELESS_MAX:

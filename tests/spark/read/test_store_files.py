@@ -4,6 +4,7 @@ import logging
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from onelog.errors import DataLossError, StoreCorruptError
 from onelog.message import NewMessage, encode_properties
+from onelog.record.entries import ENTRY, ENTRY_BYTES, PADDING_SIZE
 from onelog.spark.columns.messages import RowFilters, spark_schema
 from onelog.spark.columns.tables import Table
 from onelog.spark.options import SplitBy, TopicSelection, read_options
@@ -20,6 +22,7 @@ from onelog.spark.read import store_files
 from onelog.spark.read.batch import OnelogReader
 from onelog.spark.read.offsets import QueueRange
 from onelog.spark.read.origins import StoreOrigin
+from onelog.store.consumequeue import Entry
 from onelog.store.message_store import MessageStore
 from onelog.store.readonly import open_readonly
 from tests.core.paying import Bazaar
@@ -73,6 +76,45 @@ def test_only_committed_messages_of_transactions_are_rows(tmp_path: Path, seed: 
     expected = bazaar.committed(0) + bazaar.committed(1)
     assert sorted(str(row["body"]) for row in rows_of(batches)) == sorted(map(str, expected))
     world.close()
+
+
+# -- wrong entries --------------------------------------------------------------------------------
+
+
+COUNT = 60
+LIES: dict[str, Callable[[Entry, Entry, Entry], Entry]] = {
+    "a size that is too large": lambda mine, before, other: (mine[0], mine[1] + 40, mine[2]),
+    "the size of padding": lambda mine, before, other: (mine[0], PADDING_SIZE, mine[2]),
+    "a place in the middle of a record": lambda mine, before, other: (mine[0] + 9, *mine[1:]),
+    "a place behind the log": lambda mine, before, other: (1 << 40, *mine[1:]),
+    "a negative place": lambda mine, before, other: (-5, *mine[1:]),
+    "the place of an earlier message": lambda mine, before, other: before,
+    "the place of another topic's message": lambda mine, before, other: other,
+    "zeros": lambda mine, before, other: (0, 0, 0),
+}
+
+
+@pytest.mark.parametrize("at", [0, 1, COUNT // 2, COUNT - 2])
+@pytest.mark.parametrize("kind", LIES)
+def test_entries_that_lie_cost_no_row_and_bring_no_other(
+    tmp_path: Path, kind: str, at: int
+) -> None:
+    folder = tmp_path / "store"
+    with MessageStore.open(folder, SAMPLE) as store:
+        for number in range(COUNT):
+            for topic in ("others", "orders"):
+                store.append([NewMessage(topic, 0, b"message %02d" % number)])
+        mine, others = (list(store.entries(each, 0, 0, COUNT)) for each in ("orders", "others"))
+    ranges = all_ranges(folder, ["orders"])
+    expected = rows_from_files(folder, ranges, by="bytes")
+    assert len(expected) == COUNT
+    files = sorted((folder / "consumequeue" / "orders" / "0").iterdir())
+    file, slot = divmod(at, files[0].stat().st_size // ENTRY_BYTES)
+    before = mine[max(0, at - 7)]
+    lie = ENTRY.pack(*LIES[kind](mine[at], before, others[at]))
+    overwrite(files[file], slot * ENTRY_BYTES, lie)
+    for by in WAYS:
+        assert rows_from_files(folder, ranges, by=by, splits_min=3) == expected
 
 
 # -- whole stores ---------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +33,15 @@ import pyarrow.compute as pc
 
 from onelog.client.message import Queue
 from onelog.errors import DataLossError, StoreCorruptError, StoreError, WireError
-from onelog.message import MULTI_DISPATCH, RECORD_CRC, TRANSACTION_MASK, Message, SysFlag, tags_code
+from onelog.message import (
+    MULTI_DISPATCH,
+    RECORD_CRC,
+    TRANSACTION_MASK,
+    LogOffset,
+    Message,
+    SysFlag,
+    tags_code,
+)
 from onelog.names import SCHEDULE_TOPIC
 from onelog.record.columns import Ints, Layout, Mask, integers, lay_out, leading_records
 from onelog.record.decode import Blank, Broken, check, decode_message
@@ -44,10 +53,11 @@ from onelog.spark.columns.messages import EVERY_ROW, ROWS_MAX, RecordDecoder, Ro
 from onelog.spark.columns.properties import as_text
 from onelog.spark.options import SplitBy
 from onelog.spark.read.offsets import QueueRange, lose, split
+from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ConsumeQueue, MapBudget
-from onelog.store.dispatch import targets
-from onelog.store.folder import look, queue_file_entries
-from onelog.store.mending import occupies
+from onelog.store.dispatch import TagsCodes, targets
+from onelog.store.folder import look, queue_file_entries, segment_bytes
+from onelog.store.mending import Mending, occupies
 from onelog.store.outcomes import Aborted
 from onelog.store.queue_folders import QUEUES_FOLDER, queue_folder
 from onelog.store.segment import Segment, file_name, numbered_files
@@ -179,9 +189,15 @@ class _Entries(NamedTuple):
     offset: Ints
     log: Ints
     size: Ints
+    shared: Mask
+    """Whether the next entry leads to the same record, as those of a batch do."""
 
     def chosen(self, rows: "Mask | slice") -> "_Entries":
-        return _Entries(self.offset[rows], self.log[rows], self.size[rows])
+        return _Entries(self.offset[rows], self.log[rows], self.size[rows], self.shared[rows])
+
+
+class _WrongEntryError(Exception):
+    """An entry leads elsewhere: perhaps the log has its record."""
 
 
 class _Follow:
@@ -202,17 +218,33 @@ class _Follow:
             offset, end = self._left(offset, queue)
             try:
                 for found in entries_of(queue, offset, end, ROWS_MAX):
-                    wanted = _possible(found, self._range.queue.topic, self._reading.filters)
-                    entries = _Entries(
-                        offset + np.flatnonzero(wanted),
-                        found["log"][wanted].astype(np.int64),
-                        found["size"][wanted].astype(np.int64),
-                    )
-                    yield from self._rows(entries)
+                    try:
+                        self._refuse_odd(found)
+                        yield from self._rows(self._wanted(offset, found), mended=False)
+                    except _WrongEntryError:
+                        right = self._reading.queues.mended(queue, offset, found)
+                        yield from self._rows(self._wanted(offset, right), mended=True)
                     offset += len(found)
                 return
             except FileNotFoundError:
                 continue  # Retention took a file of the queue: look again where it begins now.
+
+    def _wanted(self, offset: int, found: EntryArray) -> _Entries:
+        wanted = _possible(found, self._range.queue.topic, self._reading.filters)
+        log = found["log"].astype(np.int64)
+        shared = np.append(log[1:] == log[:-1], False)
+        size = found["size"][wanted].astype(np.int64)
+        return _Entries(offset + np.flatnonzero(wanted), log[wanted], size, shared[wanted])
+
+    def _refuse_odd(self, found: EntryArray) -> None:
+        """See that entries lead on in the log, as those of a queue do."""
+        real = found[(found["size"] != PADDING_SIZE) | (found["log"] != 0)]
+        log = real["log"].astype(np.int64)
+        is_odd = (real["size"] < RECORD_BYTES_MIN) | (real["size"] == PADDING_SIZE)
+        is_odd |= (log < 0) | (log >= self._reading.log.end)
+        is_odd |= np.diff(log, prepend=self._last_log) < 0
+        if is_odd.any():
+            raise _WrongEntryError
 
     def _left(self, offset: int, queue: ConsumeQueue) -> tuple[int, int]:
         """What the queue still has of the range from `offset` on."""
@@ -225,7 +257,7 @@ class _Follow:
             )
         return first, end
 
-    def _rows(self, entries: _Entries) -> Iterator[pa.RecordBatch]:
+    def _rows(self, entries: _Entries, *, mended: bool) -> Iterator[pa.RecordBatch]:
         log = self._reading.log
         gone = (entries.size == PADDING_SIZE) | (entries.log < log.start)
         if gone.any():
@@ -247,15 +279,18 @@ class _Follow:
             # To the end of the segment, or to an entry that leads back: then one of them is wrong.
             leads_away = (rest >= segment.start + segment.size) | (np.diff(rest, prepend=-1) <= 0)
             count = int(np.argmax(leads_away)) or len(rest)
-            layout = self._records(segment, entries.chosen(slice(at, at + count)))
+            layout = self._records(segment, entries.chosen(slice(at, at + count)), mended=mended)
             layout = layout.rows(segment.start + layout.at > self._last_log)
             if len(layout):
                 self._last_log = segment.start + int(layout.at[-1])
                 yield from self._reading.rows(layout, self._range)
             at += count
 
-    def _records(self, segment: Segment, entries: _Entries) -> Layout:
-        """Where entries lead to; what is not a whole record, or not theirs, is reported."""
+    def _records(self, segment: Segment, entries: _Entries, *, mended: bool) -> Layout:
+        """Where entries lead to; what is not a whole record, or not theirs, is reported.
+
+        But what was not `mended` is to be so first.
+        """
         raw = np.frombuffer(segment.view, np.uint8)
         at = entries.log - segment.start
         has_room = at + np.maximum(entries.size, RECORD_BYTES_MIN) <= len(raw)
@@ -264,24 +299,30 @@ class _Follow:
         right &= (layout.end - layout.at == inside.size) & (layout.log_offset == inside.log)
         right &= layout.queue_offset == inside.offset
         right &= layout.queue_id == self._range.queue.queue_id
+        right &= ~inside.shared | ((layout.sys_flag & SysFlag.INNER_BATCH) != 0)
         right[right] = ~_unsure(layout.rows(right))
+        names = as_text(pieces.topics(layout.rows(right)))
+        right[right] = pc.equal(names, self._range.queue.topic).to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(~right).tolist():
-            right[row] = self._is_right(segment, inside, row)
+            right[row] = self._is_right(segment, inside, row, mended=mended)
         for row in np.flatnonzero(~has_room).tolist():
-            self._is_right(segment, entries, row)
+            self._is_right(segment, entries, row, mended=mended)
         return layout if right.all() else layout.rows(right)
 
-    def _is_right(self, segment: Segment, entries: _Entries, row: int) -> bool:
+    def _is_right(self, segment: Segment, entries: _Entries, row: int, *, mended: bool) -> bool:
         """Whether an entry leads to its record, found out without haste; reported if not."""
         queue = self._range.queue
         log, size, offset = int(entries.log[row]), int(entries.size[row]), int(entries.offset[row])
         found = check(segment.view, log - segment.start, log)
         if isinstance(found, Message):
-            if found.size == size and occupies(found, queue.topic, queue.queue_id, offset):
+            last = offset + int(entries.shared[row])
+            if found.size == size and occupies(found, queue.topic, queue.queue_id, last):
                 return True
             found = Broken(log, f"not the message at offset {offset} of {self._name}")
         elif isinstance(found, Blank):
             found = Broken(log, f"no message at offset {offset} of {self._name}: the segment's end")
+        if not mended:
+            raise _WrongEntryError
         self._reading.damaged(segment, found, log + size)
         return False
 
@@ -350,6 +391,7 @@ class _Scan:
         the same name, with the same offsets."""
         queue = self._reading.queues.open(wanted.queue)
         try:
+            self._reading.queues.check(queue, wanted.start)
             return queue.entry(wanted.start)[0] if queue.start <= wanted.start < queue.end else 0
         except StoreError:
             return 0  # Deleted meanwhile, which is told when it is missed.
@@ -511,6 +553,11 @@ class LogFiles:
                 raise
         return held
 
+    @property
+    def end(self) -> int:
+        """The end of the last file."""
+        return self._starts[-1] + self._sizes[self._starts[-1]] if self._starts else 0
+
     def next_start(self, log_offset: int) -> int | None:
         """Where the next segment after a log offset starts."""
         position = bisect.bisect_right(self._starts, log_offset)
@@ -525,6 +572,31 @@ class QueueFiles:
         self._folder = store / QUEUES_FOLDER
         self._file_entries = look(store, lambda: queue_file_entries(store))
         self._budget = MapBudget(_QUEUE_MAPS_MAX)
+
+    @cached_property
+    def mending(self) -> Mending | None:
+        """What repairs wrong entries from the log: of files that are only read, in memory.
+
+        None if the last file of the log is cut off: then it cannot tell what is wrong.
+        """
+        log = CommitLog(self._store / "commitlog", segment_bytes(self._store), writable=False)
+        log.end = LogOffset(LogFiles(self._store).end)
+        is_whole = log.segments and log.segments[-1].start + log.segment_bytes == log.end
+        return Mending(log, TagsCodes(""), pads=False) if is_whole else None
+
+    def check(self, queue: ConsumeQueue, *offsets: int) -> None:
+        """Look at entries that something is decided by; what is wrong is mended."""
+        for offset in offsets:
+            if self.mending is not None and queue.start <= offset < queue.end:
+                self.mending.check(queue, offset)
+
+    def mended(self, queue: ConsumeQueue, offset: int, found: EntryArray) -> EntryArray:
+        """Entries of a queue as the log says that they should be, as far as it does."""
+        if self.mending is None:
+            return found
+        while self.mending.mend(queue, offset, len(found)):
+            pass
+        return np.concatenate([*entries_of(queue, offset, offset + len(found), len(found))])
 
     def open(self, queue: Queue) -> ConsumeQueue:
         """One queue, as it is now; without entries if it has no files.
@@ -639,6 +711,8 @@ def _stretches(store: Path, ranges: Sequence[QueueRange], fail: bool) -> list[_S
         if each.rows <= 0:
             continue
         queue = queues.open(each.queue)
+        queue.check = queues.mending
+        queues.check(queue, queue.start, each.start, min(each.end, queue.end) - 1)
         first = max(each.start, queue.start)
         if first < queue.end and queue.entry(first)[0] < log_start:
             first = queue.first_not_before(lambda entry: entry[0] < log_start)
@@ -697,5 +771,10 @@ def _record_starts(stretches: Sequence[_Stretch], start: int, stop: int, count: 
 def _first_entry(stretch: _Stretch, log_offset: int) -> int | None:
     """Where the first record of a range lies that does not lie before a log offset."""
     offsets = range(stretch.range.start, stretch.range.end)
-    position = bisect.bisect_left(offsets, log_offset, key=lambda at: stretch.queue.entry(at)[0])
+    while True:
+        position = bisect.bisect_left(
+            offsets, log_offset, key=lambda at: stretch.queue.entry(at)[0]
+        )
+        if not stretch.queue.mend_beside(stretch.range.start + position):
+            break
     return stretch.queue.entry(offsets[position])[0] if position < len(offsets) else None
