@@ -136,7 +136,10 @@ class Publisher:
             assert isinstance(batch, NewMessage)
             self._become(batch, intent, on_stored, token)
             return
-        self.take(batch, on_stored, token, acks)
+        if type(batch) is NewMessage and self.is_plain(batch):  # The fast path of `take`.
+            self._put(batch, on_stored, token, acks)
+        else:
+            self.take(batch, on_stored, token, acks)
 
     def take(
         self,
