@@ -64,8 +64,11 @@ BODY_BYTES_MAX, VALUES_MAX = 1 << 20, 200_000
 PAGE_MAX = 500
 _DEFAULT = "amq.default"
 _ACK_MODES = (
-    "ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false",
-)  # fmt: skip
+    "ack_requeue_true",
+    "ack_requeue_false",
+    "reject_requeue_true",
+    "reject_requeue_false",
+)
 _LARGE = "/api/definitions"
 _BROWSERS = ("origin", "referer", "cookie", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest")
 
