@@ -74,7 +74,7 @@ class NewMessage(NamedTuple):
 
     `inner_count` above 1 makes it an inner batch: one record whose body holds that many messages,
     and as many queue offsets. `extra_queues` names further topics whose queue gets an entry for
-    the same record (see `store.dispatch`).
+    the same record (see `record.dispatch`).
     """
 
     topic: str

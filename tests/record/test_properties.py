@@ -2,9 +2,9 @@
 
 from onelog.message import NewMessage, SysFlag, decode_properties
 from onelog.record.decode import decode_message
+from onelog.record.dispatch import with_dispatch_properties
 from onelog.record.encode import encode
 from onelog.record.properties import with_property, without_property, written_again
-from onelog.store.dispatch import with_dispatch_properties
 
 
 def stored(message: NewMessage) -> bytes:

@@ -8,8 +8,8 @@ import pytest
 
 from onelog.errors import ConfigError, MessageError
 from onelog.message import decode_properties
+from onelog.record.columns.properties import PropertyColumns, texts_of
 from onelog.record.inner_batch import split_batch
-from onelog.spark.columns.properties import PropertyColumns, texts_of
 from onelog.spark.folders import local_folder
 from onelog.spark.lake import tables as lake_tables
 from onelog.spark.write.rows import RowEncoder

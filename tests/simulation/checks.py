@@ -15,8 +15,8 @@ import msgspec
 from onelog.message import Appended, Message
 from onelog.names import TABLES_TOPIC
 from onelog.record.decode import Blank, check
+from onelog.record.dispatch import is_dispatched
 from onelog.record.layout import MAGIC_START
-from onelog.store.dispatch import is_dispatched
 from tests.simulation.kernel import BrokenError
 
 TIMED_TOPIC = "timed"

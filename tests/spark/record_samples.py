@@ -22,12 +22,12 @@ from onelog.message import (
 )
 from onelog.record.compression import Compression, compress, unpacked_body
 from onelog.record.decode import decode_records
+from onelog.record.dispatch import is_dispatched
 from onelog.record.encode import encode
 from onelog.record.forms import FORM_MASK, amqp, rocketmq
 from onelog.record.inner_batch import encode_batch, unwrapped
 from onelog.record.layout import topic_field
 from onelog.spark.columns.messages import spark_schema
-from onelog.store.dispatch import is_dispatched
 
 QUICK = settings(max_examples=40, deadline=None)
 """For properties over whole records, of which one example is many."""

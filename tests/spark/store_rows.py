@@ -8,12 +8,12 @@ from onelog.clock import ManualClock
 from onelog.config import StoreConfig
 from onelog.message import Message, NewMessage, SysFlag, encode_properties
 from onelog.record.compression import Compression, compress
+from onelog.record.dispatch import targets
 from onelog.record.inner_batch import encode_batch
 from onelog.spark.columns.messages import EVERY_ROW, RecordDecoder, RowFilters
 from onelog.spark.options import SplitBy
 from onelog.spark.read import store_files
 from onelog.spark.read.offsets import QueueRange
-from onelog.store.dispatch import targets
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import StoreReader
 from onelog.store.readonly import open_readonly

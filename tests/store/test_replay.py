@@ -15,7 +15,6 @@ from onelog.clock import ManualClock
 from onelog.config import StoreConfig
 from onelog.message import Appended, NewMessage
 from onelog.record.columns import leading_records
-from onelog.store.columns import QueueEntryColumns, Stretch, TopicNumbers
 from onelog.store.consumequeue import Entry
 from onelog.store.damage import Damage, Damages
 from onelog.store.keyindex import KeyIndex
@@ -25,6 +24,7 @@ from onelog.store.queues import Queues
 from onelog.store.reader import FetchStatus
 from onelog.store.replay import Replay
 from onelog.store.verify import verify
+from onelog.store.walk import QueueEntryColumns, Stretch, TopicNumbers
 from tests.store.conftest import SMALL, OpenStore
 from tests.store.samples import flip, overwrite, write_sample
 

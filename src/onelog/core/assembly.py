@@ -87,7 +87,7 @@ from onelog.errors import NotMasterError, OnelogError
 from onelog.jobs import Job
 from onelog.message import LOOPBACK
 from onelog.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from onelog.store.dispatch import parse_delay_levels
+from onelog.record.dispatch import parse_delay_levels
 from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

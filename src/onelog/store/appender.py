@@ -27,19 +27,19 @@ from onelog.message import (
     tags_code,
 )
 from onelog.names import COMPACTED_TOPIC, SCHEDULE_TOPIC
-from onelog.record.encode import Placed, PlacedRun
-from onelog.record.entries import ENTRY
-from onelog.record.forms import FORM_CODE, FORM_MASK
-from onelog.record.layout import CRC_PROPERTY_BYTES
-from onelog.store.commitlog import CommitLog
-from onelog.store.consumequeue import ConsumeQueue
-from onelog.store.dispatch import (
+from onelog.record.dispatch import (
     TAGS_NEEDLE,
     TagsCodes,
     deletion_of,
     is_dispatched,
     with_dispatch_properties,
 )
+from onelog.record.encode import Placed, PlacedRun
+from onelog.record.entries import ENTRY
+from onelog.record.forms import FORM_CODE, FORM_MASK
+from onelog.record.layout import CRC_PROPERTY_BYTES
+from onelog.store.commitlog import CommitLog
+from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.entering import AnyQueue, Entered, Entering, Held
 from onelog.store.keyindex import Pending, pending_of, pending_run
 from onelog.store.queues import check_queue_id

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from onelog.private_files import write
 from onelog.record.decode import Blank, Broken
-from onelog.store.columns import RecordWalk, Stretch
 from onelog.store.commitlog import next_record
 from onelog.store.segment import Segment
+from onelog.store.walk import RecordWalk, Stretch
 
 _log = logging.getLogger(__name__)
 

@@ -22,14 +22,14 @@ from onelog.message import Message
 from onelog.names import COMPACTED_TOPIC, LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
 from onelog.record.columns import Ints
 from onelog.record.decode import check
+from onelog.record.dispatch import TagsCodes, targets
 from onelog.record.entries import ENTRY, PADDING, PADDING_SIZE
 from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.record.layout import RECORD_BYTES_MIN
-from onelog.store.columns import RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ConsumeQueue, Entry
 from onelog.store.damage import scan
-from onelog.store.dispatch import TagsCodes, targets
+from onelog.store.walk import RecordWalk, Stretch, TopicNumbers
 
 _log = logging.getLogger(__name__)
 

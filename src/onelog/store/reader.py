@@ -16,11 +16,11 @@ import numpy as np
 from onelog.errors import MessageError, OffsetOutOfRangeError, StoreFailedError
 from onelog.message import LogOffset, Message, QueueOffset, parse_message_id
 from onelog.record.decode import decode_messages, store_time_ms
+from onelog.record.dispatch import TagsCodes
 from onelog.record.entries import ENTRY, ENTRY_DTYPE, PADDING_SIZE
 from onelog.record.layout import RECORD_BYTES_MIN, STORE_TIME_END
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ConsumeQueue, Entry
-from onelog.store.dispatch import TagsCodes
 from onelog.store.keyindex import KeyIndex, message_keys
 from onelog.store.mending import Mending
 from onelog.store.queues import Queues

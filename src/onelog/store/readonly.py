@@ -10,13 +10,12 @@ from pathlib import Path
 
 from onelog.errors import StoreError
 from onelog.message import LogOffset, Message
+from onelog.record.dispatch import TagsCodes
 from onelog.record.entries import PADDING_SIZE
 from onelog.store.checkpoint import AbortMark, Checkpoint
-from onelog.store.columns import RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.damage import scan
-from onelog.store.dispatch import TagsCodes
 from onelog.store.folder import (
     geometry_advice,
     index_geometry,
@@ -30,6 +29,7 @@ from onelog.store.queue_folders import QUEUES_FOLDER
 from onelog.store.queues import Queues
 from onelog.store.reader import StoreReader
 from onelog.store.segment import file_name, numbered_files
+from onelog.store.walk import RecordWalk, Stretch, TopicNumbers
 
 _log = logging.getLogger(__name__)
 

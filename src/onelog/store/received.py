@@ -4,7 +4,7 @@
     log.end   follows, from length to length, to the end of the last whole record
     enter:    whole records of what is confirmed -> checked, and put into queues and index
 
-Entering is what recovery does after a crash: many records at a time, as columns (`columns`), each
+Entering is what recovery does after a crash: many records at a time, as columns (`walk`), each
 with its checksum looked at, and into the queues as `replay` says. Only a few that are just what the
 queues expect are entered one by one: columns cost as much for one record as for fifty.
 
@@ -19,6 +19,7 @@ from onelog.errors import StoreError, StoreVersionError
 from onelog.message import TRANSACTION_MASK, LogOffset, Message, SysFlag
 from onelog.names import COMPACTED_TOPIC
 from onelog.record.decode import Blank, Broken, check
+from onelog.record.dispatch import TagsCodes, is_deletion, is_plain, targets
 from onelog.record.entries import ENTRY
 from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.record.layout import (
@@ -31,16 +32,15 @@ from onelog.record.layout import (
     SIZE_AND_MAGIC,
     log_offset_at,
 )
-from onelog.store.columns import RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import CommitLog, next_record
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.damage import Damage, Damages
-from onelog.store.dispatch import TagsCodes, is_deletion, is_plain, targets
 from onelog.store.entering import Entered
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
 from onelog.store.replay import Replay
 from onelog.store.segment import Buffer, Segment, disk_error
+from onelog.store.walk import RecordWalk, Stretch, TopicNumbers
 
 _log = logging.getLogger(__name__)
 _HELD_BYTES_MAX = 128 << 20

@@ -28,17 +28,17 @@ from dataclasses import dataclass
 
 from onelog.errors import StoreError
 from onelog.message import LogOffset, Message
+from onelog.record.dispatch import TagsCodes
 from onelog.store.checkpoint import Checkpoint
-from onelog.store.columns import RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import CommitLog, next_record
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.cutting import pieces_behind, put_aside
 from onelog.store.damage import Damage, Damages, scan
-from onelog.store.dispatch import TagsCodes
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
 from onelog.store.readonly import real_end
 from onelog.store.replay import Replay, only_of
+from onelog.store.walk import RecordWalk, Stretch, TopicNumbers
 
 _log = logging.getLogger(__name__)
 

@@ -29,11 +29,11 @@ from onelog.errors import MessageError
 from onelog.message import INNER_COUNT_MAX
 from onelog.record.columns import Ints
 from onelog.record.entries import ENTRY_BYTES, ENTRY_DTYPE
-from onelog.store.columns import QueueEntryColumns, Stretch, TopicNumbers
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.damage import Damage, Damages
 from onelog.store.keyindex import KeyIndex
 from onelog.store.queues import Queues
+from onelog.store.walk import QueueEntryColumns, Stretch, TopicNumbers
 
 _ROWS_MAX = 1 << 19
 """Entries that are collected before they are written: a queue is then written to once."""

@@ -6,11 +6,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from onelog.message import decode_properties, encode_properties, property_value
+from onelog.record.columns import properties as property_columns
+from onelog.record.columns.properties import PropertyColumns, as_text, texts_of
 from onelog.record.forms import amqp, rocketmq
 from onelog.record.forms.amqp_fields import decode_table, encode_table
 from onelog.record.forms.amqp_fields import encode_properties as encode_amqp
-from onelog.spark.columns import properties as property_columns
-from onelog.spark.columns.properties import PropertyColumns, as_text, texts_of
 from tests.record.forms.test_forms import MESSAGES
 from tests.spark.record_samples import (
     NAMES,

@@ -24,8 +24,8 @@ from onelog.errors import (
 from onelog.gateways.http.requests import called, looked_up
 from onelog.message import KEYS, Message, QueueOffset, property_value
 from onelog.record.decode import decode_messages
+from onelog.record.dispatch import targets
 from onelog.record.forms.conversion import rocketmq_messages
-from onelog.store.dispatch import targets
 
 WINDOW = 200
 BYTES_MAX = 1 << 20

@@ -26,11 +26,11 @@ from onelog.errors import StoreError, WireError
 from onelog.message import Message, NewMessage, QueueOffset, encode_properties
 from onelog.names import COMPACTED_TOPIC
 from onelog.record.decode import decode_messages
+from onelog.record.dispatch import LAST_OFFSET
 from onelog.record.forms import Form, form_of, kafka
 from onelog.record.forms.conversion import in_kafka_form
 from onelog.record.forms.kafka import Attribute, Batch, Span
 from onelog.record.inner_batch import unwrapped
-from onelog.store.dispatch import LAST_OFFSET
 from onelog.store.message_store import MessageStore
 from onelog.store.outcomes import Aborted
 from onelog.store.reader import FetchStatus

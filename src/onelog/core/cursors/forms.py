@@ -23,10 +23,10 @@ from onelog.core.durable.tables import Tables
 from onelog.errors import InvalidRequestError, WireError
 from onelog.message import Message, QueueOffset
 from onelog.record.decode import decode_message
+from onelog.record.dispatch import targets
 from onelog.record.encode import encode_stored
 from onelog.record.forms import FORM_MASK, Form, form_of
 from onelog.record.forms.unpacked import Unpacked
-from onelog.store.dispatch import targets
 from onelog.store.outcomes import Aborted
 
 _KEPT_BYTES_MAX = 8 << 20

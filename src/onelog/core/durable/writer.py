@@ -37,7 +37,7 @@ from onelog.errors import (
 )
 from onelog.message import TRANSACTION_MASK, Appended, AppendedRun, NewMessage, NewRun
 from onelog.metrics import Histogram
-from onelog.store.dispatch import queue_id_of
+from onelog.record.dispatch import queue_id_of
 from onelog.store.message_store import MessageStore
 from onelog.store.retention import HEAD_ROOM
 

@@ -19,9 +19,9 @@ from onelog.core.routing.names import queue_of, topic_of
 from onelog.core.routing.targets import Group, RoutedTargets, Target
 from onelog.core.routing.topology import Vhost
 from onelog.errors import WireError
+from onelog.record.dispatch import EXTRA_QUEUES_MAX
 from onelog.record.forms import amqp
 from onelog.record.forms.amqp_fields import NO_PROPERTIES, Table, headers_of
-from onelog.store.dispatch import EXTRA_QUEUES_MAX
 
 ROUTES_MAX = 20_000
 """Keys that an exchange remembers the way of."""

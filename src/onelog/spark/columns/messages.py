@@ -3,7 +3,7 @@
 Takes what a pull answers, or a slice of the log, and gives batches of about ten thousand rows with
 the columns that were asked for; what was not asked for is not decoded. Records that are not one
 plain message each (compressed bodies, inner batches, records that belong to further queues) are
-first rewritten as plain ones, by `flat_records`.
+first rewritten as plain ones, by `record.columns.flat`.
 
 Invariant: the rows are the messages that `record.decode` finds in the same bytes, in the
 same order, without half and rolled-back ones; where that raises, this raises `WireError` too. Only
@@ -25,14 +25,13 @@ from pyspark.sql import types as sql
 
 from onelog.errors import ConfigError, OnelogError, UndecodableError, WireError
 from onelog.message import TAGS, TRANSACTION_MASK, UNIQUE_KEY, SysFlag, message_id
-from onelog.record.columns import Ints, Layout, Mask, find_records, integers
+from onelog.record.columns import Ints, Layout, Mask, find_records, integers, pieces
+from onelog.record.columns.flat import flatten, needs_flattening
+from onelog.record.columns.kafka import WantedColumns
+from onelog.record.columns.properties import PropertyColumns, as_text, texts_of
 from onelog.record.decode import decode_records
 from onelog.record.forms import FORM_MASK
 from onelog.record.layout import CRC_MASK
-from onelog.spark.columns import pieces
-from onelog.spark.columns.flat_records import flatten, needs_flattening
-from onelog.spark.columns.kafka_batches import WantedColumns
-from onelog.spark.columns.properties import PropertyColumns, as_text, texts_of
 
 _log = logging.getLogger(__name__)
 

@@ -43,19 +43,18 @@ from onelog.message import (
     tags_code,
 )
 from onelog.names import SCHEDULE_TOPIC
-from onelog.record.columns import Ints, Layout, Mask, integers, lay_out, leading_records
+from onelog.record.columns import Ints, Layout, Mask, integers, lay_out, leading_records, pieces
+from onelog.record.columns.properties import as_text
 from onelog.record.decode import Blank, Broken, check, decode_message
+from onelog.record.dispatch import TagsCodes, targets
 from onelog.record.entries import ENTRY_DTYPE, PADDING_SIZE
 from onelog.record.forms import FORM_MASK, Form, kafka
 from onelog.record.layout import BLANK, CRC_PROPERTY_BYTES, RECORD_BYTES_MIN
-from onelog.spark.columns import pieces
 from onelog.spark.columns.messages import EVERY_ROW, ROWS_MAX, RecordDecoder, RowFilters, Selection
-from onelog.spark.columns.properties import as_text
 from onelog.spark.options import SplitBy
 from onelog.spark.read.offsets import QueueRange, lose, split
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ConsumeQueue, MapBudget
-from onelog.store.dispatch import TagsCodes, targets
 from onelog.store.folder import look, queue_file_entries, segment_bytes
 from onelog.store.mending import Mending, occupies
 from onelog.store.outcomes import Aborted

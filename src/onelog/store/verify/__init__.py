@@ -23,10 +23,9 @@ from onelog.config import StoreConfig
 from onelog.message import Message
 from onelog.record.columns import Ints
 from onelog.record.decode import Blank, Broken
+from onelog.record.dispatch import TagsCodes
 from onelog.store.checkpoint import AbortMark, Checkpoint
-from onelog.store.columns import QueueEntryColumns, RecordWalk, Stretch, TopicNumbers
 from onelog.store.commitlog import next_record
-from onelog.store.dispatch import TagsCodes
 from onelog.store.folder import (
     geometry_advice,
     index_files,
@@ -43,6 +42,7 @@ from onelog.store.verify.findings import Findings, Problem
 from onelog.store.verify.index import IndexCheck, IndexWalk
 from onelog.store.verify.logview import LogView
 from onelog.store.verify.queues import QueueCheck
+from onelog.store.walk import QueueEntryColumns, RecordWalk, Stretch, TopicNumbers
 
 __all__ = ["OnProgress", "Problem", "Verification", "verify"]
 

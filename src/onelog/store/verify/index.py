@@ -18,12 +18,12 @@ import numpy.typing as npt
 from onelog.message import Message, java_hash, property_bytes
 from onelog.record.columns import Ints
 from onelog.record.decode import Broken, decode_message
-from onelog.store.columns import Stretch
-from onelog.store.dispatch import TAGS_NEEDLE
+from onelog.record.dispatch import TAGS_NEEDLE
 from onelog.store.folder import IndexGeometry
 from onelog.store.keyindex import ENTRY_DTYPE, HEADER, SLOT_BYTES, key_hash, message_keys
 from onelog.store.verify.findings import Findings
 from onelog.store.verify.logview import LogView
+from onelog.store.walk import Stretch
 
 Rows = npt.NDArray[np.void]
 

@@ -29,9 +29,9 @@ from onelog.message import (
 from onelog.names import COMPACTED_TOPIC, SCHEDULE_TOPIC
 from onelog.record.columns import Ints, Layout, Mask, fixed, lay_out, starts
 from onelog.record.decode import Blank, Broken, check, decode_message
+from onelog.record.dispatch import TAGS_NEEDLE, TagsCodes, is_deletion, targets
 from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.record.layout import BLANK, CRC_MASK, CRC_NAME, CRC_PROPERTY_BYTES, RECORD_BYTES_MIN
-from onelog.store.dispatch import TAGS_NEEDLE, TagsCodes, is_deletion, targets
 from onelog.store.keyindex import (
     ALIKE_MIN,
     hashes_of,

@@ -2,9 +2,9 @@
 
 A body is decompressed; an inner batch, and what is of another form than RocketMQ's, become a record
 for each of their messages; and a record that was read from a queue of another topic than its own
-(see `store.dispatch`) gets the place that it has there. All keep the log offset, the store time and
-the hosts of the record that they come from. Those of a Kafka batch whose checksum was looked at
-keep its form in their sysFlag: they have no checksum of their own.
+(see `dispatch`) gets the place that it has there. All keep the log offset, the store time and the
+hosts of the record that they come from. Those of a Kafka batch whose checksum was looked at keep
+its form in their sysFlag: they have no checksum of their own.
 
 Invariant: what comes out has no compressed body (where bodies matter) and nothing to unwrap, and is
 in the order of what went in.
@@ -19,15 +19,15 @@ from isal.isal_zlib import crc32
 from onelog.errors import WireError
 from onelog.message import Message, QueueOffset, SysFlag
 from onelog.record.columns import Bytes, Layout, Mask, find_records, joined
+from onelog.record.columns.kafka import Front, WantedColumns, rows_of
 from onelog.record.compression import unpacked_body
 from onelog.record.decode import decode_message
+from onelog.record.dispatch import Target, targets
 from onelog.record.encode import encode_stored
 from onelog.record.forms import FORM_MASK, Form, form_of
 from onelog.record.forms.conversion import in_rocketmq_form
 from onelog.record.inner_batch import unwrapped
 from onelog.record.layout import CRC_MASK
-from onelog.spark.columns.kafka_batches import Front, WantedColumns, rows_of
-from onelog.store.dispatch import Target, targets
 
 _BATCH = (SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP).value
 _COMPRESSED = SysFlag.COMPRESSED.value

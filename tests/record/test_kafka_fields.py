@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onelog.errors import WireError
+from onelog.record.columns.kafka import find_fields
 from onelog.record.forms import kafka
 from onelog.record.forms.kafka import Attribute, Codec
-from onelog.record.forms.kafka_columns import find_fields
 from onelog.record.forms.neutral import Neutral
 from tests.record.forms.test_forms import MESSAGES
 

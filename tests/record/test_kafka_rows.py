@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from onelog.errors import WireError
 from onelog.message import NewMessage
+from onelog.record.columns import flat
 from onelog.record.decode import decode_records
 from onelog.record.encode import encode_stored
 from onelog.record.forms import FORM_MASK
 from onelog.record.forms.conversion import in_rocketmq_form
 from onelog.record.forms.kafka import Codec
 from onelog.record.forms.neutral import Neutral
-from onelog.spark.columns import flat_records
 from onelog.spark.columns.messages import ALL, RecordDecoder, RowFilters, Selection
 from tests.record.forms.samples import kafka_batch, neutrals
 from tests.record.forms.test_forms import MESSAGES
@@ -84,7 +84,7 @@ def test_offsets_and_tags_choose_among_the_messages_of_a_batch(
 
 
 def test_plain_batches_are_not_taken_apart_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flat_records, "in_rocketmq_form", None)
+    monkeypatch.setattr(flat, "in_rocketmq_form", None)
     sent = [
         Neutral(b"k%d" % number, b"v" * 100 if number % 9 else None, (), number)
         for number in range(1_000)
@@ -99,7 +99,7 @@ def test_plain_batches_are_not_taken_apart_one_by_one(monkeypatch: pytest.Monkey
 def test_headers_cost_nothing_where_they_are_not_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(flat_records, "in_rocketmq_form", None)
+    monkeypatch.setattr(flat, "in_rocketmq_form", None)
     rows = decoded(stored([kafka_batch(neutrals(9), "t", 3)]), ["offset", "body"], Selection("b"))
     assert [row["body"] for row in rows] == [each.body for each in neutrals(9)]
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from onelog.errors import WireError
 from onelog.message import Message, NewMessage, SysFlag, encode_properties
 from onelog.record.columns import Layout, find_records
+from onelog.record.columns.flat import flatten, needs_flattening
+from onelog.record.columns.kafka import WantedColumns
+from onelog.record.columns.pieces import bodies
 from onelog.record.compression import Compression, compress, unpacked_body
 from onelog.record.decode import decode_records
 from onelog.record.inner_batch import encode_batch, unwrapped
-from onelog.spark.columns.flat_records import flatten, needs_flattening
-from onelog.spark.columns.kafka_batches import WantedColumns
-from onelog.spark.columns.pieces import bodies
 from tests.record.forms.samples import kafka_batch, neutrals
 from tests.spark.record_samples import IPV6, QUICK, any_messages, encoded, records
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from onelog.config import StoreConfig
 from onelog.message import Message, NewMessage, encode_properties
 from onelog.record.decode import Blank, Broken
-from onelog.store.columns import QueueEntryColumns, RecordWalk, Stretch, TopicNumbers
+from onelog.record.dispatch import TagsCodes, targets
 from onelog.store.commitlog import CommitLog
-from onelog.store.dispatch import TagsCodes, targets
 from onelog.store.keyindex import key_hash, message_keys
 from onelog.store.message_store import MessageStore
 from onelog.store.segment import Segment
+from onelog.store.walk import QueueEntryColumns, RecordWalk, Stretch, TopicNumbers
 from tests.store.log_records import scan_log
 from tests.store.samples import sample_messages
 

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from onelog.message import KEYS, UNIQUE_KEY, decode_properties
 from onelog.record.columns import Bytes, Ints, Mask, integers
+from onelog.record.columns.pieces import pieces
 from onelog.record.forms import amqp, rocketmq
-from onelog.spark.columns.pieces import pieces
 
 _NAME_END = 1
 _VALUE_END = 2

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from onelog.errors import WireError
 from onelog.message import NewMessage
 from onelog.record.columns import Ints, find_records, integers, lay_out, leading_records
+from onelog.record.columns.pieces import bodies, pieces, properties, topics
 from onelog.record.decode import decode_records
-from onelog.spark.columns.pieces import bodies, pieces, properties, topics
 from tests.spark.record_samples import QUICK, any_messages, encoded, records
 
 

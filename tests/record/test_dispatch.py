@@ -12,8 +12,7 @@ from onelog.message import (
     tags_code,
 )
 from onelog.record.decode import decode_message
-from onelog.record.encode import encode
-from onelog.store.dispatch import (
+from onelog.record.dispatch import (
     TagsCodes,
     Target,
     is_dispatched,
@@ -21,6 +20,7 @@ from onelog.store.dispatch import (
     targets,
     with_dispatch_properties,
 )
+from onelog.record.encode import encode
 
 
 def stored(message: NewMessage, queue_offset: int = 7) -> Message:
