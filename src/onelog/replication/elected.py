@@ -44,6 +44,29 @@ Rebuild = Callable[[Callable[[], None]], Awaitable[None]]
 """Closes the core, calls a function, opens the core in the role that `ElectedRole` has now."""
 
 
+def _self_of(config: Config) -> Self:
+    """Which node of the set this one is, from its start on."""
+    replication, broker = config.replication, config.broker
+    host = f"[{broker.client_host}]" if ":" in broker.client_host else broker.client_host
+    return Self(
+        broker.broker_id,
+        uuid4().hex,
+        f"{host}:{broker.port}",
+        f"{host}:{followers_port(config)}",
+        replication.replicas,
+        replication.lease_ms,
+        replication.ack,
+        replication.unclean,
+        f"{host}:{config.kafka.port}" if config.kafka.port else "",
+    )
+
+
+def _identity_of(store: MessageStore, node: int) -> Identity:
+    is_sync = store.config.flush == "sync"
+    clean = store.recovery.clean
+    return Identity(node, store.folder, clean=clean, sync=is_sync, boot=boot_id())
+
+
 class ElectedRole:
     """A node of a set that has etcd. Made before the core; `start` opens it for the first time."""
 
@@ -77,30 +100,34 @@ class ElectedRole:
         self._listener: BulkListener | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         replication, broker = config.replication, config.broker
-        identity = Identity(
-            broker.broker_id, store.folder, clean=store.recovery.clean,
-            sync=store.config.flush == "sync", boot=boot_id(),
-        )  # fmt: skip
+        identity = _identity_of(store, broker.broker_id)
         prefix = prefix_of(broker.cluster, broker.name)
         self._etcd = Etcd(parse_endpoints(replication.etcd), prefix, replication.lease_ms // 4)
         self.replica = Replica(
-            broker.broker_id, store, Epochs(store.folder), replication, self, clock=self._clock,
-            schedule=schedule, post=post, offload=offload,
+            broker.broker_id,
+            store,
+            Epochs(store.folder),
+            replication,
+            self,
+            clock=self._clock,
+            schedule=schedule,
+            post=post,
+            offload=offload,
             is_proven=lambda: self.election.is_proven(),
             propose_in_sync=lambda ids: self.election.propose_in_sync(ids),
             identity=identity,
-        )  # fmt: skip
-        host = f"[{broker.client_host}]" if ":" in broker.client_host else broker.client_host
-        self.ha_address = f"{host}:{followers_port(config)}"
-        me = Self(
-            broker.broker_id, uuid4().hex, f"{host}:{broker.port}", self.ha_address,
-            replication.replicas, replication.lease_ms, replication.ack, replication.unclean,
-            f"{host}:{config.kafka.port}" if config.kafka.port else "",
-        )  # fmt: skip
+        )
+        me = _self_of(config)
+        self.ha_address = me.ha_address
         self.election = Election(
-            me, self.replica, self._etcd, self._clock.now_ms, SystemClock().now_ms, schedule,
+            me,
+            self.replica,
+            self._etcd,
+            self._clock.now_ms,
+            SystemClock().now_ms,
+            schedule,
             identity=identity,
-        )  # fmt: skip
+        )
 
     # -- for the server ------------------------------------------------------------------------
 

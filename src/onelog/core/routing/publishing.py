@@ -183,15 +183,9 @@ class Publishing:
         host = self._host
         if not self._messages:
             self._writer.begin_tick()
-        self._messages.append(
-            tuple.__new__(
-                NewMessage,
-                (
-                    topic, queue_id, record, b"", 0, _AMQP, self._clock.now_ms(), host, host, 0, 0,
-                    1, extra,
-                ),
-            )
-        )  # fmt: skip
+        now_ms = self._clock.now_ms()
+        message = topic, queue_id, record, b"", 0, _AMQP, now_ms, host, host, 0, 0, 1, extra
+        self._messages.append(tuple.__new__(NewMessage, message))
         self._receipts.append((on_stored, token, 0, Acks.DURABLE))
         return len(route.targets)
 
@@ -531,9 +525,15 @@ class Publishing:
     ) -> NewMessage:
         topic, queue_id, extra = group
         return NewMessage(
-            topic, queue_id, record, sys_flag=form, born_ms=self._clock.now_ms(),
-            born_host=self._host, store_host=self._host, extra_queues=extra,
-        )  # fmt: skip
+            topic,
+            queue_id,
+            record,
+            sys_flag=form,
+            born_ms=self._clock.now_ms(),
+            born_host=self._host,
+            store_host=self._host,
+            extra_queues=extra,
+        )
 
     # -- what waits ----------------------------------------------------------------------------
 
