@@ -12,7 +12,7 @@ Invariant: a message is ready, or out with one consumer, or done. Who gets it is
 import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onelog.core.cursors.unpacking import ColdError
 from onelog.core.durable.durability import WhenSafe
@@ -28,10 +28,12 @@ from onelog.core.queues.deliveries import (
 )
 from onelog.core.queues.ledger import POSITION_BITS, Handout, Ledger
 from onelog.core.queues.memory_source import MemorySource
-from onelog.core.queues.queue_callbacks import QueueCallbacks
 from onelog.core.queues.selecting import Passed, PassedOver, wants
 from onelog.errors import NotMasterError, StoreError
 from onelog.message import NewMessage, NewRun
+
+if TYPE_CHECKING:
+    from onelog.core.queues.queues import WorkQueues
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +56,7 @@ class WorkQueue:
     """One declared queue."""
 
     __slots__ = (
-        "__weakref__ _accounted _callbacks _cold_ok _coming _coming_bytes _is_busy _is_head_known "
+        "__weakref__ _accounted _works _cold_ok _coming _coming_bytes _is_busy _is_head_known "
         "_is_reading _may_expire _only _top_first _turn_ms acked arguments "
         "auto_delete delivered due_ms durable exclusive expires_ms had_consumers is_deleted "
         "is_pending ledgers limits name own_limits owner passed published redelivered round_robin "
@@ -63,7 +65,7 @@ class WorkQueue:
 
     def __init__(
         self,
-        callbacks: QueueCallbacks,
+        works: "WorkQueues",
         vhost: str,
         name: str,
         topic: str,
@@ -75,7 +77,7 @@ class WorkQueue:
         arguments: Mapping[str, Any] | None = None,
         owner: Hashable = None,
     ) -> None:
-        self._callbacks = callbacks
+        self._works = works
         self.vhost = vhost
         self.name = name
         self.topic = topic
@@ -93,7 +95,7 @@ class WorkQueue:
         self.is_pending = self.is_deleted = False
         self._is_busy = self._is_reading = self._is_head_known = self._cold_ok = False
         self._coming = self._coming_bytes = self._accounted = 0
-        self._turn_ms = callbacks.clock.now_ms()
+        self._turn_ms = works.clock.now_ms()
         self.due_ms: int | None = None
         """When it has a turn because a message expires."""
         self.expires_ms = limits.expires_ms
@@ -201,22 +203,22 @@ class WorkQueue:
         limits = self.limits
         if limits.overflow != "drop-head" and limits.is_bounded:
             return True
-        return not self.topic and self._callbacks.memory_is_full
+        return not self.topic and self._works.memory_is_full
 
     def admits(self, body: bytes, form: int) -> bool:
         """Whether it takes a message; then the message counts, until it has come."""
-        if not self.topic and self._callbacks.memory_is_full:
+        if not self.topic and self._works.memory_is_full:
             return False
         limits = self.limits
         if limits.overflow == "drop-head" or not limits.is_bounded:
             return True
         size = facts_of(body, form)[0]
         if self._is_full(size):
-            self._callbacks.settle(self)
+            self._works.settle(self)
             self._coming = self._coming_bytes = 0
             if self._is_full(size):
                 if limits.overflow == "reject-publish-dlx":
-                    self._callbacks.refused(self, body, form)
+                    self._works.refused(self, body, form)
                 return False
         if self.topic:
             self._coming += 1
@@ -235,8 +237,8 @@ class WorkQueue:
         if expires:
             self._may_expire = True
         if not self.is_pending:
-            self._turn_ms = self._callbacks.clock.now_ms()
-            self._callbacks.pend(self)
+            self._turn_ms = self._works.clock.now_ms()
+            self._works.pend(self)
         ledger = self._only
         if ledger is None:
             ledger = self.ledgers[min(priority, len(self.ledgers) - 1)]
@@ -256,8 +258,8 @@ class WorkQueue:
         if expires:
             self._may_expire = True
         if not self.is_pending:
-            self._turn_ms = self._callbacks.clock.now_ms()
-            self._callbacks.pend(self)
+            self._turn_ms = self._works.clock.now_ms()
+            self._works.pend(self)
         count = len(bodies)
         only.source.put_all(bodies, form, self._turn_ms, size)
         only.ready_bytes += size * count
@@ -267,13 +269,13 @@ class WorkQueue:
     def _came(self, cost: int) -> None:
         """At once, not with the next turn: who sends too much has to be stopped in time."""
         self._accounted += cost
-        self._callbacks.stored(self, cost)
+        self._works.stored(self, cost)
 
     def entered(self, ledger: Ledger, messages: Sequence[NewMessage | NewRun], offset: int) -> None:
         """Of a queue in the log: messages were appended, with their entries from `offset` on."""
         if not self.is_pending:
-            self._turn_ms = self._callbacks.clock.now_ms()
-            self._callbacks.pend(self)
+            self._turn_ms = self._works.clock.now_ms()
+            self._works.pend(self)
         count, expires = ledger.entered(messages, offset, self._turn_ms)
         self.published += count
         self._may_expire |= expires
@@ -284,7 +286,7 @@ class WorkQueue:
     def wake(self) -> None:
         """Something may be delivered: have a turn."""
         if not self.is_pending:
-            self._callbacks.pend(self)
+            self._works.pend(self)
 
     def run(self) -> bool:
         """Deliver what can be delivered, and drop what is too much or too old.
@@ -307,7 +309,7 @@ class WorkQueue:
             self._read_first(cold.ranges)
         except UNWRITTEN as error:
             log.error("%s has to wait: %s", self.label, error)
-            self._callbacks.later(_TROUBLE_MS, self.wake)
+            self._works.later(_TROUBLE_MS, self.wake)
         finally:
             self._is_busy = self._is_reading
         if not self.topic:
@@ -322,14 +324,14 @@ class WorkQueue:
             self._cold_ok = True
             self.wake()
 
-        self._callbacks.warm(ranges, go_on)
+        self._works.warm(ranges, go_on)
 
     def _account(self) -> None:
         if not self.topic:
             cost = self.ready_bytes + self.unacked_bytes
             cost += MESSAGE_BYTES * (self.ready + self.unacked)
             if cost != self._accounted:
-                self._callbacks.stored(self, cost - self._accounted)
+                self._works.stored(self, cost - self._accounted)
                 self._accounted = cost
 
     def _deliver(self) -> bool:
@@ -384,7 +386,7 @@ class WorkQueue:
             self.acked += len(bodies)
             self.delivered += len(bodies)
             if ledger.in_log and not ledger.is_dirty:
-                self._callbacks.changed(ledger)
+                self._works.changed(ledger)
             try:
                 on_bodies(consumer, bodies, forms)
             except Exception:
@@ -393,11 +395,11 @@ class WorkQueue:
 
     def _cannot_deliver_to(self, consumer: Consumer) -> None:
         log.exception("%s cannot deliver to a consumer, which is cancelled", self.label)
-        self._callbacks.gone_by(self, consumer)
+        self._works.gone_by(self, consumer)
 
     def _deliver_chosen(self) -> bool:
         """The same, where some consumers want some messages only."""
-        passed, round_robin, now_ms = self.passed, self.round_robin, self._callbacks.clock.now_ms()
+        passed, round_robin, now_ms = self.passed, self.round_robin, self._works.clock.now_ms()
         for each, taker in passed.offers():
             if taker.room > 0 and taker.is_open:
                 self._hand_on(each, taker, now_ms)
@@ -455,10 +457,10 @@ class WorkQueue:
             ledger.finish(found)
             self.acked += len(found)
         else:
-            ledger.hold(found, Handout(consumer, self._callbacks.clock.now_ms()))
+            ledger.hold(found, Handout(consumer, self._works.clock.now_ms()))
             consumer.given(len(found))
         if ledger.in_log:
-            self._callbacks.changed(ledger)
+            self._works.changed(ledger)
         self.delivered += len(found)
         try:
             consumer.on_deliver(consumer, found)
@@ -477,7 +479,7 @@ class WorkQueue:
     def ack(self, positions: Sequence[int]) -> None:
         """Messages are done. Those that are not out are none of it."""
         if len(positions) > SOME_MAX:
-            self._callbacks.later(0, partial(self.ack, positions[SOME_MAX:]))
+            self._works.later(0, partial(self.ack, positions[SOME_MAX:]))
             positions = positions[:SOME_MAX]
         only = self._only
         if only is not None:
@@ -497,18 +499,18 @@ class WorkQueue:
             if handout.consumer is not None:
                 handout.consumer.took_back(count)
         if released and ledger.in_log:
-            self._callbacks.changed(ledger)
+            self._works.changed(ledger)
 
     def _freed(self) -> None:
         """There may be room for more."""
         self._account()
         if not self.is_pending and self.round_robin.all and (self.ready or self.passed):
-            self._callbacks.pend(self)
+            self._works.pend(self)
 
     def requeue(self, positions: Sequence[int], *, counted: bool = True) -> None:
         """Messages may be had again, from where they were; those that came too often are dead."""
         if len(positions) > SOME_MAX:
-            self._callbacks.later(0, partial(self.requeue, positions[SOME_MAX:], counted=counted))
+            self._works.later(0, partial(self.requeue, positions[SOME_MAX:], counted=counted))
             positions = positions[:SOME_MAX]
         dead: list[int] = []
         limit = self.limits.delivery_limit
@@ -526,7 +528,7 @@ class WorkQueue:
             self.redelivered += 1
             self._may_expire = True  # It may say so itself; nobody has looked at it since.
             if ledger.in_log and counted:
-                self._callbacks.changed(ledger)
+                self._works.changed(ledger)
         if dead:
             self._bury_held(dead, "delivery_limit")
         self.wake()  # Also without a consumer: there may be too many messages now.
@@ -551,19 +553,19 @@ class WorkQueue:
         try:
             found = ledger.held(some, cold_ok=cold_ok)
             if found:
-                self._callbacks.bury(self, ledger, found, reason)
+                self._works.bury(self, ledger, found, reason)
         except ColdError as cold:
-            self._callbacks.warm(cold.ranges, partial(again, cold_ok=True))
+            self._works.warm(cold.ranges, partial(again, cold_ok=True))
             return
         except UNWRITTEN as error:
             log.error("dead letters of %s have to wait: %s", self.label, error)
-            self._callbacks.later(_TROUBLE_MS, again)
+            self._works.later(_TROUBLE_MS, again)
             return
         self.ack(some)
         done = set(some)
         left = [each for each in positions[:TURN_MAX] if each not in done] + positions[TURN_MAX:]
         if left:
-            self._callbacks.later(0, partial(self._bury_held, left, reason))
+            self._works.later(0, partial(self._bury_held, left, reason))
 
     def _drop(self, ledger: Ledger, found: list[Delivery], reason: Reason) -> None:
         """End messages that were taken from a ledger."""
@@ -571,13 +573,13 @@ class WorkQueue:
             return
         if self.limits.dead_letter_exchange is not None:
             try:
-                self._callbacks.bury(self, ledger, found, reason)
+                self._works.bury(self, ledger, found, reason)
             except UNWRITTEN:
                 ledger.give_back(found, counted=False)
                 raise
         ledger.finish(found)
         if ledger.in_log:
-            self._callbacks.changed(ledger)
+            self._works.changed(ledger)
 
     def _trim(self) -> bool:
         """Drop messages at the head that are too many; True if there are more of them."""
@@ -612,7 +614,7 @@ class WorkQueue:
 
         What expires at once, but finds a consumer at once, is good.
         """
-        now_ms = self._callbacks.clock.now_ms()
+        now_ms = self._works.clock.now_ms()
         late = [
             each
             for each in found
@@ -636,7 +638,7 @@ class WorkQueue:
 
         True if there is more of it.
         """
-        now_ms = self._callbacks.clock.now_ms()
+        now_ms = self._works.clock.now_ms()
         if self._is_head_known and self.due_ms is not None and self.due_ms > now_ms:
             return False
         next_ms: int | None = None
@@ -659,7 +661,7 @@ class WorkQueue:
                 ledger.source.cool()
         if is_empty and self.limits.message_ttl_ms is None:
             self._may_expire = False
-        self._callbacks.expire_at(self, next_ms)
+        self._works.expire_at(self, next_ms)
         self._is_head_known = True
         return False
 
@@ -683,11 +685,11 @@ class WorkQueue:
         """Let it end after so long without use; None: never."""
         self.expires_ms = expires_ms
         self.used()
-        self._callbacks.watch_use(self)
+        self._works.watch_use(self)
 
     def used(self) -> None:
         """Somebody uses it."""
-        self.used_ms = self._callbacks.clock.now_ms()
+        self.used_ms = self._works.clock.now_ms()
 
     # -- for the part it belongs to ------------------------------------------------------------
 
@@ -715,9 +717,9 @@ class WorkQueue:
             ledger.finish([delivery])
             self.acked += 1
         else:
-            ledger.hold([delivery], Handout(None, self._callbacks.clock.now_ms()))
+            ledger.hold([delivery], Handout(None, self._works.clock.now_ms()))
         if ledger.in_log:
-            self._callbacks.changed(ledger)
+            self._works.changed(ledger)
         self.delivered += 1
         self._account()
 
@@ -754,14 +756,14 @@ class WorkQueue:
         for ledger in self.ledgers:
             count += ledger.purge()
             if ledger.in_log:
-                self._callbacks.changed(ledger)
+                self._works.changed(ledger)
         self._account()
         return count
 
     def when_recorded(self, callback: WhenSafe) -> None:
         """Call back once what was said of its messages so far is in the log, as safe as any."""
         if self.topic:
-            self._callbacks.when_recorded(self, callback)
+            self._works.when_recorded(self, callback)
         else:
             callback(None)
 

@@ -68,7 +68,7 @@ class Channel:
             publishing.unconfirmed,
             publishing.mode,
             publishing.count,
-            consuming.delivered,
+            consuming.last_tag,
         )
 
     @property

@@ -1,8 +1,7 @@
 """Consuming on a channel: consumers, deliveries, and what becomes of them.
 
-A delivery is numbered by its tag, per channel, from 1 on. What waits for an acknowledgement is kept
-by tag: its queue, and its place there. Acknowledgements that arrive together are handed to their
-queues together (`AmqpSession.flush_acknowledgements`).
+A channel is a consumer session. Acknowledgements that arrive together on any of a connection's are
+handed to their queues together (`AmqpSession.flush_acknowledgements`).
 
 A stream is read, not emptied: what is delivered from one is acknowledged to its reader, which has
 the same three verbs as a queue (`streams`).
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from onelog.core.queues.consumers import Consumer, Window
 from onelog.core.queues.deliveries import AMQP_FLAG, in_amqp_form
 from onelog.core.queues.queue import WorkQueue
+from onelog.core.queues.session import ConsumerSession, Settlement, settle
 from onelog.errors import OnelogError, QueueNotFoundError
 from onelog.gateways.amqp.refusals import (
     not_allowed,
@@ -32,12 +32,6 @@ from onelog.wire.amqp.methods import ENCODERS, NUMBERS
 if TYPE_CHECKING:
     from onelog.gateways.amqp.channel import Channel
 
-Settled = WorkQueue | StreamReader
-"""What deliveries come from, and go back to."""
-
-Taken = tuple[int, Settled, int]
-"""A delivery: its tag, its queue, and its place there."""
-
 _U32 = Struct(">I")
 _COUNT = "x-delivery-count"
 CONSUMERS_MAX = 10_000
@@ -48,19 +42,15 @@ _GET = NUMBERS["basic.get"]
 _CONSUME = NUMBERS["basic.consume"]
 
 
-class Consuming:
+class Consuming(ConsumerSession):
     """The consumers of a channel, and what was delivered on it."""
 
     def __init__(self, channel: "Channel") -> None:
+        super().__init__()
         self.channel = channel
         self.session = channel.session
         self.queues = channel.broker.queues.declared
         self.consumers: dict[str, Consumer | StreamReader] = {}
-        self.unacked: dict[int, tuple[Settled, int]] = {}
-        self._tag = 0
-        """Of the last delivery."""
-        self._oldest = 1
-        """No tag below this one is unacknowledged."""
         self.window = Window(0)
         self.prefetch = 0
         """Of consumers that come from now on."""
@@ -221,22 +211,15 @@ class Consuming:
 
     # -- deliveries ----------------------------------------------------------------------------
 
-    @property
-    def delivered(self) -> int:
-        """How many messages were delivered on this channel so far."""
-        return self._tag
-
-    def next_tag(self) -> int:
-        """The tag of one more delivery."""
-        self._tag += 1
-        return self._tag
+    def unknown(self, tag: int) -> OnelogError:
+        return unmet(f"unknown delivery tag {tag}")
 
     def _deliver(self, consumer: Consumer, deliveries: list[Any]) -> None:
         """basic.deliver, for each of these."""
         out: list[Buffer] = []
         writer: DeliveryWriter = consumer.data
         queue = consumer.queue
-        first = tag = self._tag + 1
+        first = tag = self.last_tag + 1
         is_counted = queue.kind == "quorum"
         add = out.append
         lead, size, like = writer.like
@@ -247,7 +230,7 @@ class Consuming:
                 self._put(out, writer, tag, times, body, form, is_counted=is_counted)
                 lead, size, like = writer.like
             tag += 1
-        self._tag = tag - 1
+        self.last_tag = tag - 1
         if not consumer.no_ack:
             entries = [(queue, each[0]) for each in deliveries]
             self.unacked.update(zip(range(first, tag), entries, strict=True))
@@ -261,14 +244,14 @@ class Consuming:
         writer: DeliveryWriter = consumer.data
         lead, size, like = writer.like
         skip, add = len(lead), out.append
-        for tag, (body, form) in enumerate(zip(bodies, forms, strict=True), self._tag + 1):
+        for tag, (body, form) in enumerate(zip(bodies, forms, strict=True), self.last_tag + 1):
             if len(body) == size and form == AMQP_FLAG and body.startswith(lead):
                 add(like(tag, body[skip:]))
             else:
                 self._put(out, writer, tag, 0, body, form)
                 lead, size, like = writer.like
                 skip = len(lead)
-        self._tag += len(bodies)
+        self.last_tag += len(bodies)
         self._send(out)
 
     def _send(self, out: list[Buffer]) -> None:
@@ -311,9 +294,9 @@ class Consuming:
         """The same from a stream: offset, exchange and key, properties and body of each."""
         out: list[Buffer] = []
         for offset, position, properties, body in items:
-            self._tag += 1
-            writer.put(out, self._tag, False, position, properties, body)
-            self.unacked[self._tag] = (reader, offset)
+            self.last_tag += 1
+            writer.put(out, self.last_tag, False, position, properties, body)
+            self.unacked[self.last_tag] = (reader, offset)
         self.session.connection.send(out)
 
     def get(self, name: str, no_ack: bool) -> None:
@@ -373,11 +356,11 @@ class Consuming:
 
     def ack(self, tag: int, multiple: bool) -> None:
         if self.channel.publishing.mode == "tx":
-            self._settle("ack", self._taken(tag, multiple))
+            self._settle("ack", tag, multiple)
             return
-        acknowledged = self.session.acknowledged
+        acknowledged = self.session.acknowledgements.waiting
         if multiple:
-            for queue, position in self._ended(tag):
+            for queue, position in self.ended(tag, True):
                 if queue in acknowledged:
                     acknowledged[queue].append(position)
                 else:
@@ -386,7 +369,7 @@ class Consuming:
         try:
             queue, position = self.unacked.pop(tag)
         except KeyError:
-            raise unmet(f"unknown delivery tag {tag}") from None
+            raise self.unknown(tag) from None
         acknowledged.setdefault(queue, []).append(position)
 
     def nack(self, tag: int, multiple: bool, requeue: bool) -> None:
@@ -396,7 +379,7 @@ class Consuming:
                 "basic.nack and basic.reject not supported by stream queues queue "
                 f"'{found[0].queue.name}' in vhost '{self.channel.vhost}'"
             )
-        self._settle("requeue" if requeue else "reject", self._taken(tag, multiple))
+        self._settle("requeue" if requeue else "reject", tag, multiple)
 
     def reject(self, tag: int, requeue: bool) -> None:
         self.nack(tag, False, requeue)
@@ -405,60 +388,15 @@ class Consuming:
         """basic.recover, basic.recover-async."""
         if not requeue:
             raise not_implemented("requeue=false")
-        self.settle("requeue", self._taken(0, True))
+        settle("requeue", self.ended(0, True))
 
-    def _settle(self, how: str, taken: list[Taken]) -> None:
+    def _settle(self, how: Settlement, tag: int, multiple: bool) -> None:
         """Now, or with the transaction."""
         publishing = self.channel.publishing
         if publishing.mode == "tx":
-            publishing.settling.append((how, taken))
+            publishing.settling.append((how, self.taken(tag, multiple)))
         else:
-            self.settle(how, taken)
-
-    def settle(self, how: str, taken: list[Taken]) -> "dict[Settled, list[int]]":
-        """Acknowledge, requeue or reject; which deliveries that were, by queue."""
-        by_queue: dict[Settled, list[int]] = {}
-        for _, queue, position in taken:
-            by_queue.setdefault(queue, []).append(position)
-        for queue, numbers in by_queue.items():
-            getattr(queue, how)(numbers)
-        return by_queue
-
-    def _ended(self, tag: int) -> list[tuple[Settled, int]]:
-        """Everything up to a tag, 0 for all, is not unacknowledged any more."""
-        unacked = self.unacked
-        if not tag:
-            ended = list(unacked.values())
-            unacked.clear()
-            self._oldest = self._tag + 1
-            return ended
-        if tag not in unacked:
-            raise unmet(f"unknown delivery tag {tag}")
-        tags = range(self._oldest, tag + 1)
-        self._oldest = tag + 1
-        return [unacked.pop(each) for each in tags if each in unacked]
-
-    def _taken(self, tag: int, multiple: bool) -> list[Taken]:
-        """Deliveries that are not unacknowledged any more."""
-        unacked = self.unacked
-        if multiple and not tag:
-            taken = [(each, *entry) for each, entry in unacked.items()]
-            unacked.clear()
-            self._oldest = self._tag + 1
-            return taken
-        if tag not in unacked:
-            raise unmet(f"unknown delivery tag {tag}")
-        if not multiple:
-            return [(tag, *unacked.pop(tag))]
-        tags = range(self._oldest, tag + 1)
-        self._oldest = tag + 1
-        return [(each, *unacked.pop(each)) for each in tags if each in unacked]
-
-    def take_back(self, taken: list[Taken]) -> None:
-        """What a transaction had acknowledged is unacknowledged again."""
-        for tag, queue, position in taken:
-            self.unacked[tag] = (queue, position)
-            self._oldest = min(self._oldest, tag)
+            settle(how, self.ended(tag, multiple))
 
     def ending(self) -> Iterator[None]:
         """The channel is gone: cancel its consumers, and give back what was not acknowledged."""
@@ -467,4 +405,4 @@ class Consuming:
         for consumer in consumers.values():
             self._stop(consumer)
             yield
-        self.settle("requeue", self._taken(0, True))
+        yield from self.giving_back(counted=True)

@@ -13,6 +13,7 @@ Invariant: a number is confirmed when its message is as safe as configured, and 
 from typing import TYPE_CHECKING, Literal
 
 from onelog.core.durable.writer import nobody
+from onelog.core.queues.session import Settlement, Taken, settle, when_recorded
 from onelog.errors import OnelogError
 from onelog.gateways.amqp.refusals import not_implemented, reply_code, unmet
 from onelog.gateways.amqp.replies import REPLY_TO, REPLY_TO_BYTES, REPLY_TO_PREFIX
@@ -24,11 +25,10 @@ from onelog.wire.amqp.methods import ENCODERS, NUMBERS, Arguments
 
 if TYPE_CHECKING:
     from onelog.gateways.amqp.channel import Channel
-    from onelog.gateways.amqp.consuming import Taken
 
 _RETURN = ENCODERS["basic.return"]
 _COMMIT = NUMBERS["tx.commit"]
-Settling = tuple[str, "list[Taken]"]
+Settling = tuple[Settlement, list[Taken]]
 """What a transaction will do to deliveries, and which."""
 
 
@@ -247,26 +247,15 @@ class Publishing:
             return
         settling, self.settling = self.settling, []
         left = {
-            queue for how, taken in settling for queue in self.channel.consuming.settle(how, taken)
+            queue for how, taken in settling for queue in settle(how, (each[1:] for each in taken))
         }
         self.channel.broker.transactions.begin(self._principal, self.channel)
-        if not left:
-            self._end_commit()
-            return
-        waits = len(left)
+        when_recorded(left, self._end_commit)
 
-        def recorded(error: OnelogError | None) -> None:
-            nonlocal waits
-            waits -= 1
-            if not waits and not self._is_ended:
-                self._end_commit()
-
-        for queue in left:
-            queue.when_recorded(recorded)
-
-    def _end_commit(self) -> None:
-        self.channel.reply("tx.commit-ok")
-        self.channel.resume()
+    def _end_commit(self, _: OnelogError | None) -> None:
+        if not self._is_ended:
+            self.channel.reply("tx.commit-ok")
+            self.channel.resume()
 
     def _fail_commit(self, error: OnelogError) -> None:
         if reply_code(error) == ReplyCode.PRECONDITION_FAILED:

@@ -26,10 +26,10 @@ from typing import Any
 from onelog import __version__
 from onelog.core.access import Principal
 from onelog.core.queues.consumers import Consumer
+from onelog.core.queues.session import Acknowledgements
 from onelog.errors import NotPermittedError, OnelogError
 from onelog.gateways import RABBITMQ_VERSION, ClientState, GatewayContext
 from onelog.gateways.amqp.channel import Channel
-from onelog.gateways.amqp.consuming import Settled
 from onelog.gateways.amqp.handlers import HANDLERS
 from onelog.gateways.amqp.logins import EXTERNAL, GUEST, MECHANISMS, credentials, refusal
 from onelog.gateways.amqp.refusals import RefusedError, not_allowed, reply_code
@@ -165,8 +165,8 @@ class AmqpSession(FramedSession):
         self.channels: dict[int, Channel] = {}
         self.confirmed: set[int] = set()
         """Channels that the broker has closed, as the client has confirmed."""
-        self.acknowledged: dict[Settled, list[int]] = {}
-        """Acknowledgements that were read and not passed on yet."""
+        self.acknowledgements = Acknowledgements()
+        """Those that were read and not passed on yet."""
         self.paused: set[Consumer | StreamReader] = set()
         """Consumers that get nothing until the client has read what it was sent."""
         self.since_ms = gateway.clock.now_ms()
@@ -318,10 +318,8 @@ class AmqpSession(FramedSession):
 
     def flush_acknowledgements(self) -> None:
         """Pass on what was acknowledged."""
-        if self.acknowledged:
-            acknowledged, self.acknowledged = self.acknowledged, {}
-            for queue, taken in acknowledged.items():
-                queue.ack(taken)
+        if self.acknowledgements.waiting:
+            self.acknowledgements.flush()
 
     def _handle(self, event: Event) -> None:
         """What is said on channel 0, or on a channel that is not open."""

@@ -205,7 +205,10 @@ class StreamReader:
         self._room += len(places)
         self.start()
 
-    requeue = reject = ack
+    reject = ack
+
+    def requeue(self, places: Sequence[int], *, counted: bool = True) -> None:
+        self.ack(places)
 
     def when_recorded(self, call: object) -> None:
         assert callable(call)

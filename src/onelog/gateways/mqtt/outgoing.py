@@ -17,9 +17,9 @@ told to forget an id only when it is recorded that it has the message.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from onelog.core.queues.session import Acknowledgements, ConsumedQueue, by_queue
 from onelog.gateways.mqtt.encoded_publish import NO_PUBLISH, EncodedPublish, Halves
 from onelog.wire.mqtt.codes import PACKET_ID_MAX, V5, Packet, Reason
 from onelog.wire.mqtt.packets import encode_answer
@@ -30,19 +30,6 @@ OWN_IDS = 32_767
 WAITING_MAX = 10_000
 WAITING_BYTES_MAX = 32 << 20
 """What waits in memory for a client whose window is full; more is dropped, and counted."""
-
-
-class SourceQueue(Protocol):
-    """A queue of the core, as far as it is used here."""
-
-    def ack(self, positions: Sequence[int]) -> None:
-        """Done."""
-
-    def requeue(self, positions: Sequence[int], *, counted: bool = True) -> None:
-        """For another time."""
-
-    def when_recorded(self, callback: Callable[[Any], None]) -> None:
-        """Call back when acknowledgements are in the log."""
 
 
 class Wire(Protocol):
@@ -77,7 +64,7 @@ class UnacknowledgedPublish(NamedTuple):
     """None once the client has it, and only its packet id is in use."""
     qos: int
     halves: Halves
-    queue: SourceQueue | None
+    queue: ConsumedQueue | None
     """Where its place is; None for what is in memory only."""
     position: int
     is_shared: bool
@@ -101,8 +88,8 @@ class Outgoing:
     """The messages on their way to one connected client."""
 
     __slots__ = (
-        "_acks _alias_max _aliases _bytes_max _connection _held _held_bytes _is_plain _last_id "
-        "_level dropped in_flight recorder send window"
+        "_alias_max _aliases _bytes_max _connection _held _held_bytes _is_plain _last_id "
+        "_level acknowledge acknowledgements dropped in_flight recorder send settle window"
     ).split()
 
     def __init__(
@@ -124,10 +111,12 @@ class Outgoing:
         """Of a durable session."""
         self.in_flight: dict[int, UnacknowledgedPublish] = {}
         self._held: (
-            deque[tuple[EncodedPublish, Grant, SourceQueue | None, int, bool, bool]] | None
+            deque[tuple[EncodedPublish, Grant, ConsumedQueue | None, int, bool, bool]] | None
         ) = None
         self._held_bytes = 0
-        self._acks: dict[SourceQueue, list[int]] = {}
+        self.acknowledgements = Acknowledgements()
+        self.acknowledge = self.acknowledgements.add
+        self.settle = self.acknowledgements.flush
         self._last_id = OWN_IDS
         self._is_plain = not bytes_max and not alias_max
         """Whether packets are the same for all who have no wishes of their own."""
@@ -165,7 +154,7 @@ class Outgoing:
         self,
         publish: EncodedPublish,
         grant: Grant,
-        queue: SourceQueue | None,
+        queue: ConsumedQueue | None,
         position: int,
         again: bool,
         own: bool,
@@ -184,7 +173,7 @@ class Outgoing:
         self,
         publish: EncodedPublish,
         grant: Grant | None,
-        queue: SourceQueue,
+        queue: ConsumedQueue,
         position: int,
         now_ms: int,
         *,
@@ -207,7 +196,7 @@ class Outgoing:
         self,
         publish: EncodedPublish,
         grant: Grant,
-        queue: SourceQueue | None,
+        queue: ConsumedQueue | None,
         position: int,
         again: bool,
         is_own: bool,
@@ -307,7 +296,7 @@ class Outgoing:
     @property
     def waits(self) -> bool:
         """Whether there is something to go on with."""
-        return bool(self._held or self._acks)
+        return bool(self._held or self.acknowledgements.waiting)
 
     def turn_is_over(self) -> bool:
         """Whether to go on in the client's next turn."""
@@ -321,21 +310,6 @@ class Outgoing:
         )
 
     # -- from the client -----------------------------------------------------------------------
-
-    def acknowledge(self, queue: SourceQueue, position: int) -> None:
-        """A place is done; its queue is told with others (`settle`)."""
-        positions = self._acks.get(queue)
-        if positions is None:
-            self._acks[queue] = [position]
-        else:
-            positions.append(position)
-
-    def settle(self) -> None:
-        """Tell queues what is done."""
-        if self._acks:
-            acks, self._acks = self._acks, {}
-            for queue, positions in acks.items():
-                queue.ack(positions)
 
     def got_puback(self, packet_id: int) -> None:
         """PUBACK: the client has a message of QoS 1."""
@@ -385,7 +359,7 @@ class Outgoing:
     # -- over connections ----------------------------------------------------------------------
 
     def resume(
-        self, packet_id: int, queue: SourceQueue | None, position: int, *, is_shared: bool
+        self, packet_id: int, queue: ConsumedQueue | None, position: int, *, is_shared: bool
     ) -> None:
         """An id that another connection ended with, of a message that the client has."""
         self.in_flight[packet_id] = UnacknowledgedPublish(
@@ -398,7 +372,7 @@ class Outgoing:
         packet_id: int,
         publish: EncodedPublish,
         grant: Grant,
-        queue: SourceQueue,
+        queue: ConsumedQueue,
         position: int,
         now_ms: int,
     ) -> None:
@@ -418,19 +392,19 @@ class Outgoing:
 
         A message of a shared filter with QoS 2 is nobody else's once it was sent (4.8.2).
         """
-        back: dict[SourceQueue, list[int]] = {}
+        back: list[tuple[ConsumedQueue, int]] = []
         for sent in self.in_flight.values():
             if sent.queue is None or sent.publish is None:
                 continue
             if not sent.is_shared or sent.qos != 2:
-                back.setdefault(sent.queue, []).append(sent.position)
+                back.append((sent.queue, sent.position))
             elif is_over:
                 self.acknowledge(sent.queue, sent.position)
         for _, _, queue, position, _, _ in self._held or ():
             if queue is not None:
-                back.setdefault(queue, []).append(position)
+                back.append((queue, position))
         self.settle()
-        for queue, positions in back.items():
+        for queue, positions in by_queue(back).items():
             queue.requeue(positions, counted=False)
         self.in_flight = {}
         self._held = None

@@ -10,12 +10,19 @@ the id of a message is the connection's, the subscription's and its own number.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal
 
 from onelog.core.filters.selectors import Selector
 from onelog.core.queues.deliveries import in_amqp_form
+from onelog.core.queues.session import (
+    ConsumerSession,
+    Settlement,
+    by_queue,
+    settle,
+    when_recorded,
+)
 from onelog.errors import InvalidRequestError, OnelogError
 from onelog.gateways.stomp import selectors
 from onelog.gateways.stomp.destinations import (
@@ -54,14 +61,11 @@ _MODES: dict[str, Mode] = {
 }
 
 
-class Subscription:
+class Subscription(ConsumerSession):
     """One SUBSCRIBE."""
 
-    __slots__ = (
-        "_first_lines _session _tag consumers durable_name ident matches mode number out watching"
-    ).split()
-
     def __init__(self, session: StompSession, ident: str, mode: Mode) -> None:
+        super().__init__()
         self._session = session
         self.ident = ident
         self.mode: Mode = mode
@@ -74,9 +78,6 @@ class Subscription:
         """Of a pattern: called with queues that come later."""
         self.durable_name = ""
         """Of its queue, if it outlives the connection."""
-        self.out: dict[int, tuple[WorkQueue, int]] = {}
-        """What was delivered and not acknowledged, by number: the queue, and its place there."""
-        self._tag = 0
         self._first_lines = b"MESSAGE\n" + header_lines([("subscription", ident)], session.version)
 
     def deliver(self, consumer: "Consumer", deliveries: "Sequence[Delivery]") -> None:
@@ -99,14 +100,14 @@ class Subscription:
             if self.matches is not None and not selectors.is_wanted(self.matches, properties):
                 unwanted.append(position)
                 continue
-            self._tag += 1
-            ident = b"%b%d" % (head, self._tag)
+            tag = self.next_tag()
+            ident = b"%b%d" % (head, tag)
             # With the default exchange, the key of one that went to several is the first queue's.
             where = _where(exchange, key if exchange else queue.name, version)
             ack = b""
             if needs_ack:
                 ack = b"ack:%b\n" % ident
-                self.out[self._tag] = (queue, position)
+                self.unacked[tag] = (queue, position)
             frames.append(
                 b"%bmessage-id:%b\n%b%b%b%bcontent-length:%d\n\n%b\0"
                 % (
@@ -128,19 +129,17 @@ class Subscription:
         for consumer in self.consumers:
             consumer.resume()
 
-    def _meant(self, tag: int) -> list[int]:
-        """The numbers of the messages that an ACK of one of them is for."""
-        if tag not in self.out:
-            raise InvalidRequestError(f"message {tag} of subscription {self.ident!r} is not out")
-        return [each for each in self.out if each <= tag] if self.mode == "client" else [tag]
+    def unknown(self, tag: int) -> OnelogError:
+        return InvalidRequestError(f"message {tag} of subscription {self.ident!r} is not out")
+
+    @property
+    def is_cumulative(self) -> bool:
+        """Whether an ACK is for all messages before, too."""
+        return self.mode == "client"
 
     def positions(self, tag: int) -> "dict[WorkQueue, list[int]]":
         """Where the messages are that an ACK of one of them is for."""
-        return _by_queue(self.out[each] for each in self._meant(tag))
-
-    def taken(self, tag: int) -> "dict[WorkQueue, list[int]]":
-        """The same, and they are not out then."""
-        return _by_queue([self.out.pop(each) for each in self._meant(tag)])
+        return by_queue(self.unacked[each] for each in self.meant(tag, self.is_cumulative))
 
     def end(self, *, counted: bool) -> None:
         """Take no more, and give back what was not acknowledged."""
@@ -157,18 +156,7 @@ class Subscription:
         for consumer in consumers:
             workqueues.cancel(consumer)
             yield
-        positions = _by_queue(self.out.values())
-        self.out.clear()
-        for queue, back in positions.items():
-            queue.requeue(back, counted=counted)
-            yield
-
-
-def _by_queue(out: "Iterable[tuple[WorkQueue, int]]") -> "dict[WorkQueue, list[int]]":
-    positions: dict[WorkQueue, list[int]] = {}
-    for queue, position in out:
-        positions.setdefault(queue, []).append(position)
-    return positions
+        yield from self.giving_back(counted=counted)
 
 
 @lru_cache(maxsize=4096)
@@ -283,10 +271,8 @@ def _cancelled(
     """The broker ends a subscription, or its part of one queue of many."""
     if consumer in subscription.consumers:  # Else it is ending as it is.
         subscription.consumers.remove(consumer)
-    subscription.out = {
-        tag: position
-        for tag, position in subscription.out.items()
-        if position[0] is not consumer.queue
+    subscription.unacked = {
+        tag: each for tag, each in subscription.unacked.items() if each[0] is not consumer.queue
     }
     if not subscription.consumers and subscription.watching is None:
         error = InvalidRequestError(
@@ -519,47 +505,26 @@ def _settle(session: StompSession, frame: Frame, requeue: bool | None) -> None:
         transaction.settle(subscription, tag, requeue)
         session.receipt(headers.get("receipt"))
         return
-    queues = settle(subscription, tag, requeue)
+    queues = settle_one(subscription, tag, requeue)
     receipt = headers.get("receipt")
     if receipt is not None:
-        when_recorded(session, queues, partial(session.settled, receipt))
+        when_settled(session, queues, partial(session.settled, receipt))
 
 
-def settle(subscription: Subscription, tag: int, requeue: bool | None) -> "list[WorkQueue]":
+def settle_one(subscription: Subscription, tag: int, requeue: bool | None) -> "list[WorkQueue]":
     """Acknowledge (`requeue` None), give back or reject; the queues that this is recorded for."""
-    positions = subscription.taken(tag)
-    for queue, each in positions.items():
-        if requeue is None:
-            queue.ack(each)
-        elif requeue:
-            queue.requeue(each)
-        else:
-            queue.reject(each)
-    return list(positions)
+    how: Settlement = "ack" if requeue is None else "requeue" if requeue else "reject"
+    return settle(how, subscription.ended(tag, subscription.is_cumulative))
 
 
-def when_recorded(
+def when_settled(
     session: StompSession,
     queues: "Sequence[WorkQueue]",
     done: Callable[[OnelogError | None], None],
 ) -> None:
     """Call when what was settled in these queues is in the log; it is pending meanwhile."""
     session.pending += 1
-    left = len(queues)
-    failed: list[OnelogError] = []
-
-    def recorded(error: OnelogError | None) -> None:
-        nonlocal left
-        left -= 1
-        if error is not None:
-            failed.append(error)
-        if left <= 0:
-            done(failed[0] if failed else None)
-
-    for queue in queues:
-        queue.when_recorded(recorded)
-    if not queues:
-        recorded(None)
+    when_recorded(queues, done)
 
 
 def _named(session: StompSession, frame: Frame) -> tuple[Subscription, int]:

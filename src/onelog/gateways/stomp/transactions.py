@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from onelog.errors import InvalidRequestError, OnelogError, TransactionNotFoundError
 from onelog.gateways.stomp.session import StompSession, required
-from onelog.gateways.stomp.subscriptions import Subscription, settle, when_recorded
+from onelog.gateways.stomp.subscriptions import Subscription, settle_one, when_settled
 from onelog.wire.stomp.frame import Frame
 
 if TYPE_CHECKING:
@@ -47,10 +47,8 @@ class Transaction:
 
     def settle(self, subscription: Subscription, tag: int, requeue: bool | None) -> None:
         """Add an acknowledgement or refusal of a message that is out now."""
-        if tag not in subscription.out:
-            raise InvalidRequestError(
-                f"message {tag} of subscription {subscription.ident!r} is not out"
-            )
+        if tag not in subscription.unacked:
+            raise subscription.unknown(tag)
         if len(self.settled) >= SETTLED_MAX:
             raise InvalidRequestError(f"the limit is {SETTLED_MAX} acknowledgements: COMMIT them")
         self.settled.append((subscription, tag, requeue))
@@ -65,14 +63,14 @@ class Transaction:
         """The commit is written: settle what is to be settled."""
         queues: dict[WorkQueue, None] = {}
         for subscription, tag, requeue in self._open():
-            settled = settle(subscription, tag, requeue)
+            settled = settle_one(subscription, tag, requeue)
             if requeue is not None:
                 queues |= dict.fromkeys(settled)
         self.refused = list(queues)
 
     def _open(self) -> Iterator[tuple[Subscription, int, bool | None]]:
         # One may be acknowledged by a later one already, or its subscription over.
-        return (each for each in self.settled if each[1] in each[0].out)
+        return (each for each in self.settled if each[1] in each[0].unacked)
 
 
 def begin(session: StompSession, frame: Frame) -> None:
@@ -93,7 +91,7 @@ def commit(session: StompSession, frame: Frame) -> None:
 
     def committed(_: object, where: object, error: OnelogError | None) -> None:
         if error is None and not session.connection.closing:
-            when_recorded(session, transaction.refused, partial(session.settled, receipt))
+            when_settled(session, transaction.refused, partial(session.settled, receipt))
         session.settled(None if error is None else receipt, error)
 
     broker = session.broker
