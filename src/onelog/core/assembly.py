@@ -459,7 +459,7 @@ class Assembly:
         self.master_is(master)
         self.topics.follows = self.groups.follows = self.fetches.follows = True
         self.leases.follow()
-        self.workqueues.ledgers.follow()
+        self.workqueues.ledgers.follows = True
         self.timers.forget_files()
         for stop in self._stops:
             stop()

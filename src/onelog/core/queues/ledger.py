@@ -27,6 +27,7 @@ Invariant: every offset before `next` is in `out` or in `returned`, or is done.
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 from onelog.core.queues.consumers import Consumer
@@ -121,7 +122,8 @@ class Ledger:
     @property
     def ready(self) -> int:
         """How many messages may be had."""
-        return max(0, self.source.end - self.next) + len(self.returned)
+        unread = self.source.end - self.next
+        return len(self.returned) + (unread if unread > 0 else 0)
 
     @property
     def cursor(self) -> int:
@@ -288,19 +290,22 @@ class Ledger:
 
     def release(self, positions: Sequence[int]) -> dict[Handout, int]:
         """Messages are in flight no more, and are done; how many of which hand-over were."""
-        bits, pop = self._bits, self.out.pop
-        offsets = [position >> bits for position in positions] if bits else positions
-        popped: list[Any] = [pop(offset, None) for offset in offsets]
-        if None in popped:
-            offsets = [each for each, held in zip(offsets, popped, strict=True) if held]
-            popped = [held for held in popped if held]
-        if not popped:
+        if not positions:
             return {}
+        bits = self._bits
+        offsets = [position >> bits for position in positions] if bits else positions
+        popped: list[Any] = list(map(self.out.pop, offsets, repeat(None)))
+        first = popped[0]
+        count = popped.count(first)
+        if first is None or count < len(popped):
+            offsets = [each for each, handout in zip(offsets, popped, strict=True) if handout]
+            popped = [handout for handout in popped if handout]
+            if not popped:
+                return {}
         if self.in_log or self.times:
             self._mark_all_done(offsets)
         self.unacked_bytes -= self.source.forget(offsets)
-        count = popped.count(popped[0])
-        return {popped[0]: count} if count == len(popped) else Counter(popped)
+        return {first: count} if count == len(popped) else Counter(popped)
 
     def held(self, positions: Iterable[int], *, cold_ok: bool = False) -> list[Delivery]:
         """Messages that are out, read once more; `ColdError` if they have to be waited for."""

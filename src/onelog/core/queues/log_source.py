@@ -8,8 +8,9 @@ Invariant: an offset that is passed over has no message that a consumer could ge
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
+from operator import itemgetter
 from typing import NamedTuple
 
 from onelog.core.cursors.forms import is_of, offset_in
@@ -31,6 +32,7 @@ from onelog.errors import WireError
 from onelog.message import LOOPBACK, LogOffset, Message, NewMessage, NewRun, QueueOffset, SysFlag
 from onelog.record.decode import decode_messages
 from onelog.record.forms import FORM_MASK, amqp
+from onelog.record.forms.neutral import Neutral
 from onelog.record.layout import BOTH_V6, FACTS_V4, HEAD_V4
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import FetchStatus
@@ -265,7 +267,12 @@ class LogReader:
             if form and aborted and is_of(message, aborted):
                 continue
             try:
-                for delta, body in self._in_amqp_form(message, topic, max(0, begin - first)):
+                for delta, body in bodies_in(
+                    message,
+                    queue_of(topic)[1],
+                    max(0, begin - first),
+                    self._reader.unpacking.messages,
+                ):
                     if first + delta >= end:
                         break
                     if found and (len(found) >= count or room < len(body)):
@@ -285,14 +292,8 @@ class LogReader:
                 )
         return Stretch(found, end)
 
-    def _in_amqp_form(
-        self, message: Message, topic: str, begin: int
-    ) -> Iterator[tuple[int, bytes]]:
-        """The messages in a record from an offset in it on, as record bodies of AMQP's form."""
-        key = queue_of(topic)[1]
-        for delta, neutral in self._reader.unpacking.messages(message, begin):
-            yield delta, amqp.from_neutral(neutral, key=key)
 
+_size_of = itemgetter(SIZE)
 
 Fresh = tuple[int, int, int, int, Entries]
 """The first offset of messages, how many of them are at hand, what that costs, when they came."""
@@ -421,7 +422,7 @@ class LogSource:
         if not self._hot and (after := self._read_ahead(begin, cold_ok)):
             return [], after, 0
         found = self._hot[:count]
-        size = sum([each[SIZE] for each in found])
+        size = sum(map(_size_of, found))
         while size > bytes_max and len(found) > 1:
             size -= found.pop()[SIZE]
         if not found:
@@ -490,14 +491,13 @@ class LogSource:
 
     def keep(self, offsets: Sequence[int], found: Sequence[Delivery]) -> int:
         """These are in flight, or came back; their bytes."""
-        sizes = [each[5] for each in found]
+        sizes = list(map(_size_of, found))
         self._sizes.update(zip(offsets, sizes, strict=True))
         return sum(sizes)
 
     def forget(self, offsets: Sequence[int]) -> int:
         """These are done, or were taken again; the bytes of those that were kept."""
-        sizes = self._sizes
-        return sum([sizes.pop(each, 0) for each in offsets]) if sizes else 0
+        return sum(map(self._sizes.pop, offsets, repeat(0)))
 
     def size_of(self, offset: int) -> int:
         """The payload bytes of one that is kept."""
@@ -517,6 +517,20 @@ class LogSource:
         self._hot.clear()
         self._fresh.clear()
         self._heat(-self._hot_bytes)
+
+
+def bodies_in(
+    record: Message,
+    key: str,
+    begin: int,
+    messages_in: Callable[[Message, int], Iterable[tuple[int, Neutral]]],
+) -> Iterator[tuple[int, bytes]]:
+    """The messages in a record from an offset in it on, as record bodies of AMQP's form."""
+    if record.sys_flag & FORM_MASK == AMQP_FLAG:
+        yield 0, bytes(record.body)
+        return
+    for delta, neutral in messages_in(record, begin):
+        yield delta, amqp.from_neutral(neutral, key=key)
 
 
 def content_of(delivery: Delivery, queue: str) -> amqp.Content | None:

@@ -10,49 +10,47 @@ Invariant: `_fresh` and then `_runs` are the messages from the ledger's `next` t
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
+from operator import itemgetter
 
 from onelog.core.queues.deliveries import SIZE, Delivery, Stretch
 
 Run = tuple[int, int, Sequence[bytes], int, int, int]
 """Messages that came together: the place of the first one, which of the bodies that is, the bodies,
 the form's flag, store time, and the payload bytes of each."""
+_size_of = itemgetter(SIZE)
 
 
 class MemorySource:
     """Where the messages of a ledger are that has no log."""
 
-    __slots__ = "_bits _fresh _kept _next_position _run_count _runs _step".split()
+    __slots__ = "_bits _fresh _kept _level _run_count _runs end".split()
 
     def __init__(self) -> None:
         self._fresh: deque[Delivery] = deque()
         self._runs: deque[Run] = deque()
         self._run_count = 0
         self._kept: dict[int, Delivery] = {}
-        self._bits = self._next_position = 0
-        self._step = 1
+        self._bits = self._level = self.end = 0
 
     def number(self, bits: int, level: int) -> None:
-        """Places say of which level they are; to be called before there is a message."""
-        self._bits, self._next_position, self._step = bits, level, 1 << bits
-
-    @property
-    def end(self) -> int:
-        """The offset of the message that comes next."""
-        return self._next_position >> self._bits
+        """Places say from here on of which level they are."""
+        self._bits, self._level = bits, level
 
     def put(self, body: bytes, form: int, now_ms: int, size: int) -> None:
         if self._runs:
             self.put_all([body], form, now_ms, size)
         else:
-            position = self._next_position
-            self._next_position = position + self._step
+            position = self.end
+            self.end = position + 1
+            if self._bits:
+                position = position << self._bits | self._level
             self._fresh.append((position, 0, body, form, now_ms, size))
 
     def put_all(self, bodies: Sequence[bytes], form: int, now_ms: int, size: int) -> None:
         """Messages that are alike but for their payload; of a queue with one level."""
-        self._runs.append((self._next_position, 0, bodies, form, now_ms, size))
+        self._runs.append((self.end, 0, bodies, form, now_ms, size))
         self._run_count += len(bodies)
-        self._next_position += len(bodies)
+        self.end += len(bodies)
 
     def _from_runs(self, count: int) -> Run:
         """Of what came together first so many, or all; there has to be something."""
@@ -87,7 +85,7 @@ class MemorySource:
             fresh.clear()
         else:
             found = [fresh.popleft() for _ in range(count)]
-        size = sum([each[SIZE] for each in found])
+        size = sum(map(_size_of, found))
         while size > bytes_max and len(found) > 1:
             last = found.pop()
             fresh.appendleft(last)
@@ -129,12 +127,11 @@ class MemorySource:
     def keep(self, offsets: Sequence[int], found: Sequence[Delivery]) -> int:
         """These are in flight, or came back; their bytes."""
         self._kept.update(zip(offsets, found, strict=True))
-        return sum([each[5] for each in found])
+        return sum(map(_size_of, found))
 
     def forget(self, offsets: Sequence[int]) -> int:
         """These are done, or were taken again; the bytes of those that were kept."""
-        pop = self._kept.pop
-        return sum([pop(offset)[5] for offset in offsets])
+        return sum(map(_size_of, map(self._kept.pop, offsets)))
 
     def size_of(self, offset: int) -> int:
         """The payload bytes of one that is kept."""

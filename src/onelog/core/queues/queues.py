@@ -215,7 +215,7 @@ class WorkQueues:
             for queue_id in range(self._ensure_topic(queue)):
                 ledger = self.ledgers.get(queue.topic, queue_id)
                 if ledger.attach(self._log_reader):
-                    self.ledgers.changed(ledger)
+                    self.ledgers.record_soon(ledger)
                 ledgers.append(ledger)
                 self._writer.watch((queue.topic, queue_id), partial(queue.entered, ledger))
         elif not queue.topic:
@@ -620,11 +620,11 @@ class WorkQueues:
 
     def changed(self, ledger: Ledger) -> None:
         """Record what changed on a ledger, soon."""
-        self.ledgers.changed(ledger)
+        self.ledgers.record_soon(ledger)
 
     def when_recorded(self, queue: WorkQueue, callback: WhenSafe) -> None:
         """Call back once what changed so far is in the log, as safe as configured."""
-        self.ledgers.when_recorded(callback)
+        self.ledgers.when_safe(callback)
 
     def warm(self, ranges: Sequence[tuple[int, int]], then: Callable[[], None]) -> None:
         """Have a worker read from disk, and go on."""
@@ -777,7 +777,7 @@ class WorkQueues:
                 consumer.cancelled("timeout")
             for ledger in queue.ledgers:
                 if ledger.wants_record:
-                    self.ledgers.changed(ledger)
+                    self.ledgers.record_soon(ledger)
             if queue.round_robin.all and queue.ready:
                 queue.wake()  # A transaction of Kafka's may have ended, of which nobody tells.
         return bool(self._unseen)

@@ -24,7 +24,7 @@ RECORD_MS = 5
 _PART_LEDGERS = 100
 
 
-class LedgerRecords:
+class LedgerRecords(LedgerJournal[Ledger]):
     """All ledgers of durable queues, and their table."""
 
     name = TABLE
@@ -36,11 +36,7 @@ class LedgerRecords:
         schedule: Schedule,
         when_durable: Callable[[WhenSafe], None],
     ) -> None:
-        self._tables = tables
-        self._schedule = schedule
-        self._journal: LedgerJournal[Ledger] = LedgerJournal(
-            tables, writer, schedule, when_durable, lambda ledger: None, TABLE
-        )
+        super().__init__(tables, writer, schedule, when_durable, lambda ledger: None, TABLE)
         self.known: dict[str, Ledger] = {}
         self._dirty: list[Ledger] = []
         self._is_due = False
@@ -77,12 +73,12 @@ class LedgerRecords:
             if ledger.is_dirty:
                 ledger.is_dirty = False
                 self._dirty.remove(ledger)
-            self._journal.gone(ledger)
-        self._journal.end_of_tick()
+            self.gone(ledger)
+        self.end_of_tick()
 
     # -- changes -------------------------------------------------------------------------------
 
-    def changed(self, ledger: Ledger) -> None:
+    def record_soon(self, ledger: Ledger) -> None:
         """Record what changed, soon."""
         if not ledger.is_dirty:
             ledger.is_dirty = True
@@ -99,16 +95,16 @@ class LedgerRecords:
         dirty, self._dirty = self._dirty, []
         for ledger in dirty:
             ledger.is_dirty = False
-            self._journal.changed(ledger)
+            self.changed(ledger)
 
-    def when_recorded(self, callback: WhenSafe) -> None:
-        """Call back once what changed so far is in the log, as safe as configured."""
+    def when_safe(self, callback: WhenSafe) -> None:
         self._hand_over()
-        self._journal.when_safe(callback)
+        super().when_safe(callback)
 
     def flush(self) -> None:
+        """Record what is still to be recorded."""
         self._hand_over()
-        self._journal.end_of_tick()
+        self.end_of_tick()
 
     def records(self, positions: Mapping[Ledger, Iterable[int]]) -> list[NewMessage]:
         """What changed, and that the messages at these places are done: for others' appends.
@@ -118,7 +114,3 @@ class LedgerRecords:
         return self._tables.record(
             [(TABLE, ledger.key, ledger.record(also)) for ledger, also in positions.items()]
         )
-
-    def follow(self) -> None:
-        """The log is another broker's: nothing is recorded here."""
-        self._journal.follows = True

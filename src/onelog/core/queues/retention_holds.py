@@ -168,7 +168,7 @@ class RetentionHolds:
         ledger.finish(found)
         ledger.recorded()
         ledger.moved(end, [each for each in found if each[TIMES]])
-        self._ledgers.changed(ledger)
+        self._ledgers.record_soon(ledger)
         log.info("%d messages of %s were moved to the end of the log", len(found), ledger.topic)
 
 

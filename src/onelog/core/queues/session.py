@@ -11,6 +11,7 @@ Invariant: a delivery is settled once. What a session has when it ends is back i
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, Literal, Protocol, TypeVar
 
 from onelog.errors import OnelogError
@@ -125,10 +126,17 @@ class ConsumerSession:
     def ended(self, tag: int, multiple: bool) -> list[InFlight]:
         """Deliveries that are not unacknowledged any more."""
         unacked = self.unacked
-        found = [unacked.pop(each) for each in self.meant(tag, multiple)]
-        if multiple:
-            self._oldest = (tag or self.last_tag) + 1
-        return found
+        if not multiple or tag not in unacked:
+            found = [unacked.pop(each) for each in self.meant(tag, multiple)]
+            if multiple:
+                self._oldest = self.last_tag + 1
+            return found
+        tags, count = range(self._oldest, tag + 1), len(unacked)
+        popped: list[Any] = list(map(unacked.pop, tags, repeat(None)))
+        self._oldest = tag + 1
+        if count - len(unacked) < len(popped):
+            return [each for each in popped if each]
+        return popped
 
     def taken(self, tag: int, multiple: bool) -> list[Taken]:
         """The same, with what it takes to take them back."""

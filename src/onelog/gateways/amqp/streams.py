@@ -10,20 +10,20 @@ are all read, each from where `x-stream-offset` says, and each delivery has its 
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from onelog.core.cursors.fetch import Cursor, Limits, Result
 from onelog.core.cursors.forms import is_of, offset_in
 from onelog.core.cursors.unpacking import ColdError
+from onelog.core.queues.log_source import bodies_in
 from onelog.core.routing.names import queue_of, topic_of
 from onelog.errors import OnelogError
 from onelog.gateways.amqp.refusals import unmet
-from onelog.message import Buffer, Message
+from onelog.message import Buffer
 from onelog.record.decode import decode_messages
-from onelog.record.forms import Form, form_of
-from onelog.record.forms.amqp import from_neutral, properties_at
+from onelog.record.forms.amqp import properties_at
 from onelog.record.forms.amqp_fields import Table, Timestamp, Value, with_headers
 from onelog.store.reader import Fetched
 from onelog.wire.amqp.frame import DeliveryWriter
@@ -169,7 +169,8 @@ class StreamReader:
             if aborted and is_of(message, aborted):
                 continue
             first = offset_in(topic, queue_id, message)
-            for delta, body in self._bodies(message, name, max(0, offset - first)):
+            messages_in = self._broker.cursors.messages_in
+            for delta, body in bodies_in(message, name, max(0, offset - first), messages_in):
                 address = first + delta
                 if len(items) >= self._room or size > BYTES_MAX:
                     self._offsets[queue_id] = address
@@ -183,14 +184,6 @@ class StreamReader:
                 self._offsets[queue_id] = address + 1
                 size += len(body)
         self._offsets[queue_id] = max(offset, fetched.next_offset)
-
-    def _bodies(self, message: Message, name: str, begin: int) -> Iterator[tuple[int, bytes]]:
-        """The messages in a record, in AMQP's form; without those that cannot be read."""
-        if form_of(message.sys_flag) == Form.AMQP:
-            yield 0, bytes(message.body)
-            return
-        for delta, neutral in self._broker.cursors.messages_in(message, begin):
-            yield delta, from_neutral(neutral, key=name)
 
     def stop(self) -> None:
         """Deliver nothing any more."""
