@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from unittest import mock
 
-from onelog.store import message_store
+from onelog.store import flush as store_flush
 
 SECTOR = 512
 
@@ -202,6 +202,6 @@ class Disks:
                 pwritev=writev,
                 posix_fallocate=allocate,
             ),
-            mock.patch.object(message_store, "sync_filesystem", flush_all),
+            mock.patch.object(store_flush, "sync_filesystem", flush_all),
         ):
             yield
