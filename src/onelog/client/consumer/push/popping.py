@@ -372,6 +372,8 @@ class PopQueue(FetchedQueue):
         listeners = 2 * settings.concurrency * settings.batch_size
         self._count_max = min(settings.prefetch_count, max(IN_HAND_MAX, listeners))
         self._asked: PopRequest | None = None
+        self._attempt: str | None = None
+        """Of the last request of a consumer in order, until its answer comes."""
 
     def _has_room(self) -> bool:
         return self.wanted and self.in_hand < self._count_max
@@ -381,6 +383,9 @@ class PopQueue(FetchedQueue):
         settings, wanted = self._member.settings, self._filter
         # In a retry topic there is what this group has given back: it wants all of that.
         from_last = settings.start == "last" and not topic.startswith(RETRY_PREFIX)
+        # A request that is sent again after its answer was lost gets the same messages.
+        if settings.orderly and self._attempt is None:
+            self._attempt = f"{self._member.instance.client_id}-{next(_attempts)}"
         self._asked = PopRequest(
             self._member.group,
             topic,
@@ -393,13 +398,13 @@ class PopQueue(FetchedQueue):
             "*" if wanted is None else wanted.expression,
             "TAG" if wanted is None else wanted.kind,
             settings.orderly,
-            # A request that is sent again after its answer was lost gets the same messages.
-            f"{self._member.instance.client_id}-{next(_attempts)}" if settings.orderly else None,
+            self._attempt,
         )
         return self._asked.fields()
 
     def _take(self, answer: Command) -> None:
         code, asked = answer.code, self._asked
+        self._attempt = None
         assert asked is not None
         assert self._address is not None
         if code == ResponseCode.SUCCESS:
