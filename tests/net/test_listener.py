@@ -384,21 +384,19 @@ async def test_hundreds_of_idle_connections_do_not_disturb_one_that_works(listen
     await eventually(lambda: not listener.connections and not listener._silent)
 
 
-@pytest.mark.asyncio(loop_factories=["asyncio"])  # uvloop's methods cannot be replaced
 async def test_running_out_of_descriptors_is_survived(
     listen: Listen, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.ERROR)
-    loop = asyncio.get_running_loop()
     listener = await listen(Echo)
-    accept, failures = loop.sock_accept, [OSError(24, "Too many open files")]
+    accept, failures = socket.socket.accept, [OSError(24, "Too many open files")]
 
-    async def failing(listening: socket.socket) -> tuple[socket.socket, object]:
+    def failing(listening: socket.socket) -> tuple[socket.socket, object]:
         if failures:
             raise failures.pop()
-        return await accept(listening)
+        return accept(listening)
 
-    monkeypatch.setattr(loop, "sock_accept", failing)
+    monkeypatch.setattr(socket.socket, "accept", failing)
     first, second = await Client.connect(listener), await Client.connect(listener)
     assert await say(first, b"x") == b"x"
     assert await say(second, b"y") == b"y"

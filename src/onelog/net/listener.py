@@ -63,6 +63,8 @@ class Listener:
         """Of sockets that may begin with a proxy's prefix: whom it named, once it was read."""
         self._greeting: set[asyncio.Task[None]] = set()
         """Sockets that are becoming a connection, or shaking hands."""
+        self._unmade: set[Connection] = set()
+        """What these are to become, and are not yet."""
         self._empty = asyncio.Event()
         self.connections: set[Connection] = set()
         self.address: tuple[str, int] = ("", 0)
@@ -91,7 +93,7 @@ class Listener:
     @property
     def open_count(self) -> int:
         """Its sockets, whatever state they are in."""
-        return len(self.connections) + len(self._silent) + len(self._greeting)
+        return len(self.connections) + len(self._silent) + len(self._unmade)
 
     def sweep(self) -> None:
         """Close what has been idle for too long. Runs by itself every few seconds."""
@@ -176,14 +178,28 @@ class Listener:
                 await asyncio.sleep(0)  # Others have their turn, however many come.
 
     async def _accepted(self, listening: socket.socket) -> socket.socket:
+        """The next client. It is taken in one step: one that is accepted and not taken when the
+        listener closes would stay open."""
+        while True:
+            try:
+                return listening.accept()[0]
+            except (BlockingIOError, InterruptedError):
+                await self._readable(listening)
+            except OSError as error:
+                # The clients wait in the backlog meanwhile.
+                raise ListenError(
+                    f"{error}; if that is for want of file descriptors, raise their limit "
+                    "(ulimit -n)"
+                ) from error
+
+    async def _readable(self, listening: socket.socket) -> None:
+        """Wait until a client has come."""
+        came = asyncio.Event()
+        self._loop.add_reader(listening, came.set)
         try:
-            client, _ = await self._loop.sock_accept(listening)
-        except OSError as error:
-            # The clients wait in the backlog meanwhile.
-            raise ListenError(
-                f"{error}; if that is for want of file descriptors, raise their limit (ulimit -n)"
-            ) from error
-        return client
+            await came.wait()
+        finally:
+            self._loop.remove_reader(listening)
 
     def _take(self, client: socket.socket) -> None:
         if not self._capacity.admits(client.fileno()):
@@ -261,18 +277,24 @@ class Listener:
         client.close()
 
     def _greet(self, client: socket.socket, tls: Tls | None) -> None:
-        task = self._loop.create_task(self._connect(client, tls))
+        connection = self.connection_kind(self._made, self._outbox, self._limits, self._lost)
+        connection.origin = self._sources.pop(client, None)
+        task = self._loop.create_task(self._connect(client, tls, connection))
         self._greeting.add(task)
-        task.add_done_callback(partial(self._greeted, client))
+        self._unmade.add(connection)
+        task.add_done_callback(partial(self._greeted, client, connection))
 
-    def _greeted(self, client: socket.socket, task: asyncio.Task[None]) -> None:
+    def _greeted(
+        self, client: socket.socket, connection: Connection, task: asyncio.Task[None]
+    ) -> None:
         self._greeting.discard(task)
+        self._unmade.discard(connection)
         if task.cancelled():  # Also one that had not begun.
             client.close()
 
-    async def _connect(self, client: socket.socket, tls: Tls | None) -> None:
-        connection = self.connection_kind(self._made, self._outbox, self._limits, self._lost)
-        connection.origin = self._sources.pop(client, None)
+    async def _connect(
+        self, client: socket.socket, tls: Tls | None, connection: Connection
+    ) -> None:
         try:
             if tls is None:
                 await self._loop.connect_accepted_socket(lambda: connection, client)
@@ -288,6 +310,7 @@ class Listener:
             client.close()
 
     def _made(self, connection: Connection) -> Session:
+        self._unmade.discard(connection)
         self.connections.add(connection)
         return self._make_session(connection)
 

@@ -33,6 +33,7 @@ PARTS = (
     "delays",
     "bindings",
     "users",
+    "operations",
 )
 
 

@@ -33,7 +33,7 @@ async def operate(
         raise NotPermittedError(f"{name} changes something, and is not only asked for")
     try:
         arguments: Any = msgspec.json.decode(given or b"{}", type=operation.arguments)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"an argument is not as it should be: {error}") from None
     call = Call(context, principal, may_change, origin, {})
     async with asyncio.timeout(SECONDS_MAX):
