@@ -99,6 +99,7 @@ class Publisher:
         """Of Kafka's producers, if that is more."""
         self.on_stored = core.writer.stored
         """Called with everything that was stored, and where."""
+        self._messages, self._receipts = core.writer.messages, core.writer.receipts
         self._open: dict[str, int] = {}
         self._topics.on_change.append(self._topic_changed)
 
@@ -136,8 +137,16 @@ class Publisher:
             assert isinstance(batch, NewMessage)
             self._become(batch, intent, on_stored, token)
             return
-        if type(batch) is NewMessage and self.is_plain(batch):  # The fast path of `take`.
-            self._put(batch, on_stored, token, acks)
+        if (
+            type(batch) is NewMessage
+            and 0 <= batch[1] < self._open.get(batch[0], 0)
+            and len(batch[2]) <= self.body_bytes_max
+            and len(batch[3]) <= PROPERTIES_BYTES_MAX
+        ):  # The fast path: `take`, `is_plain` and `Writer.put` without their calls.
+            if not self._messages:
+                self._writer.begin_tick()
+            self._messages.append(batch)
+            self._receipts.append((on_stored, token, 0, acks))
         else:
             self.take(batch, on_stored, token, acks)
 

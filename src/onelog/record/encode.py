@@ -227,9 +227,21 @@ def _encode_run(
             size += body_bytes
             pack = _whole_record(body_bytes, len(name), properties_bytes, len(tail))
             start = SIZE_AND_MAGIC.pack(size, magic)
-        crc = crc32(body) & CRC_MASK
-        front = start, crc, queue_id, flag, number, log_offset
-        records.append(pack(*front, middle, body, name, properties, tail))
+        records.append(
+            pack(
+                start,
+                crc32(body) & CRC_MASK,
+                queue_id,
+                flag,
+                number,
+                log_offset,
+                middle,
+                body,
+                name,
+                properties,
+                tail,
+            )
+        )
         log_offsets.append(log_offset)
         sizes.append(size)
         log_offset += size
