@@ -210,7 +210,7 @@ def test_very_many_expire_some_at_a_time(yard: Yard) -> None:
     yard.advance(1_010)
     yard.settle()
     assert (queue.ready, queue.ready_bytes) == (0, 0)
-    assert yard.timer.longest_cpu_s < 0.05
+    assert yard.timer.longest_cpu_s < 0.1
 
 
 def test_a_message_of_a_quorum_queue_comes_back_so_often_and_no_more(yard: Yard) -> None:

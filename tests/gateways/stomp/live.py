@@ -11,7 +11,7 @@ from stomp.exception import NotConnectedException
 
 from onelog.wire.stomp.frame import Frame, StompFrameReader
 
-SECONDS = 10
+SECONDS = 30
 QUIET_SECONDS = 0.3
 Address = tuple[str, int]
 KINDS = {"1.0": stomp.Connection10, "1.1": stomp.Connection11, "1.2": stomp.Connection12}
