@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import rocketmq
+from rocketmq.v5.exception.client_exception import IllegalStateException
 
 from onelog.config import Value
 from onelog.core.access import SELF
@@ -95,11 +96,29 @@ def message(
     return made
 
 
+def _started(make: Callable[[], Any]) -> Any:
+    """A client that has started.
+
+    Now and then the official one does not: it looks for an event loop in a thread that has none,
+    before anything is sent. Then another one is made.
+    """
+    for _ in range(2):
+        made = make()
+        try:
+            made.startup()
+        except (AttributeError, IllegalStateException):
+            continue
+        return made
+    made = make()
+    made.startup()
+    return made
+
+
 @contextlib.contextmanager
 def producer(at: str, *topics: str, **options: Any) -> Iterator[rocketmq.Producer]:
     """A producer of those topics."""
-    made = rocketmq.Producer(configuration(at, options.pop("namespace", "")), topics, **options)
-    made.startup()
+    given = configuration(at, options.pop("namespace", ""))
+    made = _started(lambda: rocketmq.Producer(given, topics, **options))
     try:
         yield made
     finally:
@@ -113,8 +132,9 @@ def simple_consumer(
     """A consumer that is asked for messages."""
     given = configuration(at, options.pop("namespace", ""))
     wanted = {topic: rocketmq.FilterExpression(tags)}
-    made = rocketmq.SimpleConsumer(given, group, wanted, await_duration=1, **options)
-    made.startup()
+    made = _started(
+        lambda: rocketmq.SimpleConsumer(given, group, wanted, await_duration=1, **options)
+    )
     try:
         yield made
     finally:
@@ -152,8 +172,7 @@ class Listener(rocketmq.MessageListener):  # type: ignore[misc]
 def push_consumer(at: str, group: str, topic: str, listener: Listener) -> Iterator[Any]:
     """A consumer that calls a listener."""
     wanted = {topic: rocketmq.FilterExpression("*")}
-    made = rocketmq.PushConsumer(configuration(at), group, listener, wanted)
-    made.startup()
+    made = _started(lambda: rocketmq.PushConsumer(configuration(at), group, listener, wanted))
     try:
         yield made
     finally:

@@ -126,7 +126,7 @@ def connected(
         yield client
     finally:
         # The broker may hang up at any time, also between a question and its answer.
-        with contextlib.suppress(NotConnectedException):
+        with contextlib.suppress(NotConnectedException, OSError):
             client.connection.disconnect(receipt=None)
         client.connection.remove_listener("test")
 
