@@ -13,6 +13,7 @@ has computed between a question and its answer.
 
 import contextlib
 import json
+import os
 import select
 import socket
 import struct
@@ -88,6 +89,8 @@ def computed_s(pid: int | str) -> float:
 
 def probe(port: int, pid: int) -> None:
     """Ask until standard input ends."""
+    with contextlib.suppress(OSError):  # Only root may. Else what others run counts as well,
+        os.setpriority(os.PRIO_PROCESS, 0, -15)  # while an answer is here and nobody reads it.
     found, request = Probed(), question()
     connection: socket.socket | None = None
     while True:
