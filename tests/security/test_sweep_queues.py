@@ -10,8 +10,8 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from onelog.gateways.amqp.handlers import _BY_NAME
-from onelog.gateways.stomp.handlers import HANDLERS as STOMP_HANDLERS
+from onelog.gateways.amqp.session import _BY_NAME
+from onelog.gateways.stomp.gateway import handlers as stomp_handlers
 from onelog.server import BrokerServer
 from onelog.wire.mqtt.codes import V5, Packet, Reason
 from tests.gateways.mqtt.raw import Raw
@@ -128,7 +128,7 @@ def stomp(server: BrokerServer) -> dict[str, str]:
     wrong = {}
     address = ("127.0.0.1", server.config.stomp.port)
     for account in (NOBODY, OWNER):
-        for command in STOMP_HANDLERS:
+        for command in stomp_handlers():
             for destination in DESTINATIONS:
                 answers = []
                 for name in (SECRET, ABSENT):

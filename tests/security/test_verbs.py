@@ -29,7 +29,7 @@ from onelog.config_sources import load
 from onelog.core.access import SELF, Action, Kind, Principal, Resource
 from onelog.core.users.permissions import Rule
 from onelog.errors import ConfigError
-from onelog.gateways.amqp.handlers import _BY_NAME as AMQP_HANDLERS
+from onelog.gateways.amqp.session import _BY_NAME as AMQP_HANDLERS
 from onelog.gateways.http.app import make_app
 from onelog.gateways.kafka.handlers import HANDLERS as KAFKA_HANDLERS
 from onelog.gateways.kafka.handlers import VERSIONS
@@ -37,7 +37,7 @@ from onelog.gateways.kafka.names import topic_id
 from onelog.gateways.mqtt.session import HANDLERS as MQTT_HANDLERS
 from onelog.gateways.remoting.admin import client_relay
 from onelog.gateways.remoting.gateway import HANDLERS as REMOTING_HANDLERS
-from onelog.gateways.stomp.handlers import HANDLERS as STOMP_HANDLERS
+from onelog.gateways.stomp.gateway import handlers as stomp_handlers
 from onelog.message import NewMessage
 from onelog.nameserver.session import HANDLERS as NAMESERVER_HANDLERS
 from onelog.net.connection import Connection
@@ -262,7 +262,7 @@ async def test_stomp_asks_what_the_table_says(tmp_path: Path) -> None:
     found: dict[str, str] = {}
 
     def say(server: BrokerServer, asked: list[str]) -> None:
-        for command in STOMP_HANDLERS:
+        for command in stomp_handlers():
             with Bare(("127.0.0.1", server.config.stomp.port)) as client:
                 client.say(
                     f"CONNECT\naccept-version:1.2\nlogin:{NOBODY[0]}\npasscode:{NOBODY[1]}\n"

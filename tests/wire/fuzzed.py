@@ -31,7 +31,7 @@ def _frames() -> dict[str, Read]:
     from onelog.wire.amqp.frame import EventReader
     from onelog.wire.kafka import frame as kafka
     from onelog.wire.kafka import schema
-    from onelog.wire.mqtt.frame import PacketReader
+    from onelog.wire.mqtt.packets import PacketReader
     from onelog.wire.remoting.frame import RemotingFrameReader
     from onelog.wire.stomp.frame import VERSIONS
     from onelog.wire.stomp.frame import StompFrameReader as StompReader

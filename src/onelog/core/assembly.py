@@ -21,8 +21,7 @@ from onelog.core.broker import Broker
 from onelog.core.catalog.groups import Groups
 from onelog.core.catalog.names import Naming
 from onelog.core.catalog.topic_catalog import TopicCatalog
-from onelog.core.catalog.topic_texts import Texts, TopicTexts
-from onelog.core.catalog.topics import Topics
+from onelog.core.catalog.topics import Texts, Topics, TopicTexts
 from onelog.core.compaction.compactor import Compaction
 from onelog.core.cursors.cold_reads import ColdReads
 from onelog.core.cursors.cursors import Cursors
@@ -67,9 +66,8 @@ from onelog.core.schedule.levels import Delay
 from onelog.core.schedule.renewal import CHECK_MS, TimerRenewal
 from onelog.core.schedule.schedules import Schedules
 from onelog.core.schedule.timers import WATCH_MS, Timers
-from onelog.core.sessions.packet_ids import PacketIds
 from onelog.core.sessions.retained import Retained
-from onelog.core.sessions.sessions import Sessions
+from onelog.core.sessions.sessions import PacketIds, Sessions
 from onelog.core.stats import Stats
 from onelog.core.transactions.branches import Branches
 from onelog.core.transactions.checkback import CheckBack

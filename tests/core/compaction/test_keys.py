@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.core.compaction import keys
-from onelog.core.compaction.keys import LastOffsets
+from onelog.core.compaction import run
+from onelog.core.compaction.run import LastOffsets
 
 
 @given(st.lists(st.binary(max_size=2), max_size=60), st.lists(st.binary(max_size=2), max_size=20))
@@ -23,7 +23,7 @@ def test_a_message_is_superseded_if_its_key_comes_again(
 
 
 def test_keys_whose_hashes_begin_alike_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "_digest", lambda key: bytes(8) + key.rjust(8, b"\0"))
+    monkeypatch.setattr(run, "_digest", lambda key: bytes(8) + key.rjust(8, b"\0"))
     known = LastOffsets(8)
     known.add(b"a", 5)
     known.add(b"b", 7)

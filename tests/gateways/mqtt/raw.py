@@ -7,10 +7,10 @@ from typing import Any, Self
 
 from onelog.wire.mqtt import packets
 from onelog.wire.mqtt.codes import V5, V311, Packet
-from onelog.wire.mqtt.frame import PacketReader
 from onelog.wire.mqtt.packets import (
     Acknowledgement,
     Connect,
+    PacketReader,
     Publish,
     Subscribe,
     SubscribeFilter,

@@ -2,7 +2,7 @@
 
 import onelog.errors
 from onelog.errors import BrokerBusyError, NotPermittedError, OnelogError, QueueFullError
-from onelog.gateways.mqtt.reasons import REASONS, reason_of
+from onelog.gateways.mqtt.session import REASONS, reason_of
 from onelog.wire.mqtt.codes import PacketError, Reason
 
 

@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 from onelog.wire.mqtt import packets
 from onelog.wire.mqtt.codes import V5, V31, V311, Packet, PacketError, Reason
 from onelog.wire.mqtt.fields import encode_varint, read_varint
-from onelog.wire.mqtt.frame import PacketReader
-from onelog.wire.mqtt.packets import Connect, Publish, Subscribe, SubscribeFilter, Unsubscribe, Will
+from onelog.wire.mqtt.packets import (
+    Connect,
+    PacketReader,
+    Publish,
+    Subscribe,
+    SubscribeFilter,
+    Unsubscribe,
+    Will,
+)
 from onelog.wire.mqtt.properties import (
     _TABLE,
     WILL,

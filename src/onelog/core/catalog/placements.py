@@ -5,7 +5,7 @@ their order, so a placement says which broker is next, in runs that go round som
 
     runs [[5, [0, 1]], [2, [2]]]    partitions 0 to 4 are on 0 1 0 1 0, partitions 5 and 6 on 2 2
 
-A placement is agreed on elsewhere; this broker keeps what it knows of it (`topic_texts`).
+A placement is agreed on elsewhere; this broker keeps what it knows of it (`TopicTexts`).
 
 Invariant: a placement only grows, for as long as its topic lives.
 """

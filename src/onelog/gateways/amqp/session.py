@@ -12,6 +12,10 @@ What is wrong with a method ends its channel, or the connection, with RabbitMQ's
 that is about to end is told so with `close`, and has a few seconds to say `close-ok`; nothing else
 that it says counts.
 
+Where the broker has users, these log in with their passwords (PLAIN, AMQPLAIN), or by the
+certificate that they have shown (EXTERNAL: it names a user, as `security.certificate_user` says).
+Where it has none, everybody on its own machine is `guest`, with the password that RabbitMQ gives.
+
 Invariants: a client that does not read gets no deliveries, and is still read from, since it may
 read only after it has written; a client that publishes while the disk is full is not read from.
 """
@@ -27,19 +31,67 @@ from onelog import __version__
 from onelog.core.access import Principal
 from onelog.core.queues.consumers import Consumer
 from onelog.core.queues.session import Acknowledgements
-from onelog.errors import NotPermittedError, OnelogError
+from onelog.errors import NotPermittedError, OnelogError, WireError
 from onelog.gateways import RABBITMQ_VERSION, ClientState, GatewayContext
-from onelog.gateways.amqp.channel import Channel
-from onelog.gateways.amqp.handlers import HANDLERS
-from onelog.gateways.amqp.logins import EXTERNAL, GUEST, MECHANISMS, credentials, refusal
-from onelog.gateways.amqp.refusals import RefusedError, not_allowed, reply_code
+from onelog.gateways.amqp import declaring
+from onelog.gateways.amqp.channel import Channel, Handler
+from onelog.gateways.amqp.refusals import RefusedError, not_allowed, not_implemented, reply_code
 from onelog.gateways.amqp.replies import Replies
 from onelog.gateways.amqp.streams import StreamReader
 from onelog.net.connection import Connection, FramedSession, is_here
-from onelog.record.forms.amqp_fields import Table
+from onelog.record.forms.amqp_fields import Table, decode_table
 from onelog.wire.amqp.codes import FaultError, ReplyCode, reply_text
 from onelog.wire.amqp.frame import GREETING, HEARTBEAT, Event, EventReader, method_frame
 from onelog.wire.amqp.methods import ENCODERS, NAMES, NUMBERS
+
+MECHANISMS = b"PLAIN AMQPLAIN"
+EXTERNAL = "EXTERNAL"
+GUEST = "guest"
+
+
+def credentials(mechanism: str, response: bytes) -> tuple[str, str]:
+    """The name and the password that a client gives."""
+    if mechanism == "PLAIN":
+        name, password = _plain(response)
+    elif mechanism == "AMQPLAIN":
+        name, password = _amqplain(response)
+    else:
+        raise RefusedError(
+            ReplyCode.COMMAND_INVALID, f"unknown authentication mechanism '{mechanism}'"
+        )
+    return name, password.decode("utf-8", "replace")
+
+
+def refusal(mechanism: str) -> RefusedError:
+    """What whoever cannot log in is told."""
+    return RefusedError(
+        ReplyCode.ACCESS_REFUSED,
+        f"Login was refused using authentication mechanism {mechanism}. For details see the "
+        "broker logfile.",
+    )
+
+
+def _plain(response: bytes) -> tuple[str, bytes]:
+    parts = response.split(b"\0")
+    if len(parts) != 3:
+        raise RefusedError(ReplyCode.SYNTAX_ERROR, "a response of PLAIN has three parts")
+    return parts[1].decode("utf-8", "replace"), parts[2]
+
+
+def _amqplain(response: bytes) -> tuple[str, bytes]:
+    try:
+        table = decode_table(response)
+    except WireError as error:
+        raise RefusedError(ReplyCode.SYNTAX_ERROR, f"AMQPLAIN: {error}") from None
+    name, password = table.get("LOGIN"), table.get("PASSWORD")
+    if isinstance(password, str):
+        password = password.encode()
+    if not isinstance(name, str) or not isinstance(password, bytes):
+        raise RefusedError(
+            ReplyCode.SYNTAX_ERROR, "AMQPLAIN auth info is missing LOGIN or PASSWORD field"
+        )
+    return name, password
+
 
 log = logging.getLogger(__name__)
 
@@ -564,3 +616,60 @@ _HANDLERS: dict[int, tuple[int, Callable[..., None]]] = {
     _CLOSE: (_ANY, AmqpSession.closed_by_peer),
 }
 """In which state each method of channel 0 may come, and what does it."""
+
+
+def _open_again(channel: Channel) -> None:
+    raise RefusedError(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
+
+
+def _flow(channel: Channel, active: bool) -> None:
+    if not active:
+        raise not_implemented("active=false")
+    channel.reply("channel.flow-ok", True)
+
+
+def _recover(channel: Channel, requeue: bool) -> None:
+    channel.consuming.recover(requeue)
+    channel.reply("basic.recover-ok")
+
+
+def _confirm(channel: Channel, nowait: bool) -> None:
+    channel.publishing.confirm()
+    channel.answer(nowait, "confirm.select-ok")
+
+
+def _select(channel: Channel) -> None:
+    channel.publishing.select()
+    channel.reply("tx.select-ok")
+
+
+_BY_NAME: dict[str, Handler] = {
+    "channel.open": _open_again,
+    "channel.flow": _flow,
+    "channel.flow-ok": lambda channel, active: None,
+    "channel.close": lambda channel, *reason: channel.closed_by_peer(),
+    "access.request": lambda channel, *wanted: channel.reply("access.request-ok", 1),
+    "exchange.declare": declaring.exchange_declare,
+    "exchange.delete": declaring.exchange_delete,
+    "exchange.bind": declaring.exchange_bind,
+    "exchange.unbind": declaring.exchange_unbind,
+    "queue.declare": declaring.queue_declare,
+    "queue.bind": declaring.queue_bind,
+    "queue.unbind": declaring.queue_unbind,
+    "queue.purge": declaring.queue_purge,
+    "queue.delete": declaring.queue_delete,
+    "basic.qos": lambda channel, *how: channel.consuming.qos(*how),
+    "basic.consume": lambda channel, *how: channel.consuming.consume(*how),
+    "basic.cancel": lambda channel, *how: channel.consuming.cancel(*how),
+    "basic.cancel-ok": lambda channel, tag: None,
+    "basic.get": lambda channel, *how: channel.consuming.get(*how),
+    "basic.nack": lambda channel, *how: channel.consuming.nack(*how),
+    "basic.reject": lambda channel, *how: channel.consuming.reject(*how),
+    "basic.recover": _recover,
+    "basic.recover-async": lambda channel, requeue: channel.consuming.recover(requeue),
+    "confirm.select": _confirm,
+    "tx.select": _select,
+    "tx.commit": lambda channel: channel.publishing.commit(),
+    "tx.rollback": lambda channel: channel.publishing.roll_back(),
+}
+HANDLERS: dict[int, Handler] = {NUMBERS[name]: handler for name, handler in _BY_NAME.items()}

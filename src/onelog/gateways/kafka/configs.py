@@ -12,7 +12,7 @@ follows from them. Those that mean something have a check.
     cleanup.policy            delete, compact, both or none; an attribute of another name, because
                               RocketMQ has one of that name
     min.compaction.lag.ms, max.compaction.lag.ms, segment.ms, delete.retention.ms and
-    min.cleanable.dirty.ratio say when a topic is compacted: see `core.compaction.policy`
+    min.cleanable.dirty.ratio say when a topic is compacted: see `core.compaction.compactor`
     compression.*             nothing: batches stay as their producers compressed them
 """
 

@@ -20,22 +20,53 @@ from typing import TYPE_CHECKING, Any
 from onelog.core.access import Principal
 from onelog.core.durable.writer import nobody
 from onelog.core.sessions.sessions import FOREVER_S
-from onelog.errors import OnelogError
+from onelog.errors import (
+    BrokerBusyError,
+    MessageTooLargeError,
+    NotMasterError,
+    NotPermittedError,
+    OnelogError,
+    PropertiesTooLargeError,
+    QueueFullError,
+    StoreError,
+    WireError,
+)
+from onelog.gateways import code_of
 from onelog.gateways.mqtt.client import MqttClient
 from onelog.gateways.mqtt.connecting import Greeting, greet
 from onelog.gateways.mqtt.filters import LEVELS_MAX, SYS, PublishTopic, read_filter
 from onelog.gateways.mqtt.outgoing import Outgoing
-from onelog.gateways.mqtt.reasons import reason_of
 from onelog.gateways.mqtt.subscriptions import NO_LOCAL, Subscribed
 from onelog.message import NewMessage
 from onelog.net.connection import Connection, FramedSession
 from onelog.wire.mqtt import packets
 from onelog.wire.mqtt.codes import V5, V311, Packet, PacketError, Reason
-from onelog.wire.mqtt.frame import PacketReader
+from onelog.wire.mqtt.packets import PacketReader
 from onelog.wire.mqtt.properties import Properties, Property, property_list
 
 if TYPE_CHECKING:
     from onelog.gateways.mqtt.clients import Clients, Will
+
+
+REASONS: dict[type[OnelogError], Reason] = {
+    NotPermittedError: Reason.NOT_AUTHORIZED,
+    QueueFullError: Reason.QUOTA_EXCEEDED,
+    BrokerBusyError: Reason.QUOTA_EXCEEDED,
+    MessageTooLargeError: Reason.PACKET_TOO_LARGE,
+    PropertiesTooLargeError: Reason.PACKET_TOO_LARGE,
+    WireError: Reason.MALFORMED_PACKET,
+    StoreError: Reason.IMPLEMENTATION_SPECIFIC,
+    NotMasterError: Reason.USE_ANOTHER_SERVER,
+    OnelogError: Reason.UNSPECIFIED,
+}
+
+
+def reason_of(error: OnelogError) -> Reason:
+    """The reason that an error is told as."""
+    if isinstance(error, PacketError):
+        return error.reason
+    return code_of(error, REASONS, Reason.UNSPECIFIED)
+
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ import logging
 
 from onelog.errors import ListenError
 from onelog.gateways import GatewayContext
-from onelog.gateways.remoting.admin import bindings, client_relay, operations
 from onelog.gateways.remoting.admin import broker as broker_admin
+from onelog.gateways.remoting.admin import client_relay
 from onelog.gateways.remoting.admin import groups as group_admin
 from onelog.gateways.remoting.admin import topics as topic_admin
 from onelog.gateways.remoting.admin import users as user_admin
@@ -25,8 +25,6 @@ HANDLERS: dict[int, Handler] = {
     **group_admin.HANDLERS,
     **broker_admin.HANDLERS,
     **user_admin.HANDLERS,
-    **bindings.HANDLERS,
-    **operations.HANDLERS,
     **client_relay.HANDLERS,
     **transactions.HANDLERS,
     **reply.HANDLERS,

@@ -9,10 +9,27 @@ from onelog.jobs import Job
 from onelog.net.connection import Connection
 
 if TYPE_CHECKING:
-    from onelog.gateways.stomp.session import Gateway, StompSession
+    from onelog.gateways.stomp.session import Gateway, Handler, StompSession
 
 TICK_SECONDS = 0.1
 """How often it is looked whether heart-beats are due, or missing."""
+
+
+def handlers() -> "dict[str, Handler]":
+    """Every command of a client, and what handles it."""
+    from onelog.gateways.stomp import sending, session, subscriptions, transactions
+
+    return {
+        "SEND": sending.send,
+        "SUBSCRIBE": subscriptions.subscribe,
+        "UNSUBSCRIBE": subscriptions.unsubscribe,
+        "ACK": subscriptions.acknowledge,
+        "NACK": subscriptions.refuse,
+        "BEGIN": transactions.begin,
+        "COMMIT": transactions.commit,
+        "ABORT": transactions.abort,
+        "DISCONNECT": session.disconnect,
+    }
 
 
 class StompGateway:
@@ -36,10 +53,9 @@ class StompGateway:
 
     def _shared(self) -> "Gateway":
         if self.shared is None:
-            from onelog.gateways.stomp.handlers import HANDLERS
             from onelog.gateways.stomp.session import Gateway
 
-            self.shared = Gateway(self.context, HANDLERS)
+            self.shared = Gateway(self.context, handlers())
             self._ticking = asyncio.get_running_loop().create_task(self._tick_forever(self.shared))
         return self.shared
 

@@ -2,6 +2,8 @@
 
 Names are those of RabbitMQ, and of ActiveMQ where it has others. What is neither travels with the
 message as a header of AMQP, a text.
+
+Selectors of subscriptions are on these headers, and on those that JMS has names for.
 """
 
 import json
@@ -10,9 +12,11 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
+from onelog.core.filters.selectors import Selector
+from onelog.core.queues.deliveries import in_amqp_form
 from onelog.errors import InvalidRequestError, WireError
-from onelog.record.forms import amqp_fields
-from onelog.record.forms.amqp_fields import NO_PROPERTIES
+from onelog.record.forms import amqp, amqp_fields
+from onelog.record.forms.amqp_fields import NO_PROPERTIES, decode_properties
 
 SCHEDULE = (
     "AMQ_SCHEDULED_DELAY",
@@ -168,3 +172,40 @@ def text_of(value: Any) -> str:
     if isinstance(value, int | float | Decimal):
         return str(value)
     return json.dumps(value, default=text_of)
+
+
+_JMS = {
+    "JMSCorrelationID": "correlation_id",
+    "JMSExpiration": "expiration",
+    "JMSMessageID": "message_id",
+    "JMSReplyTo": "reply_to",
+    "JMSTimestamp": "timestamp",
+    "JMSType": "type",
+    "JMSXUserID": "user_id",
+}
+_PRIORITY = 4
+"""Of a message that says nothing of it, by JMS."""
+
+
+def is_wanted(selector: Selector, properties: bytes) -> bool:
+    """Whether a message with these properties is selected."""
+    try:
+        return selector(_headers(properties))
+    except WireError:
+        return False
+
+
+def is_wanted_record(selector: Selector, record: bytes | memoryview, form: int) -> bool:
+    """The same, of a message as it is kept."""
+    return is_wanted(selector, amqp.read(in_amqp_form(record, form)).properties)
+
+
+def _headers(properties: bytes) -> Mapping[str, Any]:
+    found: dict[str, Any] = dict(shown(properties))
+    known = decode_properties(properties)
+    for name, each in _JMS.items():
+        if each in known:
+            found[name] = known[each]
+    found["JMSPriority"] = known.get("priority", _PRIORITY)
+    found["JMSDeliveryMode"] = "PERSISTENT" if known.get("delivery_mode") == 2 else "NON_PERSISTENT"
+    return found

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal
 
-from onelog.core.filters.selectors import Selector
+from onelog.core.filters.selectors import Selector, compile_selector
 from onelog.core.queues.deliveries import in_amqp_form
 from onelog.core.queues.session import (
     ConsumerSession,
@@ -24,7 +24,6 @@ from onelog.core.queues.session import (
     when_recorded,
 )
 from onelog.errors import InvalidRequestError, OnelogError
-from onelog.gateways.stomp import selectors
 from onelog.gateways.stomp.destinations import (
     TEMPORARY,
     TOPIC_EXCHANGE,
@@ -34,7 +33,14 @@ from onelog.gateways.stomp.destinations import (
     destinations,
     queue_pattern,
 )
-from onelog.gateways.stomp.headers import arguments_of, is_true, number, shown
+from onelog.gateways.stomp.headers import (
+    arguments_of,
+    is_true,
+    is_wanted,
+    is_wanted_record,
+    number,
+    shown,
+)
 from onelog.gateways.stomp.session import StompSession, required
 from onelog.record.forms import amqp
 from onelog.wire.stomp.frame import Frame, header_lines
@@ -97,7 +103,7 @@ class Subscription(ConsumerSession):
         head = b"%b-%d-" % (self._session.session_id.encode(), self.number)
         for position, times, record, form, _stored_ms, _size in deliveries:
             exchange, key, properties, body = amqp.read(in_amqp_form(record, form))
-            if self.matches is not None and not selectors.is_wanted(self.matches, properties):
+            if self.matches is not None and not is_wanted(self.matches, properties):
                 unwanted.append(position)
                 continue
             tag = self.next_tag()
@@ -184,7 +190,7 @@ def subscribe(session: StompSession, frame: Frame) -> None:
     mode = _MODES.get(headers.get("ack", "auto"))
     if mode is None:
         raise InvalidRequestError(f"ack:{headers['ack'][:40]} is none of {', '.join(_MODES)}")
-    wants = selectors.compiled(headers["selector"]) if headers.get("selector") else None
+    wants = compile_selector(headers["selector"]) if headers.get("selector") else None
     subscription = Subscription(session, ident, mode)
     if is_true(headers.get("browser")):
         browse(session, frame, subscription, positions, wants)
@@ -258,7 +264,7 @@ def _consume(
         priority=priority,
         prefetch=prefetch,
         owner=session,
-        wants=None if wants is None else partial(selectors.is_wanted_record, wants),
+        wants=None if wants is None else partial(is_wanted_record, wants),
     )
     subscription.consumers.append(consumer)
     if session.connection.congested:

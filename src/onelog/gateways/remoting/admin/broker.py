@@ -3,8 +3,12 @@
 Anybody who can connect may look. Settings may be changed from this machine only, and only those
 that are declared as changeable while running: RocketMQ's broker once took any setting from anybody,
 and with it commands to run (CVE-2023-33246).
+
+ASK_OPERATION and RUN_OPERATION name an operation of `onelog.admin`, with its arguments as JSON, and
+are answered with its result; RUN is for those that change something.
 """
 
+import asyncio
 import logging
 import shutil
 import struct
@@ -18,6 +22,8 @@ from onelog.errors import (
     ConfigError,
     InvalidRequestError,
     NotPermittedError,
+    OnelogError,
+    PeerTimeoutError,
     WireError,
 )
 from onelog.gateways.remoting.admin.setting_names import as_properties, as_settings
@@ -25,7 +31,7 @@ from onelog.gateways.remoting.session import BrokerSession, Gateway, Handler, Su
 from onelog.message import Buffer
 from onelog.rocketmq.tables import modes_body
 from onelog.wire.remoting import fields
-from onelog.wire.remoting.codes import RequestCode
+from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.registration import DataVersion
 from onelog.wire.remoting.routes import KVTable
@@ -36,6 +42,39 @@ from onelog.wire.remoting.stats import (
     TimerMetrics,
     TimingCount,
 )
+
+_running: set[asyncio.Task[bytes]] = set()
+"""The loop itself does not hold them."""
+
+
+def operate(session: BrokerSession, command: Command) -> None:
+    work = session.gateway.context.operate(
+        session.principal,
+        command.ext.get("operation", ""),
+        bytes(command.body),
+        command.code == RequestCode.RUN_OPERATION,
+        session.connection.remote,
+    )
+    task = asyncio.get_running_loop().create_task(work)
+    _running.add(task)
+    task.add_done_callback(partial(_ended, session, command))
+
+
+def _ended(session: BrokerSession, command: Command, task: asyncio.Task[bytes]) -> None:
+    _running.discard(task)
+    error = None if task.cancelled() else task.exception()
+    if session.connection.closing or task.cancelled():
+        return
+    if error is None:
+        session.answer(command, Success(body=task.result()))
+    elif isinstance(error, TimeoutError):
+        session.fail(command, PeerTimeoutError("it took too long: look whether it was done"))
+    elif isinstance(error, OnelogError):
+        session.fail(command, error)
+    else:
+        log.error("an operation of %s failed", session.connection, exc_info=error)
+        session.reply(command, ResponseCode.SYSTEM_ERROR, remark=type(error).__name__)
+
 
 log = logging.getLogger(__name__)
 
@@ -393,4 +432,6 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.GET_TIMER_CHECK_POINT: timer_checkpoint,
     RequestCode.GET_TIMER_METRICS: timer_metrics,
     RequestCode.POP_ROLLBACK: pop_rollback,
+    RequestCode.ASK_OPERATION: operate,
+    RequestCode.RUN_OPERATION: operate,
 }

@@ -1,6 +1,7 @@
 """Topics, as admin tools ask for them: create and delete, list, look into their queues.
 
 Names, limits and answers are RocketMQ 5.5's, except that a question about a queue is bounded.
+Bindings between MQTT's topics and these are `onelog bind`'s.
 """
 
 from dataclasses import replace
@@ -11,7 +12,10 @@ import msgspec
 from onelog.core.broker import Broker
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.filters.tags import Subscription
+from onelog.core.routing.mqtt_forwarding import EXCHANGE
+from onelog.core.routing.names import DEFAULT_VHOST, swapped
 from onelog.errors import InvalidRequestError, InvalidTopicError, SystemTopicError
+from onelog.gateways.remoting import names
 from onelog.gateways.remoting.admin.attributes import (
     TOPIC_ATTRIBUTES,
     alter,
@@ -25,9 +29,10 @@ from onelog.gateways.remoting.bodies import (
 from onelog.gateways.remoting.session import BrokerSession, Handler, Success, by_worker
 from onelog.record.entries import ENTRY
 from onelog.rocketmq import message_types
-from onelog.rocketmq.names import check_topic
+from onelog.rocketmq.names import DEFAULT_TOPIC, check_topic
 from onelog.rocketmq.tables import topic_body, topic_from_body, version_body
 from onelog.wire.remoting import fields
+from onelog.wire.remoting.bindings import BindingList, TopicBinding
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.fields import STABLE_ENDS, TOPIC_CREATED_MS
@@ -44,6 +49,44 @@ from onelog.wire.remoting.stats import (
     TopicOffset,
     TopicStatsTable,
 )
+
+_QUEUES = 4
+"""Of a topic that is made for a binding."""
+
+
+def change_binding(session: BrokerSession, command: Command) -> Success:
+    ext, broker, principal = command.ext, session.broker, session.principal
+    topic, wanted = fields.text(ext, "topic"), fields.text(ext, "filter")
+    back, remove = fields.flag(ext, "back"), fields.flag(ext, "remove")
+    key = swapped(wanted)
+    if not wanted or (back and ("+" in wanted or "#" in wanted)):
+        raise InvalidRequestError(f"{wanted!r} is no topic that messages can be published to")
+    if not remove:
+        names.create_topic(broker, principal, topic, DEFAULT_TOPIC, _QUEUES)
+    if back and remove:
+        broker.topics.mqtt_forwarding.remove(principal, topic)
+    elif back:
+        broker.topics.mqtt_forwarding.add(principal, topic, key)
+    elif remove:
+        broker.publish.routing.unbind(principal, DEFAULT_VHOST, EXCHANGE, "topic", topic, key)
+    else:
+        broker.publish.routing.bind(principal, DEFAULT_VHOST, EXCHANGE, "topic", topic, key)
+    return Success()
+
+
+def bindings(session: BrokerSession, command: Command) -> Success:
+    broker, principal = session.broker, session.principal
+    found = [
+        TopicBinding(filter=swapped(each.key), topic=each.destination)
+        for each in broker.publish.routing.bindings(principal, DEFAULT_VHOST, EXCHANGE)
+        if each.kind == "topic"
+    ]
+    found += [
+        TopicBinding(back=True, filter=swapped(key), topic=topic)
+        for topic, key in broker.topics.mqtt_forwarding.all(principal).items()
+    ]
+    return Success(body=BindingList(bindings=found).encode())
+
 
 QUEUE_ENTRIES_MAX = 10_000
 """Entries of a queue in one answer."""
@@ -284,4 +327,6 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.QUERY_CONSUME_TIME_SPAN: consume_time_spans,
     RequestCode.QUERY_CORRECTION_OFFSET: correction_offsets,
     RequestCode.QUERY_CONSUME_QUEUE: queue_entries,
+    RequestCode.CHANGE_BINDING: change_binding,
+    RequestCode.LIST_BINDINGS: bindings,
 }
