@@ -29,7 +29,7 @@ async def test_a_message_by_its_id(onelog: Run, cluster: LiveCluster, tmp_path: 
     found = (await onelog("message", "get", sent, "--json")).document
     assert (found["id"], found["topic"], found["queue"], found["offset"]) == (sent, "orders", 1, 0)
     assert (found["tags"], found["keys"], found["broker"]) == ("paid", ["k1", "k2"], "broker-a")
-    assert (found["body"], found["body_encoding"]) == ("hello\nworld", "utf-8")
+    assert (found["body"], found["body_encoding"]) == ("hello\nworld", "text")
     assert found["properties"]["colour"] == "red"
     assert found["store_host"] == cluster.brokers[0].address
     path = tmp_path / "body"
@@ -183,8 +183,8 @@ def test_a_compressed_body_is_unpacked_or_the_reason_is_given() -> None:
     assert "said to be compressed, but: zstd" in shown(damaged)
     assert "zstd" in line(damaged, True)
     made = document(damaged)
-    assert (made["body_encoding"], base64.b64decode(made["body"])) == ("base64", b"....")
-    assert "zstd" in made["body_trouble"]
+    assert (made["body_encoding"], made["body"]) == ("text", "....")
+    assert "zstd" in made["trouble"]
 
 
 def test_a_long_body_is_cut_and_says_so() -> None:

@@ -74,7 +74,7 @@ async def test_a_broker_is_asked_for_operations(onelog: Run, cluster: LiveCluste
     assert (route.code, route.err) == (0, "")
     assert "topic exchange, binding with key 'order.*'" in route.out
     listed = await onelog("queue", "list")
-    for text in ("List declared queues: 1", "jobs", "ready bytes"):
+    for text in ("declared queues: 1", "jobs", "ready bytes"):
         assert text in listed.out
     refused = await onelog("queue", "delete", "jobs", stdin="n\n")
     assert (refused.code, "Delete a queue: jobs?" in refused.err) == (2, True)

@@ -95,17 +95,17 @@ def test_our_commands_list_and_cancel_on_both(
     )[-1]
     sent = {each["unique_key"]: each for each in done["sent"]}
     listed = onelog("delay", "list", "--topic", topic).document
-    assert listed["waiting"] == 5
-    for each in listed["messages"]:
+    assert listed["total"] == 5
+    for each in listed["items"]:
         message = sent[each["unique_key"]]
         assert 0 <= each["due_ms"] - message["due_ms"] <= 1_000
         assert each["id"] == message["offset_id"]
         assert each["level"] == (18 if message["number"] == 99 else None)
-    keys = [each["unique_key"] for each in listed["messages"]]
-    for which in (keys[0], listed["messages"][1]["recall_handle"], sent[keys[2]]["offset_id"]):
+    keys = [each["unique_key"] for each in listed["items"]]
+    for which in (keys[0], listed["items"][1]["handle"], sent[keys[2]]["offset_id"]):
         ended = onelog("delay", "cancel", which, "--yes")
         assert ended.code == 0, ended.err
-    left = onelog("delay", "list", "--topic", topic).document["messages"]
+    left = onelog("delay", "list", "--topic", topic).document["items"]
     assert [each["unique_key"] for each in left] == keys[3:]
     refused = onelog("delay", "cancel", sent[keys[4]]["offset_id"], "--yes")
     assert refused.code == 2

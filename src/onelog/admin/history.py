@@ -1,22 +1,45 @@
 """Operations on what happens to messages: traces, delays, dead letters, open transactions."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 
-from onelog.admin.operations import Arguments, Id, Identified, Limit, OfGroup, Text, declared
+from onelog.admin.operations import (
+    Arguments,
+    Done,
+    Id,
+    Identified,
+    Limit,
+    Moment,
+    OfGroup,
+    Text,
+    about,
+    declared,
+)
 from onelog.admin.topics import MessageDocument
+from onelog.rocketmq.names import TRACE_TOPIC
+
+OfWhatTopic = Annotated[Text, about("Only messages to this topic.", "--topic", "-t")]
+DryRun = Annotated[bool, about("Only show what would be done.", "--dry-run")]
+_SINCE = "Given up from this time on: 2026-05-01 10:30:00, or how long ago: 2h."
 
 
 class TraceQuery(Identified):
     """In which topic; not needed if the message was traced, or the id is a stored one's."""
 
-    topic: Text = ""
+    topic: Annotated[
+        Text, about("Its topic, if ID is the key of an untraced message.", "--topic", "-t")
+    ] = ""
+    trace_topic: Annotated[Text, about("Where clients write their traces.")] = TRACE_TOPIC
 
 
 class Step(Struct):
     """One thing that happened."""
 
+    columns: ClassVar[str] = (
+        "time=at_ms, ~since birth=since_born_ms, step, group, where=place, >retry, ~took=took_ms, "
+        "note, id"
+    )
     step: str
     at_ms: int
     since_born_ms: int
@@ -31,10 +54,15 @@ class Step(Struct):
 class GroupOutcome(Struct):
     """Where a message stands with a group."""
 
+    columns: ClassVar[str] = (
+        "consumer group=group, state, since=at_ms, ~after=since_born_ms, >deliveries"
+    )
     group: str
     state: str
     at_ms: int | None
+    since_born_ms: int | None
     deliveries: int
+    """Those that were traced."""
 
 
 class Trace(Struct):
@@ -43,8 +71,12 @@ class Trace(Struct):
     unique_key: str
     topic: str
     id: str | None
+    keys: list[str]
+    tags: str | None
     born_ms: int
     traced: bool
+    remarks: list[str]
+    """What is not known, and why."""
     steps: list[Step]
     groups: list[GroupOutcome]
     failures: list[str]
@@ -53,13 +85,21 @@ class Trace(Struct):
 class DelayQuery(Arguments):
     """Which messages that wait."""
 
-    topic: Text = ""
-    limit: Limit = 100
+    topic: OfWhatTopic = ""
+    limit: Annotated[
+        Limit,
+        about("At most so many, those that are due first.", command={"max": 1_000_000}),
+    ] = 100
+    cluster: Annotated[Text, about("Only in this cluster.")] = ""
 
 
 class Waiting(Struct):
     """A message that waits for its time. Only with a handle it can be taken back."""
 
+    columns: ClassVar[str] = (
+        "due=due_ms, >delay level=level, topic, >queue, broker, keys, unique key, id, "
+        ">size=body_bytes"
+    )
     due_ms: int
     broker: str
     topic: str
@@ -74,49 +114,143 @@ class Waiting(Struct):
     handle: str | None
 
 
+class Cancelled(Done):
+    """A message that will not be delivered, and when it was due."""
+
+    topic: str = ""
+    broker: str = ""
+    unique_key: str = ""
+    due_ms: int = 0
+    handle: str = ""
+
+
+class BoxQuery(Arguments):
+    """Which groups."""
+
+    everything: Annotated[
+        bool,
+        about(
+            "Also groups whose letters are all done with.",
+            "--all",
+            "-a",
+            command={"default": False},
+        ),
+    ] = True
+
+
+class BoxQueue(Struct):
+    """A queue of dead letters; before `mark`, all are done with."""
+
+    broker: str
+    queue: int
+    min_offset: int
+    max_offset: int
+    mark: int
+
+
 class Box(Struct):
     """The dead letters of a group."""
 
+    columns: ClassVar[str] = "group, #letters=count, #kept, last one=updated_ms, brokers"
     group: str
+    topic: str
     count: int
+    """Those that nobody has dealt with."""
     kept: int
+    """All that the log still has."""
     updated_ms: int | None
+    brokers: list[str]
+    queues: list[BoxQueue]
 
 
 class LetterQuery(OfGroup):
     """How many letters, and whether also those that were dealt with."""
 
-    limit: Limit = 100
-    everything: bool = False
+    limit: Annotated[
+        Limit, about("At most so many.", "--count", command={"default": 32, "max": 1_000_000})
+    ] = 100
+    everything: Annotated[bool, about("Also those that were resent or dropped.", "--all", "-a")] = (
+        False
+    )
+    begin: (
+        Annotated[int, about("From this offset on, done with or not.", "--from", ge=0)] | None
+    ) = None
+    since_ms: Annotated[Moment, about(_SINCE, "--since", command={"is_time": True})] | None = None
 
 
 class DeadLetter(Struct):
     """A message that was given up."""
 
+    columns: ClassVar[str] = (
+        "given up=message.store_ms, >offset=message.offset, from topic=origin_topic, >tries, "
+        "all tries=is_exhausted, resent=is_resent, born=message.born_ms, keys=message.keys, "
+        "id=message.id, body=message.body"
+    )
     message: MessageDocument
     origin_topic: str
     origin_id: str
     tries: int
     is_exhausted: bool
+    """Whether these are all that its group allows; else its consumer gave it up before."""
     is_resent: bool
 
 
 class Resend(OfGroup):
-    """Which letters to send again; none named means all."""
+    """Which letters to send again; none named means all that nobody has dealt with."""
 
-    ids: Annotated[list[Id], Meta(max_length=1_000)] = field(default_factory=list)
-    to_topic: Text = ""
-    again: bool = False
-    dry_run: bool = False
+    ids: Annotated[
+        list[Id],
+        about("This letter: its id or unique key. May be repeated.", "--id", max_length=1_000),
+    ] = field(default_factory=list)
+    key: Annotated[Text, about("All letters with this key.")] = ""
+    everything: Annotated[bool, about("All that were not resent or dropped yet.", "--all")] = False
+    to_topic: Annotated[Text, about("Not to their own topics, but to this one.")] = ""
+    again: Annotated[bool, about("Also those that were resent already.", "--again")] = False
+    dry_run: DryRun = False
+
+
+class ResentLetter(Struct):
+    """Where a letter went."""
+
+    columns: ClassVar[str] = "letter=id, to topic=topic, new id"
+    id: str
+    topic: str
+    new_id: str | None
 
 
 class Resent(Struct):
     """What was sent again, or would be."""
 
+    group: str
+    dry_run: bool
     resent: int
     already: int
     failures: list[str]
     ids: list[str]
+    letters: list[ResentLetter]
+
+
+class Drop(OfGroup):
+    """Which letters to be done with: all that are there now, or those from before a time."""
+
+    until_ms: (
+        Annotated[
+            Moment,
+            about("Only what was given up before this time.", "--until", command={"is_time": True}),
+        ]
+        | None
+    ) = None
+    undo: Annotated[bool, about("Count everything again that the log still has.", "--undo")] = False
+    dry_run: DryRun = False
+
+
+class Dropped(Done):
+    """How many letters that were, or would be."""
+
+    group: str = ""
+    dry_run: bool = False
+    undo: bool = False
+    letters: int = 0
 
 
 class Transaction(Struct):
@@ -155,19 +289,19 @@ OPERATIONS = declared(
     globals(),
     """
     GET /v1/messages/{id}/trace = message trace
-        get_trace(TraceQuery) -> Trace: What happened to a message
+        cluster get_trace(TraceQuery) -> Trace: What happened to a message
     GET /v1/delays = delay list
-        list_delays(DelayQuery) -> Listing[Waiting]: List messages that wait for their time
+        cluster list_delays(DelayQuery) -> ClusterListing[Waiting]: List messages that wait
     DELETE /v1/delays/{id} = delay cancel
-        cancel_delay(Identified) -> Done: Take a timed message back
+        cluster cancel_delay(Identified) -> Cancelled: Take a timed message back
     GET /v1/dead-letters = dlq list
-        list_boxes() -> Listing[Box]: List groups with dead letters
+        cluster list_boxes(BoxQuery) -> ClusterListing[Box]: List groups with dead letters
     GET /v1/dead-letters/{group} = dlq show
-        list_letters(LetterQuery) -> Listing[DeadLetter]: List dead letters of a group
+        cluster list_letters(LetterQuery) -> Listing[DeadLetter]: List dead letters of a group
     DELETE /v1/dead-letters/{group} = dlq drop
-        drop_letters(OfGroup) -> Done: Be done with dead letters
+        cluster drop_letters(Drop) -> Dropped: Be done with dead letters
     POST /v1/dead-letters/{group}/resend = dlq resend
-        resend_letters(Resend) -> Resent: Send dead letters again
+        cluster resend_letters(Resend) -> Resent: Send dead letters again
     GET /v1/transactions = transaction list
         list_transactions() -> Listing[Transaction]: List transactions
     DELETE /v1/transactions/{id} = transaction abort

@@ -12,16 +12,24 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any, Generic, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 T = TypeVar("T")
+NO_DIFFERENCE: Mapping[str, Any] = MappingProxyType({})
 
 
-def about(text: str, *flags: str, **limits: Any) -> Meta:
-    """What people are told of an argument, with its names on the command line if not its own."""
-    return Meta(description=text, extra={"flags": flags} if flags else None, **limits)
+def about(
+    text: str, *flags: str, command: Mapping[str, Any] = NO_DIFFERENCE, **limits: Any
+) -> Meta:
+    """What people are told of an argument, with its names on the command line if not its own.
+
+    `command` has what is different there: `default`, `min`, `max`; and `is_time`, if people write a
+    time as they like.
+    """
+    return Meta(description=text, extra={"flags": flags, **command}, **limits)
 
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -29,7 +37,8 @@ Text = Annotated[str, Meta(max_length=255)]
 Limit = Annotated[int, about("How many at most.", ge=1, le=1_000)]
 Part = Annotated[str, about("Only names that have this in them.", max_length=255)]
 After = Annotated[str, about("The `next` of the last page.", max_length=255)]
-Time = Annotated[int, about("Milliseconds since 1970, UTC.", ge=0, le=253_402_300_799_000)]
+Moment = Annotated[int, Meta(ge=0, le=253_402_300_799_000)]
+Time = Annotated[Moment, about("Milliseconds since 1970, UTC.", command={"is_time": True})]
 Position = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
 Topic = Annotated[str, about("The topic's name.", min_length=1, max_length=255)]
 Group = Annotated[str, about("The group's name.", min_length=1, max_length=255)]
@@ -87,6 +96,12 @@ class Listing(Struct, Generic[T]):
     next: str | None = None
 
 
+class ClusterListing(Listing[T], Generic[T]):
+    """The same, of all brokers of the cluster but those that did not answer."""
+
+    failures: list[str] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One row."""
@@ -95,6 +110,8 @@ class Operation:
     path: str
     """What is in braces are arguments."""
     commands: tuple[str, ...]
+    asks_all: bool
+    """Whether it asks all brokers of the cluster: `onelog.admin.network` has it, too."""
     name: str
     """What clients that are made from the OpenAPI document call it."""
     arguments: type[Arguments]
@@ -120,8 +137,10 @@ class Operation:
 
 
 _ROW = re.compile(
-    r"(\w+) (\S+) = (.+)\n"
-    r" +(\w+)\((\w*)\) -> (Listing)?\[?(\w+)\]?(?: (\d+))?(?: whole=(\w+))?: (.+)\n"
+    r"(?P<method>\w+) (?P<path>\S+) = (?P<commands>.+)\n"
+    r" +(?P<cluster>cluster )?(?P<name>\w+)\((?P<arguments>\w*)\)"
+    r" -> ((?P<listing>\w+)\[)?(?P<result>\w+)\]?( (?P<status>\d+))?( whole=(?P<whole>\w+))?"
+    r": (?P<summary>.+)\n"
 )
 
 
@@ -130,24 +149,27 @@ def declared(kinds: Mapping[str, Any], rows: str) -> list[Operation]:
 
     METHOD /path/{argument} = command, another command
         name(Arguments) -> Result: What it does
+
+    `cluster` before the name says that it asks all brokers, by RocketMQ's own requests.
     """
     known = {**globals(), "str": str, **kinds}
-    found = [
-        Operation(
-            method,
-            path,
-            tuple(commands.split(", ")),
-            name,
-            known[arguments or "Arguments"],
-            Listing[known[result]] if listing else known[result],  # type: ignore[valid-type]
-            int(status or 200),
-            whole or "",
-            summary,
+    found = []
+    for row in _ROW.finditer(re.sub(r",\n +", ", ", rows)):
+        result = known[row["result"]]
+        found.append(
+            Operation(
+                row["method"],
+                row["path"],
+                tuple(row["commands"].split(", ")),
+                bool(row["cluster"]),
+                row["name"],
+                known[row["arguments"] or "Arguments"],
+                known[row["listing"]][result] if row["listing"] else result,
+                int(row["status"] or 200),
+                row["whole"] or "",
+                row["summary"],
+            )
         )
-        for method, path, commands, name, arguments, listing, result, status, whole, summary in (
-            _ROW.findall(re.sub(r",\n +", ", ", rows))
-        )
-    ]
     assert len(found) == rows.count(") -> "), "a row is not as it should be"
     return found
 

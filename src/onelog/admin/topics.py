@@ -1,6 +1,6 @@
 """Operations on topics, their queues, and the messages in them."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -93,6 +93,7 @@ class RoutedQueues(Struct):
 class MessageDocument(Struct):
     """A message. A body that is no text is in base64; a long one may be cut."""
 
+    columns: ClassVar[str] = "stored=store_ms, broker, >queue, >offset, tags, keys, id, body"
     id: str
     unique_key: str | None
     topic: str
@@ -116,6 +117,8 @@ class MessageDocument(Struct):
     body_is_cut: bool
     trouble: str | None = None
     """Why the body is shown as it was sent."""
+    broker: str | None = None
+    """Whose log it is in, if several were asked."""
 
 
 class OutgoingMessage(OfTopic):

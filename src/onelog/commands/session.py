@@ -94,10 +94,10 @@ class Output:
         else:
             self.show(document, *views)
 
-    def complain(self, failures: "Iterable[Failure]") -> None:
+    def complain(self, failures: "Iterable[Failure | str]") -> None:
         """Say who could not do its part; the command then ends with an error."""
         for failure in failures:
-            complain(f"{failure.who}: {failure.reason}")
+            complain(str(failure))
             self.exit_code = EXIT_FAILED
 
 

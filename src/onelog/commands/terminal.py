@@ -22,6 +22,7 @@ from rich.text import Text
 from onelog.commands.times import show_time
 
 _WIDTH_WITHOUT_TERMINAL = 160
+_BODY_CHARACTERS = 60
 
 
 def console() -> Console:
@@ -41,7 +42,8 @@ def table(
 
     Columns are named in one text, between commas, or one by one. A column has a heading, which is
     also the key in the documents unless another one is given: `heading=key`. One that begins with
-    `>` has numbers, which lean to the right; with `#` they are counts, and get separators. `footer`
+    `>` has numbers, which lean to the right; with `#` they are counts, and get separators; with `~`
+    they are spans of time. A key may lead into a document within: `message.id`. `footer`
     has values below some of the columns, by heading; True stands for the sum of the column.
     """
     made = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
@@ -51,21 +53,28 @@ def table(
         parts = [column] if isinstance(column, tuple) else column.split(", ")
         for part in parts:
             heading, key = part if isinstance(part, tuple) else part.partition("=")[::2]
-            kind = heading[:1] if heading[:1] in (">", "#") else ""
+            kind = heading[:1] if heading[:1] in (">", "#", "~") else ""
             heading = heading.removeprefix(kind)
             key = key or heading.replace(" ", "_")
             kinds.append(kind)
             keys.append(key)
             below = footer.get(heading, "")
             if below is True:
-                below = sum(row[key] for row in rows if isinstance(row, Mapping))
+                below = sum(_at(row, key) for row in rows if isinstance(row, Mapping))
             justify: Literal["left", "right"] = "right" if kind else "left"
             shown = "" if below == "" else _cell(below, kind, key, utc)
             made.add_column(heading, footer=shown, justify=justify, overflow="fold")
+    names = [key.rpartition(".")[2] for key in keys]
     for row in rows:
-        values = [row[key] for key in keys] if isinstance(row, Mapping) else row
-        made.add_row(*(_cell(*each, utc) for each in zip(values, kinds, keys, strict=False)))
+        values = [_at(row, key) for key in keys] if isinstance(row, Mapping) else row
+        made.add_row(*(_cell(*each, utc) for each in zip(values, kinds, names, strict=False)))
     return made
+
+
+def _at(row: Any, key: str) -> Any:
+    for part in key.split("."):
+        row = row[part]
+    return row
 
 
 def pick(source: object, names: str) -> dict[str, Any]:
@@ -84,8 +93,15 @@ def facts(values: Mapping[str, Any], *, utc: bool = False) -> Table:
 
 def _cell(value: Any, kind: str, key: str, utc: bool) -> RenderableType:
     """A value as people see it in a column."""
+    if kind == "~" and isinstance(value, int):
+        # Where clocks differ it may be negative, and people should see that.
+        return f"{value:,} ms" if abs(value) < 10_000 else f"{value / 1000:,.1f} s"
     if "_ms" in key and isinstance(value, int):
         return show_time(value, utc=utc)
+    if key.endswith("_bytes") and isinstance(value, int):
+        return show_bytes(value)
+    if key == "note" and str(value).startswith("until "):
+        return f"until {show_time(int(value[6:]), utc=utc)}"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -96,7 +112,11 @@ def _cell(value: Any, kind: str, key: str, utc: bool) -> RenderableType:
         value = " ".join(f"{name}={each}" for name, each in sorted(value.items()))
     if isinstance(value, list | tuple):
         value = (" " if key == "keys" else ", ").join(map(str, value))
-    return value if isinstance(value, Text) else show_text(str(value or "-"))
+    if isinstance(value, Text):
+        return value
+    shown = show_text(str(value or "-"))
+    is_long = key == "body" and len(shown) > _BODY_CHARACTERS
+    return shown[:_BODY_CHARACTERS] + "…" if is_long else shown
 
 
 @contextmanager

@@ -6,6 +6,7 @@ know, however they have logged in: the broker knows what its users sign with.
 """
 
 from onelog.admin.broker.call import Call
+from onelog.admin.network import Network
 from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.credentials import Credentials
 from onelog.errors import NameserversUnreachableError, NotPermittedError
@@ -36,6 +37,11 @@ def admin_of(call: Call) -> AsyncAdmin:
             known.clear()  # Its connections close when they have been idle for a while.
         known[key] = _connect(context, addresses, credentials)
     return known[key]
+
+
+def network_of(call: Call) -> Network:
+    """The cluster, for operations that ask all its brokers."""
+    return Network(admin_of(call))
 
 
 async def _close(known: dict[_Key, AsyncAdmin]) -> None:

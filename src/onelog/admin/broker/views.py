@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from onelog.admin.broker.documents import clean, shown
+from onelog.admin.documents import clean, shown
 from onelog.admin.topics import Encoding, Field, Protocol, View
 from onelog.core.routing.names import swapped
 from onelog.gateways.http.messages import shown as as_json

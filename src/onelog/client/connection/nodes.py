@@ -83,6 +83,9 @@ class Failure:
     who: str
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.who}: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class Gathered(Generic[K, T]):

@@ -11,7 +11,6 @@ from onelog.commands.message.search import find, first, span, write_body
 from onelog.commands.options import Interval
 from onelog.commands.session import Session, command
 from onelog.errors import InvalidRequestError, MessageNotFoundError
-from onelog.rocketmq.names import TRACE_TOPIC
 
 app = typer.Typer()
 
@@ -129,29 +128,6 @@ async def by_time(
         limit, messages.by_time(topic, begin_ms, end_ms, broker=broker, queue_id=queue)
     )
     session.show(*views.show_messages(listed, session.utc))
-
-
-@command(app, "trace")
-async def trace_message(
-    session: Session,
-    message_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The message's unique key, or its id.")
-    ],
-    topic: Annotated[
-        str | None,
-        typer.Option("--topic", "-t", help="Its topic, if ID is the key of an untraced message."),
-    ] = None,
-    trace_topic: Annotated[
-        str, typer.Option(help="Where clients write their traces.")
-    ] = TRACE_TOPIC,
-) -> None:
-    """Show when a message was born, stored, delivered, consumed, retried, and by whom.
-
-    Deliveries are known if clients trace (enableMsgTrace); all the rest is read from the log.
-    """
-    trace = await session.admin.traces.trace(message_id, topic=topic, trace_topic=trace_topic)
-    session.show(*views.show_trace(trace, session.utc))
-    session.complain(trace.failures)
 
 
 async def _show_one(session: Session, found: Found, groups: bool, body_to: Path | None) -> None:

@@ -1,18 +1,19 @@
-"""How `onelog message` shows messages and what happened to them: tables, and documents."""
+"""How `onelog message` shows messages: tables, and documents."""
 
-import base64
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rich.console import RenderableType
+import msgspec
 from rich.table import Table
 
+from onelog.admin import documents
+from onelog.admin.topics import MessageDocument
 from onelog.client.admin.messages import Consumption, Found
-from onelog.client.admin.traces import MessageTrace, StepKind
 from onelog.client.connection.address import host_text
+from onelog.commands.operations import shown as show_result
 from onelog.commands.session import Shown
 from onelog.commands.terminal import (
-    body_document,
     pick,
     show_bytes,
     show_count,
@@ -28,57 +29,28 @@ from onelog.record.compression import Compression, unpacked_body
 SHORT_CHARACTERS = 60
 LONG_BYTES = 4096
 """How much of a body is shown; all of it goes to a file with --body-to."""
-Documents = Sequence[dict[str, Any]]
 TRANSACTIONS = {
     int(SysFlag.PREPARED): "prepared",
     int(SysFlag.COMMITTED): "committed",
     int(SysFlag.ROLLED_BACK): "rolled back",
 }
 """What a message is in a transaction, by the bits of its sysFlag."""
-_WAITING = (StepKind.DELAYED, StepKind.PREPARED)
-
-
-_MESSAGE = (
-    "id=message_id unique_key topic queue=queue_id offset=queue_offset log_offset tags keys "
-    "born_ms store_ms reconsume_times flag sys_flag size"
-)
 
 
 def document(found: Found, consumption: Sequence[Consumption] | None = None) -> dict[str, Any]:
-    """A message, for programs. A body that is no text is in base64."""
-    message = found.message
-    made = {
-        **pick(message, _MESSAGE),
-        "broker": found.broker,
-        "born_host": host_text(message.born_host),
-        "store_host": host_text(message.store_host),
-        "properties": decode_properties(message.properties),
-        **_body_document(message),
-    }
+    """A message, for programs, with its whole body."""
+    made = msgspec.to_builtins(documents.document(found.message, sys.maxsize, found.broker))
     if consumption is not None:
         made["groups"] = [pick(each, "group position past=is_past") for each in consumption]
+    assert isinstance(made, dict)
     return made
-
-
-def _body_document(message: Message) -> dict[str, Any]:
-    try:
-        return body_document(unpacked_body(message))
-    except CompressionError as error:
-        raw = base64.b64encode(message.body).decode()
-        return {"body": raw, "body_encoding": "base64", "body_trouble": str(error)}
 
 
 def show_messages(messages: Sequence[Found], utc: bool) -> Shown:
     """Messages, one per line."""
-    documents = [document(each) for each in messages]
-    return documents, table(
-        f"messages: {show_count(len(messages))}",
-        "stored=store_ms, broker, >queue, >offset, tags, keys, id, body",
-        rows=(
-            {**row, "body": short_body(found.message)}
-            for row, found in zip(documents, messages, strict=True)
-        ),
-        utc=utc,
+    made = [document(each) for each in messages]
+    return made, *show_result(
+        "messages", list[MessageDocument], {"items": made, "total": len(made)}, utc
     )
 
 
@@ -174,89 +146,3 @@ def _compression(message: Message) -> str:
     kind = message.sys_flag >> 8 & 7
     known = kind in (Compression.LZ4, Compression.ZSTD)
     return f" compressed with {Compression(kind).name.lower() if known else 'zlib'}"
-
-
-def show_trace(trace: MessageTrace, utc: bool) -> Shown:
-    """The history of a message."""
-    first = trace.first
-    document: dict[str, Any] = {
-        "id": first.message_id if first else None,
-        "keys": first.keys if first else [],
-        "tags": first.tags if first else None,
-        **pick(trace, "unique_key topic born_ms traced"),
-        "steps": [
-            {
-                "step": step.kind.value,
-                "since_born_ms": step.at_ms - trace.born_ms,
-                "retry": step.retry if step.retry >= 0 else None,
-                **pick(step, "at_ms took_ms"),
-                **{key: each or None for key, each in pick(step, _STEP).items()},
-            }
-            for step in trace.steps
-        ],
-        "groups": [
-            {
-                **pick(fate, "group state deliveries"),
-                "at_ms": fate.at_ms or None,
-                "since_born_ms": fate.at_ms - trace.born_ms if fate.at_ms else None,
-            }
-            for fate in trace.fates
-        ],
-    }
-    return document, *_trace_views(trace, document["steps"], document["groups"], utc)
-
-
-_STEP = "group place note id=message_id"
-
-
-def _trace_views(
-    trace: MessageTrace, steps: Documents, groups: Documents, utc: bool
-) -> Iterator[RenderableType]:
-    words = trace.first.keys if trace.first else []
-    keys = f", keys {show_text(' '.join(words))}" if words else ""
-    yield table(
-        f"{show_text(trace.unique_key)} of topic {show_text(trace.topic)}{keys}",
-        "time=at_ms, >since birth, step, group, where=place, >retry, >took, note",
-        rows=(
-            {
-                **step,
-                "since_birth": _latency(step["since_born_ms"]),
-                "took": "-" if step["took_ms"] is None else f"{step['took_ms']:,} ms",
-                "note": _note(step["note"] or "", utc),
-            }
-            for step in steps
-        ),
-        utc=utc,
-    )
-    if groups:
-        yield table(
-            "consumer groups",
-            "group, state, since=at_ms, >after, >deliveries",
-            rows=(
-                {
-                    **each,
-                    "deliveries": each["deliveries"] or "-",
-                    "after": _latency(each["since_born_ms"]) if each["at_ms"] else "-",
-                }
-                for each in groups
-            ),
-            utc=utc,
-        )
-    if trace.first is None:
-        waits = any(step.kind in _WAITING for step in trace.steps)
-        what = "consumers cannot see it yet" if waits else "the log does not have it any more"
-        yield f"it is not in its topic: {what}"
-    if not trace.traced:
-        yield "no client traced it: when it was sent and delivered is not known"
-
-
-def _note(note: str, utc: bool) -> str:
-    word, _, time = note.partition(" ")
-    if word == "until" and time.isdecimal():
-        return f"until {show_time(int(time), utc=utc)}"
-    return note
-
-
-def _latency(ms: int) -> str:
-    """A time since birth. Where clocks differ it may be negative, and people should see that."""
-    return f"{ms:,} ms" if abs(ms) < 10_000 else f"{ms / 1000:,.1f} s"

@@ -23,7 +23,9 @@ def shown(data: bytes | None) -> tuple[str | None, Encoding]:
         return base64.b64encode(data).decode(), "base64"
 
 
-def document(message: Message, body_max: int = SHORT_BYTES) -> MessageDocument:
+def document(
+    message: Message, body_max: int = SHORT_BYTES, broker: str | None = None
+) -> MessageDocument:
     """A message, with so much of its body."""
     trouble = None
     try:
@@ -36,6 +38,7 @@ def document(message: Message, body_max: int = SHORT_BYTES) -> MessageDocument:
         id=message.message_id,
         unique_key=clean(message.unique_key),
         topic=message.topic,
+        broker=broker,
         queue=message.queue_id,
         offset=message.queue_offset,
         log_offset=message.log_offset,
