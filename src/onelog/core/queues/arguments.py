@@ -5,9 +5,9 @@ makes no sense is refused, one that nobody knows is kept and means nothing, and 
 again with other arguments is refused, too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from onelog.errors import PreconditionFailedError
 from onelog.record.forms.amqp_fields import same
@@ -21,7 +21,6 @@ _NUMBER_MAX = (1 << 63) - 1
 PRIORITY_MAX = 255
 DELIVERY_LIMIT = 20
 """How often a message of a quorum queue may come back, where nothing is said."""
-_OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 _NOT_OF_QUORUM = ("x-max-priority", "x-queue-mode")
 _NOT_OF_STREAMS = (
     "x-max-priority",
@@ -33,26 +32,6 @@ _NOT_OF_STREAMS = (
     "x-dead-letter-exchange",
     "x-dead-letter-routing-key",
     "x-delivery-limit",
-)
-_COMPARED = (
-    "x-expires",
-    "x-message-ttl",
-    "x-dead-letter-exchange",
-    "x-dead-letter-routing-key",
-    "x-dead-letter-strategy",
-    "x-max-length",
-    "x-max-length-bytes",
-    "x-max-in-memory-length",
-    "x-max-priority",
-    "x-overflow",
-    "x-queue-mode",
-    "x-single-active-consumer",
-    "x-queue-type",
-    "x-delivery-limit",
-    "x-quorum-initial-group-size",
-    "x-max-age",
-    "x-stream-max-segment-size-bytes",
-    "x-skip-transient",
 )
 
 
@@ -73,8 +52,6 @@ class QueueLimits:
     single_active: bool = False
     delivery_limit: int | None = None
     consumer_timeout_ms: int | None = None
-    skip_transient: bool = False
-    """Whether messages that need not survive a restart are not for this queue."""
 
     @property
     def is_bounded(self) -> bool:
@@ -86,57 +63,59 @@ def _invalid(name: str, queue: str, why: str) -> PreconditionFailedError:
     return PreconditionFailedError(f"invalid arg '{name}' for {queue}: {why}")
 
 
-def _number(low: int, high: int) -> Callable[[str, str, Any], int]:
-    def check(name: str, queue: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What values an argument may have, and what it sets."""
+
+    kind: type
+    field: str = ""
+    """Of `QueueLimits`; empty if it means nothing here."""
+    low: int = 0
+    high: int = _NUMBER_MAX
+    values: tuple[str, ...] = ()
+    policy: Literal["limit", "other", ""] = ""
+    """Whether policies may have it, and whether the lower value of both counts."""
+    is_compared: bool = True
+    """Whether a queue that is declared again must have the same."""
+
+    def check(self, name: str, queue: str, value: Any) -> Any:
+        """The value, or `PreconditionFailedError`."""
+        is_of_kind = isinstance(value, self.kind) and isinstance(value, bool) is (self.kind is bool)
+        if not is_of_kind:
             raise _invalid(name, queue, f"{{unacceptable_type,{type(value).__name__}}}")
-        if value < low:
+        if self.values and value not in self.values:
+            raise _invalid(
+                name, queue, f"{{value_not_one_of,{value}}}; it may be " + ", ".join(self.values)
+            )
+        if self.kind is int and value < self.low:
             raise _invalid(name, queue, f"{{value_negative,{value}}}")
-        if value > high:
+        if self.kind is int and value > self.high:
             raise _invalid(name, queue, f"{{value_too_large,{value}}}")
         return value
 
-    return check
 
-
-def _text(name: str, queue: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise _invalid(name, queue, f"{{unacceptable_type,{type(value).__name__}}}")
-    return value
-
-
-def _flag(name: str, queue: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _invalid(name, queue, f"{{unacceptable_type,{type(value).__name__}}}")
-    return value
-
-
-def _one_of(*values: str) -> Callable[[str, str, Any], str]:
-    def check(name: str, queue: str, value: Any) -> str:
-        if _text(name, queue, value) not in values:
-            raise _invalid(
-                name, queue, f"{{value_not_one_of,{value}}}; it may be " + ", ".join(values)
-            )
-        return str(value)
-
-    return check
-
-
-_CHECKS: dict[str, tuple[str, Callable[[str, str, Any], Any]]] = {
-    "x-queue-type": ("kind", _one_of("classic", "quorum", "stream")),
-    "x-message-ttl": ("message_ttl_ms", _number(0, TIME_MAX_MS)),
-    "x-expires": ("expires_ms", _number(1, TIME_MAX_MS)),
-    "x-max-length": ("length_max", _number(0, _NUMBER_MAX)),
-    "x-max-length-bytes": ("bytes_max", _number(0, _NUMBER_MAX)),
-    "x-overflow": ("overflow", _one_of(*_OVERFLOWS)),
-    "x-dead-letter-exchange": ("dead_letter_exchange", _text),
-    "x-dead-letter-routing-key": ("dead_letter_key", _text),
-    "x-max-priority": ("priorities", _number(0, PRIORITY_MAX)),
-    "x-single-active-consumer": ("single_active", _flag),
-    "x-delivery-limit": ("delivery_limit", _number(-1, _NUMBER_MAX)),
-    "x-consumer-timeout": ("consumer_timeout_ms", _number(0, _NUMBER_MAX)),
-    "x-skip-transient": ("skip_transient", _flag),
+ARGUMENTS = {
+    "x-expires": Argument(int, "expires_ms", low=1, high=TIME_MAX_MS, policy="limit"),
+    "x-message-ttl": Argument(int, "message_ttl_ms", high=TIME_MAX_MS, policy="limit"),
+    "x-dead-letter-exchange": Argument(str, "dead_letter_exchange", policy="other"),
+    "x-dead-letter-routing-key": Argument(str, "dead_letter_key", policy="other"),
+    "x-dead-letter-strategy": Argument(str),
+    "x-max-length": Argument(int, "length_max", policy="limit"),
+    "x-max-length-bytes": Argument(int, "bytes_max", policy="limit"),
+    "x-max-in-memory-length": Argument(int),
+    "x-max-priority": Argument(int, "priorities", high=PRIORITY_MAX),
+    "x-overflow": Argument(str, "overflow", values=get_args(Overflow), policy="other"),
+    "x-queue-mode": Argument(str),
+    "x-single-active-consumer": Argument(bool, "single_active"),
+    "x-queue-type": Argument(str, "kind", values=get_args(Kind)),
+    "x-delivery-limit": Argument(int, "delivery_limit", low=-1, policy="limit"),
+    "x-quorum-initial-group-size": Argument(int),
+    "x-max-age": Argument(int),
+    "x-stream-max-segment-size-bytes": Argument(int),
+    "x-skip-transient": Argument(bool),
+    "x-consumer-timeout": Argument(int, "consumer_timeout_ms", policy="limit", is_compared=False),
 }
+"""All that are known; an argument without a field is about RabbitMQ's inside."""
 
 
 def limits_of(
@@ -144,9 +123,9 @@ def limits_of(
 ) -> QueueLimits:
     """What a queue's arguments mean, or `PreconditionFailedError`; `queue` names it, for people."""
     found: dict[str, Any] = {}
-    for name, (field, check) in _CHECKS.items():
-        if name in arguments:
-            found[field] = check(name, queue, arguments[name])
+    for name, each in ARGUMENTS.items():
+        if each.field and name in arguments:
+            found[each.field] = each.check(name, queue, arguments[name])
     kind = found.get("kind", "classic")
     if "dead_letter_key" in found and "dead_letter_exchange" not in found:
         raise _invalid("x-dead-letter-routing-key", queue, "routing_key_but_no_dlx_defined")
@@ -179,7 +158,7 @@ def check_same(
     queue: str, declared: Mapping[str, Any], current: Mapping[str, Any], what: str = "arg"
 ) -> None:
     """`PreconditionFailedError` if arguments that matter are not those that the queue has."""
-    for name in _COMPARED:
+    for name in (name for name, each in ARGUMENTS.items() if each.is_compared):
         mine, its = declared.get(name), current.get(name)
         if name == "x-queue-type":
             mine, its = mine or "classic", its or "classic"

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from onelog.core.access import Access, Principal
 from onelog.core.durable.tables import Tables, in_parts
 from onelog.core.filters.patterns import Pattern, compile_pattern
-from onelog.core.queues.arguments import QueueLimits, limits_of
+from onelog.core.queues.arguments import ARGUMENTS, QueueLimits, limits_of
 from onelog.core.queues.queue import WorkQueue
 from onelog.core.routing.exchanges import ALTERNATE, Exchange
 from onelog.errors import FilterSyntaxError, PreconditionFailedError, QueueNotFoundError
@@ -30,16 +30,9 @@ log = logging.getLogger(__name__)
 
 Kind = Literal["policy", "operator"]
 POLICIES_MAX = 10_000
-_LIMITS = (
-    "message-ttl",
-    "expires",
-    "max-length",
-    "max-length-bytes",
-    "delivery-limit",
-    "consumer-timeout",
-)
+_LIMITS = [name[2:] for name, each in ARGUMENTS.items() if each.policy == "limit"]
 _OF_EXCHANGES = (ALTERNATE,)
-_OTHERS = ("dead-letter-exchange", "dead-letter-routing-key", "overflow")
+_OTHERS = [name[2:] for name, each in ARGUMENTS.items() if each.policy == "other"]
 _WITHOUT_MEANING = frozenset(
     (
         "queue-mode",

@@ -157,11 +157,6 @@ class WorkQueue:
         return self.limits.priorities
 
     @property
-    def skip_transient(self) -> bool:
-        """Whether messages that need not survive a restart are not for this queue."""
-        return self.limits.skip_transient
-
-    @property
     def ready(self) -> int:
         """How many messages wait for a consumer."""
         if self._only is not None:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from onelog.core.filters.selectors import Selector
+from onelog.core.queues.arguments import ARGUMENTS
 from onelog.core.queues.deliveries import in_amqp_form
 from onelog.errors import InvalidRequestError, WireError
 from onelog.record.forms import amqp, amqp_fields
@@ -35,26 +36,6 @@ _TEXTS = {
     "app-id": "app_id",
 }
 _NUMBERS = {"priority": ("priority", 255), "timestamp": ("timestamp", (1 << 63) - 1)}
-_ARGUMENT_NUMBERS = {
-    "x-message-ttl",
-    "x-expires",
-    "x-max-length",
-    "x-max-length-bytes",
-    "x-max-priority",
-    "x-delivery-limit",
-    "x-consumer-timeout",
-    "x-max-age",
-}
-_ARGUMENT_TEXTS = {
-    "x-dead-letter-exchange",
-    "x-dead-letter-routing-key",
-    "x-dead-letter-strategy",
-    "x-overflow",
-    "x-queue-type",
-    "x-queue-mode",
-}
-_ARGUMENT_SWITCHES = {"x-single-active-consumer"}
-_ARGUMENTS = _ARGUMENT_NUMBERS | _ARGUMENT_TEXTS | _ARGUMENT_SWITCHES
 _OWN = {
     "destination",
     "receipt",
@@ -65,7 +46,7 @@ _OWN = {
     *_TEXTS,
     *_NUMBERS,
     *SCHEDULE,
-    *_ARGUMENTS,
+    *ARGUMENTS,
 }
 """What is said with it about a message is no header of it."""
 _SHOWN = {
@@ -130,11 +111,12 @@ def _expiration(headers: Mapping[str, str], now_ms: int) -> int | None:
 def arguments_of(headers: Mapping[str, str]) -> dict[str, Any]:
     """What a queue is declared with."""
     found: dict[str, Any] = {}
-    for name in _ARGUMENTS & headers.keys():
-        if name in _ARGUMENT_NUMBERS:
+    for name in ARGUMENTS.keys() & headers.keys():
+        kind = ARGUMENTS[name].kind
+        if kind is int:
             found[name] = number(headers, name)
         else:
-            found[name] = is_true(headers[name]) if name in _ARGUMENT_SWITCHES else headers[name]
+            found[name] = is_true(headers[name]) if kind is bool else headers[name]
     return found
 
 
