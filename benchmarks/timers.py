@@ -30,6 +30,7 @@ from onelog.config import BrokerConfig
 from onelog.core.access import SELF
 from onelog.core.assembly import Assembly
 from onelog.core.catalog.topics import TopicConfig
+from onelog.core.durable.storage import Runtime
 from onelog.core.schedule.timers import COLLECT_MS
 from onelog.message import NewMessage, decode_properties
 from onelog.net.peer import Peer
@@ -146,12 +147,14 @@ def schedule_in_core(folder: Path, count: int) -> Rate:
         core = Assembly(
             BrokerConfig(),
             store,
-            clock=clock,
-            schedule=timer.schedule,
-            call_soon=soon.append,
-            post=soon.append,
-            random=rng,
-            offload=lambda work: void(pool.submit(work)),
+            Runtime(
+                clock=clock,
+                schedule=timer.schedule,
+                call_soon=soon.append,
+                post=soon.append,
+                random=rng,
+                offload=lambda work: void(pool.submit(work)),
+            ),
             naming=NAMING,
         )
         core.open()

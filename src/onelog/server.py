@@ -24,6 +24,7 @@ from onelog.config import Config
 from onelog.config_sources import SETTINGS, Loaded, load, value_of
 from onelog.core.access import SELF
 from onelog.core.assembly import Assembly
+from onelog.core.durable.storage import Runtime
 from onelog.core.durable.tables import exhausted
 from onelog.core.users.keys import KEY_FILE, Keys
 from onelog.errors import ConfigError, ListenError, OnelogError
@@ -259,14 +260,16 @@ class BrokerServer:
         self.core = self.role.assembly = Assembly(
             config,
             self.store,
-            clock=self._clock,
-            schedule=self._schedule,
-            call_soon=self._outbox.soon,
-            post=self._post,
-            offload=lambda work: void(loop.run_in_executor(None, work)),
-            random=random,
+            Runtime(
+                clock=self._clock,
+                schedule=self._schedule,
+                call_soon=self._outbox.soon,
+                post=self._post,
+                offload=lambda work: void(loop.run_in_executor(None, work)),
+                random=random,
+                host=store_host,
+            ),
             naming=NAMING,
-            store_host=store_host,
             replication=self.config.replication,
             replicas=self.role.leader,
             keys=self._keys,
@@ -675,11 +678,13 @@ def export_config(loaded: Loaded) -> None:
         core = Assembly(
             config.broker,
             store,
-            clock=SystemClock(),
-            schedule=void,
-            call_soon=void,
-            post=void,
-            random=Random(),
+            Runtime(
+                clock=SystemClock(),
+                schedule=void,
+                call_soon=void,
+                post=void,
+                random=Random(),
+            ),
             naming=NAMING,
         )
         core.open(ROCKETMQ)

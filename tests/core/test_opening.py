@@ -10,6 +10,7 @@ import pytest
 from onelog.core.access import SELF
 from onelog.core.assembly import Assembly
 from onelog.core.broker import Broker
+from onelog.core.durable.storage import Runtime
 from onelog.core.transactions.transactional_ids import TransactionState
 from onelog.rocketmq.profile import NAMING, ROCKETMQ
 from tests.core.world import World, entries_of
@@ -42,14 +43,16 @@ def open_slowly(world: World, step_ms: int) -> Broker:
     core = world.core = Assembly(
         world.broker_config,
         world.store,
-        clock=world.clock,
-        schedule=world.timer.schedule,
-        call_soon=world.soon.append,
-        post=world.posted.put,
-        random=Random(7),
+        Runtime(
+            clock=world.clock,
+            schedule=world.timer.schedule,
+            call_soon=world.soon.append,
+            post=world.posted.put,
+            random=Random(7),
+            memory_bytes=1 << 30,
+            seconds=lambda: 0.0,
+        ),
         naming=NAMING,
-        memory_bytes=1 << 30,
-        seconds=lambda: 0.0,
     )
     steps = 0
     for _ in core.opening(ROCKETMQ):

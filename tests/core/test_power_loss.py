@@ -5,6 +5,7 @@ older version wrote it or a disk lied, must not swallow the messages that come n
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -60,7 +61,8 @@ def test_a_snapshot_is_never_ahead_of_the_log(orders: World) -> None:
 def test_a_snapshot_waits_for_the_log_in_its_worker_and_not_in_the_loop(tmp_path: Path) -> None:
     world = World(tmp_path / "store")
     offloaded: list[Callable[[], None]] = []
-    world.core.tables._offload = offloaded.append
+    tables = world.core.tables
+    tables._runtime = replace(tables._runtime, offload=offloaded.append)
     world.topic("orders")
     with mock.patch.object(world.store, "wait_flushed", return_value=True) as waiting:
         world.core.tables.snapshot()

@@ -20,7 +20,8 @@ from onelog.core.access import SELF
 from onelog.core.assembly import Assembly
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.fetch import Cursor, Limits, Result, allowed
-from onelog.core.durable.durability import Durability, Replicas
+from onelog.core.durable.durability import Durability, Post, Replicas
+from onelog.core.durable.storage import Runtime
 from onelog.core.durable.tables import Table
 from onelog.core.durable.waiting import OpenWaits
 from onelog.core.durable.writer import Writer
@@ -103,11 +104,21 @@ class ManualTimer:
         self._clock.advance(end_ms - self._clock.now_ms())
 
 
+def plain_runtime(
+    clock: ManualClock,
+    timer: ManualTimer | None = None,
+    post: Post = lambda call: call(),
+) -> Runtime:
+    """A runtime for parts that are tested without a broker."""
+    schedule = (ManualTimer(clock) if timer is None else timer).schedule
+    return Runtime(clock, schedule, lambda call: None, post, Random(7))
+
+
 def plain_writer(store: MessageStore, clock: ManualClock) -> Writer:
     """A writer for parts that are tested without a broker; nobody ends its ticks."""
-    timer = ManualTimer(clock)
-    durability = Durability(store, clock, timer.schedule, lambda call: call(), immediate=True)
-    waiting = OpenWaits(clock, timer.schedule)
+    runtime = plain_runtime(clock)
+    durability = Durability(store, runtime, immediate=True)
+    waiting = OpenWaits(clock, runtime.schedule)
     return Writer(store, durability, waiting, Stats(clock, "c"), lambda call: None)
 
 
@@ -160,15 +171,17 @@ class World:
         self.core = Assembly(
             self.broker_config,
             self.store,
-            clock=self.clock,
-            schedule=self.timer.schedule,
-            call_soon=self.soon.append,
-            post=self.posted.put,
-            offload=self.timer.offload,
-            random=Random(7),
+            Runtime(
+                clock=self.clock,
+                schedule=self.timer.schedule,
+                call_soon=self.soon.append,
+                post=self.posted.put,
+                offload=self.timer.offload,
+                random=Random(7),
+                memory_bytes=self.memory_bytes,
+                seconds=lambda: self.seconds,
+            ),
             naming=NAMING,
-            memory_bytes=self.memory_bytes,
-            seconds=lambda: self.seconds,
             replication=self.replication,
             replicas=self.replicas,
         )

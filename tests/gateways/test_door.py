@@ -22,6 +22,7 @@ from onelog.core.catalog.topic_catalog import TopicCatalog
 from onelog.core.catalog.topics import TopicConfig
 from onelog.core.cursors.cursors import Cursors
 from onelog.core.cursors.fetch import Cursor, Limits
+from onelog.core.durable.storage import Runtime
 from onelog.core.membership.assignment import RequestMode
 from onelog.core.membership.classic import Joining
 from onelog.core.membership.consumers import Beat
@@ -271,11 +272,13 @@ def opened(folder: Path, users: Users) -> Iterator[Assembly]:
     core = Assembly(
         BrokerConfig(),
         store,
-        clock=clock,
-        schedule=timer.schedule,
-        call_soon=lambda _: None,
-        post=lambda _: None,
-        random=Random(7),
+        Runtime(
+            clock=clock,
+            schedule=timer.schedule,
+            call_soon=lambda _: None,
+            post=lambda _: None,
+            random=Random(7),
+        ),
         naming=NAMING,
         users=users,
     )

@@ -6,6 +6,8 @@ Other machines are played by a load balancer's prefix that names one.
 import asyncio
 import contextlib
 import struct
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,13 +101,14 @@ async def test_failed_logins_are_counted_and_slowed(tmp_path: Path, section: str
     async with broker(tmp_path, **SETTINGS) as server:
         people(server)
         waits: list[int] = []
-        schedule = server.broker.users.logins._schedule
+        of_broker = server.broker.users.logins
+        schedule = of_broker._runtime.schedule
 
-        def noted(wait_ms: int, call: object) -> None:
+        def noted(wait_ms: int, call: Callable[[], None]) -> None:
             waits.append(wait_ms)
-            schedule(0, call)  # type: ignore[arg-type]
+            schedule(0, call)
 
-        server.broker.users.logins._schedule = noted
+        of_broker._runtime = replace(of_broker._runtime, schedule=noted)
         for number in range(1, 8):
             assert await heard(server, section, GUESSES[section])
             assert server.broker.users.logins.failed == number

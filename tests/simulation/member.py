@@ -9,6 +9,7 @@ from random import Random
 
 from onelog.config import ReplicationConfig, StoreConfig
 from onelog.core.assembly import Assembly
+from onelog.core.durable.storage import Runtime
 from onelog.errors import NotMasterError, OnelogError
 from onelog.message import LOOPBACK
 from onelog.replication.election import Election
@@ -250,15 +251,17 @@ class Member(Node):
         core = Assembly(
             BROKER,
             self.store,
-            clock=self.wall,
-            schedule=self.schedule,
-            call_soon=self.call_soon,
-            post=self.post,
-            offload=self.offload,
-            random=Random(self.kernel.random.random()),
+            Runtime(
+                clock=self.wall,
+                schedule=self.schedule,
+                call_soon=self.call_soon,
+                post=self.post,
+                offload=self.offload,
+                random=Random(self.kernel.random.random()),
+                memory_bytes=1 << 30,
+                seconds=lambda: self.kernel.now_us / 1e6,
+            ),
             naming=NAMING,
-            memory_bytes=1 << 30,
-            seconds=lambda: self.kernel.now_us / 1e6,
             replication=self.world.replication,
             replicas=leader,
         )

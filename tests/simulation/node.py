@@ -9,6 +9,7 @@ from random import Random
 from onelog.config import BrokerConfig, StoreConfig
 from onelog.core.assembly import Assembly
 from onelog.core.broker import Broker
+from onelog.core.durable.storage import Runtime
 from onelog.errors import OnelogError, StoreError
 from onelog.message import LOOPBACK
 from onelog.rocketmq.pop import Pop
@@ -171,15 +172,17 @@ class Node:
         self.running = core = Assembly(
             BROKER,
             store,
-            clock=self.wall,
-            schedule=self.schedule,
-            call_soon=self.call_soon,
-            post=self.post,
-            offload=self.offload,
-            random=Random(self.kernel.random.random()),
+            Runtime(
+                clock=self.wall,
+                schedule=self.schedule,
+                call_soon=self.call_soon,
+                post=self.post,
+                offload=self.offload,
+                random=Random(self.kernel.random.random()),
+                memory_bytes=1 << 30,
+                seconds=lambda: self.kernel.now_us / 1e6,
+            ),
             naming=NAMING,
-            memory_bytes=1 << 30,
-            seconds=lambda: self.kernel.now_us / 1e6,
         )
         self.pop = Pop(core, Random(7), LOOPBACK)
         core.open(ROCKETMQ)

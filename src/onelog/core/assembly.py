@@ -7,14 +7,12 @@ the way back from other threads come in as arguments, so that a simulation can b
 """
 
 import logging
-import time
 from collections.abc import Callable, Generator, Hashable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import NamedTuple
 
-from onelog.clock import Clock
 from onelog.config import BrokerConfig, ReplicationConfig
 from onelog.core.admin import Admin
 from onelog.core.broker import Broker
@@ -31,8 +29,8 @@ from onelog.core.cursors.offsets import Offsets, machine_memory_bytes
 from onelog.core.cursors.pending_reads import PendingReads
 from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.starts import QueueStarts
-from onelog.core.durable.deadlines import Schedule
-from onelog.core.durable.durability import Durability, Post, Replicas
+from onelog.core.durable.durability import Durability, Replicas
+from onelog.core.durable.storage import Runtime, Storage
 from onelog.core.durable.tables import (
     LEASES_TOPIC,
     Change,
@@ -83,7 +81,6 @@ from onelog.core.users.logins import Logins
 from onelog.core.users.users import Users
 from onelog.errors import NotMasterError, OnelogError
 from onelog.jobs import Job
-from onelog.message import LOOPBACK
 from onelog.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from onelog.record.dispatch import parse_delay_levels
 from onelog.store.message_store import MessageStore
@@ -111,31 +108,18 @@ class Assembly:
         self,
         config: BrokerConfig,
         store: MessageStore,
+        runtime: Runtime,
         *,
-        clock: Clock,
-        schedule: Schedule,
-        call_soon: Callable[[Callable[[], None]], None],
-        post: Post,
-        random: Random,
         naming: Naming,
         users: Users | None = None,
-        offload: Callable[[Callable[[], None]], None] = lambda work: work(),
-        store_host: bytes = LOOPBACK,
-        memory_bytes: int | None = None,
-        seconds: Callable[[], float] = time.perf_counter,
         replication: ReplicationConfig | None = None,
         replicas: Replicas | None = None,
         keys: Keys | None = None,
     ) -> None:
-        """`call_soon` ends a tick, `post` comes back from a thread, `offload` runs slow work.
-
-        `seconds` is a clock that never goes back, for what lasts less than a millisecond.
-        `replicas` are those of a master that has some; `keys` are in the store if none are given.
-        """
+        """`replicas` are a master's, if it has some; `keys` are in the store if none are given."""
         self.config = config
-        self.replication = replication or ReplicationConfig()
         self.store = store
-        self.clock, self._timer = clock, schedule
+        self.clock, self._timer = runtime.clock, runtime.schedule
         self._closed = False
         self._is_gone = False
         """Whether nothing is to happen any more: the store is another core's."""
@@ -145,45 +129,19 @@ class Assembly:
         """Whether another broker writes the log."""
         self._needed_from_on_disk = 0
         self.naming = naming
+        self._runtime = runtime = replace(runtime, schedule=self._schedule)
+        self._storage = self._wire_storage(replication or ReplicationConfig(), replicas)
         self.users = self.access = users or Users()
-        self._wire_writing(call_soon, post, offload, replicas)
-        self.keys = keys or Keys(store.folder / "config" / KEY_FILE)
-        self.users.use(self.tables, self.keys)
-        self.audit = self.access.audit = Audit(store.folder / "audit", clock, offload)
-        self.logins = Logins(self.users, clock, self._schedule, offload, post, self.keys)
-        self.users.logins = self.logins
+        self._wire_users(keys or Keys(store.folder / "config" / KEY_FILE))
         self._wire_catalog()
-        self.members = Members(clock, config.client_expiry_ms)
-        self.offsets = Offsets(self.tables, store, memory_bytes or machine_memory_bytes())
-        self.starts = QueueStarts(self.tables, store, self.topics)
-        self.locks = Locks(clock, config.lock_expiry_ms)
-        self.retry = Retry(self.groups, self.topics, self.locks, clock, random, store_host)
-        self.cold_reads = ColdReads(store, offload, post)
-        self._wire_fetches(call_soon, seconds)
-        self._wire_delays(offload, store_host)
-        self._wire_the_rest(random, call_soon, offload, store_host)
-
-    def _wire_the_rest(
-        self,
-        random: Random,
-        call_soon: Callable[[Callable[[], None]], None],
-        offload: Callable[[Callable[[], None]], None],
-        store_host: bytes,
-    ) -> None:
-        self._wire_transactions(store_host)
-        self.publisher: Publisher = Publisher(self, random)
-        self.batch_producers.use(self.publisher)
-        self._wire_staged(call_soon)
-        self._wire_leases(offload)
-        self._wire_routing(random, call_soon, store_host)
-        self.sessions = Sessions(self.tables, self.clock)
-        self.retained = Retained(self.tables, self.writer, self.durability.when_safe)
-        self.packet_ids = PacketIds(self.lease_tables, self.writer, self.durability.when_safe)
+        self._wire_reading()
+        self._wire_publishing()
+        self._wire_leases()
+        self._wire_routing()
         topics = TopicCatalog(self)
         groups = GroupMembership(self, topics)
-        self._wire_groups(groups, lambda: f"{random.getrandbits(128):032x}")
-        self._wire_workqueues(random, call_soon, store_host, topics)
-        self.publisher.routing, self.publisher.schedules = self.routing, self.schedules
+        self._wire_groups(groups)
+        self._wire_workqueues(topics)
         self.publisher.see_message = topics.seen_message
         self.broker = Broker(
             topics,
@@ -224,188 +182,197 @@ class Assembly:
         elif not self._is_gone:
             callback()
 
-    def _wire_writing(
-        self,
-        call_soon: Callable[[Callable[[], None]], None],
-        post: Post,
-        offload: Callable[[Callable[[], None]], None],
-        replicas: Replicas | None,
-    ) -> None:
-        store, clock, replication = self.store, self.clock, self.replication
-        self.stats = Stats(clock, self.config.cluster)
-        self.waiting = OpenWaits(clock, self._schedule)
+    def _wire_storage(self, replication: ReplicationConfig, replicas: Replicas | None) -> Storage:
+        store, runtime = self.store, self._runtime
+        self.stats = Stats(runtime.clock, self.config.cluster)
+        self.waiting = OpenWaits(runtime.clock, runtime.schedule)
         is_wanted = replication.ack != "local" or bool(replication.etcd)
         self.durability = Durability(
-            store, clock, self._schedule, post, immediate=store.config.flush != "sync",
-            timeout_ms=self.config.flush_timeout_ms, replicas=replicas,
+            store,
+            runtime,
+            immediate=store.config.flush != "sync",
+            timeout_ms=self.config.flush_timeout_ms,
+            replicas=replicas,
             replicates=replicas is not None and is_wanted,
             replicas_timeout_ms=replication.timeout_ms,
-        )  # fmt: skip
-        self.writer = Writer(store, self.durability, self.waiting, self.stats, call_soon)
-        self.tables = Tables(
-            store, self.writer, store.folder / "config", clock, offload,
+        )
+        self.writer = Writer(store, self.durability, self.waiting, self.stats, runtime.call_soon)
+        self.tables = Tables(store, self.writer, runtime, restates=replication.is_on)
+        self.lease_tables = Tables(
+            store,
+            self.writer,
+            runtime,
+            topic=LEASES_TOPIC,
+            file=LEASES_FILE,
+            snapshot_records=20_000,
             restates=replication.is_on,
-        )  # fmt: skip
+        )
+        self.cold_reads = ColdReads(store, runtime.offload, runtime.post)
+        durability, waiting = self.durability, self.waiting
+        return Storage(
+            runtime, store, self.writer, durability, waiting, self.tables, self.cold_reads
+        )
+
+    def _wire_users(self, keys: Keys) -> None:
+        self.keys, folder, runtime = keys, self.store.folder, self._runtime
+        self.users.use(self.tables, keys)
+        self.audit = self.access.audit = Audit(folder / "audit", runtime.clock, runtime.offload)
+        self.logins = self.users.logins = Logins(self.users, runtime, keys)
 
     def _wire_catalog(self) -> None:
-        self.versions = Versions(self.clock)
+        runtime, clock = self._runtime, self.clock
+        self.versions = Versions(clock)
         self.topics = Topics(self.tables, self.versions, self.naming, self.config)
         self.placements = TopicTexts("placements", self.tables, self.topics)
         self.schemas = TopicTexts("schemas", self.tables, self.topics)
-        self.kafka_settings = Texts("kafka_settings", self.tables)
         """What the bodies of topics are, for who looks at them."""
+        self.kafka_settings = Texts("kafka_settings", self.tables)
         self.marked = MarkedTopics(self.tables, self.topics)
         self.groups = Groups(self.tables, self.versions, self.naming, self.config)
-
-    def _wire_groups(self, groups: GroupMembership, new_id: Callable[[], str]) -> None:
-        self.coordinator = Coordinator(
-            self.access, self.config.name, self.clock, self._schedule, new_id, self.tables,
-            self.topics, self.groups, self.members, self.offsets, groups, self.durability.when_safe,
-        )  # fmt: skip
-        groups.coordinator = self.coordinator
-        self.coordinator.require_current = self.durability.require_current
-        self.in_place = TransactionalIds(
-            self.access, self.clock, self._schedule, self.tables, self.topics, self.writer,
-            self.batch_producers, self.coordinator, self.waiting.arrived, self.durability.when_safe,
-        )  # fmt: skip
-        self.sharing: Sharing = Sharing(
-            self.access, self.store, self.topics, self.groups, self.offsets, self.leases,
-            self.lending,
-        )  # fmt: skip
-        self.coordinator.shares.on_lost = self.leases.release_held
-        self.branches: Branches = Branches(
-            self.access, self.tables, self.topics, self.batch_producers, self.coordinator,
-            self.in_place,
-        )  # fmt: skip
-
-    def _wire_fetches(
-        self, call_soon: Callable[[Callable[[], None]], None], seconds: Callable[[], float]
-    ) -> None:
-        config = self.config
-        self.batch_producers = BatchProducers(
-            self.tables,
-            self.store,
-            self.topics,
-            self.marked,
-            self.clock,
-            self.writer,
-            self.durability,
+        self.members = Members(clock, self.config.client_expiry_ms)
+        memory_bytes = runtime.memory_bytes or machine_memory_bytes()
+        self.offsets = Offsets(self.tables, self.store, memory_bytes)
+        self.starts = QueueStarts(self.tables, self.store, self.topics)
+        self.locks = Locks(clock, self.config.lock_expiry_ms)
+        self.retry = Retry(
+            self.groups, self.topics, self.locks, clock, runtime.random, runtime.host
         )
+
+    def _wire_reading(self) -> None:
+        storage, topics, config = self._storage, self.topics, self.config
+        self.batch_producers = BatchProducers(storage, topics, self.marked)
         self.filter_time = FilterTime(
-            call_soon, seconds, self.waiting.arrived, config.filter_budget_ms
+            self._runtime.call_soon,
+            self._runtime.seconds,
+            self.waiting.arrived,
+            config.filter_budget_ms,
         )
         self.compaction = Compaction(
-            self.tables, self.store, self.topics, self.marked, self.starts, self.batch_producers,
-            self.writer, self.clock, self._schedule, self.cold_reads,
-        )  # fmt: skip
+            storage, topics, self.marked, self.starts, self.batch_producers
+        )
         self.reader = QueueReader(
-            self.store, self.clock, self.filter_time, config.pull_cold_count_max,
-            config.pull_cold_bytes_max, self.marked.names, self.batch_producers,
+            self.store,
+            self.clock,
+            self.filter_time,
+            config.pull_cold_count_max,
+            config.pull_cold_bytes_max,
+            self.marked.names,
+            self.batch_producers,
             self.compaction.compacted,
-        )  # fmt: skip
+        )
         self.pending_reads = PendingReads(
             self.reader, self.waiting, self.cold_reads, self.filter_time, self.clock
         )
         self.fetches = Fetches(
-            self.store, self.reader, self.pending_reads, self.topics, self.groups, self.offsets,
-            self.stats, self.clock, lambda: self.config, is_current=self.durability.is_current,
-        )  # fmt: skip
-
-    def _wire_delays(self, offload: Callable[[Callable[[], None]], None], host: bytes) -> None:
-        store, clock, schedule = self.store, self.clock, self._schedule
-        levels_ms = parse_delay_levels(store.config.delay_levels)
-        self.delay = Delay(
-            self.tables, store, self.writer, clock, schedule, levels_ms, self.cold_reads
-        )
-        self.timers = Timers(
-            self.tables, store, self.writer, clock, schedule, offload, self.cold_reads, host
-        )
-        self.timers.delay_max_ms = self.config.timer_delay_max_ms
-        self.timer_renewal = TimerRenewal(
-            self.timers, store, self.writer, clock, schedule, self.cold_reads
-        )
-
-    def _wire_transactions(self, store_host: bytes) -> None:
-        store, clock, config = self.store, self.clock, self.config
-        self.transactions = HalfMessages(
-            self.tables, store, self.topics, self.offsets, self.writer, clock,
-            config.transaction_timeout_ms, store_host,
-        )  # fmt: skip
-        self.checkback = CheckBack(
-            self.transactions, store, self.topics, self.members, self.writer, clock,
-            self._schedule, self.cold_reads, config.transaction_check_max,
-        )  # fmt: skip
-
-    def _wire_staged(self, call_soon: Callable[[Callable[[], None]], None]) -> None:
-        store, clock = self.store, self.clock
-        parts = StagedParts(self.tables, store, self.writer, clock)
-        self.staged: StagedTransactions = StagedTransactions(
-            parts, store, self.topics, self.publisher, self.durability, clock, self.cold_reads,
-            self._schedule,
-        )  # fmt: skip
-        self.prepared_batches: PreparedBatches = PreparedBatches(
-            self.tables, store, self.topics, parts, self.publisher, self.durability, clock,
-            self._schedule, call_soon, self.cold_reads,
-        )  # fmt: skip
-
-    def _wire_leases(self, offload: Callable[[Callable[[], None]], None]) -> None:
-        store, topics, groups = self.store, self.topics, self.groups
-        self.request_modes = RequestModes(self.tables, topics, groups, lambda: self.config)
-        self.lease_tables = Tables(
-            store, self.writer, store.folder / "config", self.clock, offload,
-            topic=LEASES_TOPIC, file=LEASES_FILE, snapshot_records=20_000,
-            restates=self.replication.is_on,
-        )  # fmt: skip
-        self.leases = Leases(
-            self.lease_tables, store, topics, groups, self.offsets, self.reader, self.writer,
-            self.waiting, self.clock, self._schedule,
-            self.cold_reads, self.durability.when_safe,
-        )  # fmt: skip
-        self.lending = Lending(
-            self.leases,
+            storage,
+            self.reader,
             self.pending_reads,
-            self.waiting,
+            topics,
+            self.groups,
+            self.offsets,
             self.stats,
-            self.clock,
             lambda: self.config,
         )
 
-    def _wire_routing(
-        self, random: Random, call_soon: Callable[[Callable[[], None]], None], host: bytes
-    ) -> None:
-        self.topology = Topology(
-            self.tables, random, lambda name: self.topics.get(name) is not None
+    def _wire_publishing(self) -> None:
+        storage, topics, config = self._storage, self.topics, self.config
+        self.delay = Delay(storage, parse_delay_levels(self.store.config.delay_levels))
+        self.timers = Timers(storage)
+        self.timers.delay_max_ms = config.timer_delay_max_ms
+        self.timer_renewal = TimerRenewal(storage, self.timers)
+        self.transactions = HalfMessages(
+            storage, topics, self.offsets, config.transaction_timeout_ms
         )
+        self.checkback = CheckBack(
+            storage, self.transactions, topics, self.members, config.transaction_check_max
+        )
+        self.publisher: Publisher = Publisher(self, self._runtime.random)
+        self.batch_producers.use(self.publisher)
+        parts = StagedParts(storage)
+        self.staged: StagedTransactions = StagedTransactions(storage, parts, topics, self.publisher)
+        self.prepared_batches: PreparedBatches = PreparedBatches(
+            storage, parts, topics, self.publisher
+        )
+
+    def _wire_leases(self) -> None:
+        topics, groups = self.topics, self.groups
+        self.request_modes = RequestModes(self.tables, topics, groups, lambda: self.config)
+        self._lease_storage = replace(self._storage, tables=self.lease_tables)
+        self.leases = Leases(self._lease_storage, topics, groups, self.offsets, self.reader)
+        self.lending = Lending(self.leases, self.pending_reads, self.stats, lambda: self.config)
+
+    def _wire_routing(self) -> None:
+        storage, topics, random = self._storage, self.topics, self._runtime.random
+        self.topology = Topology(self.tables, random, lambda name: topics.get(name) is not None)
         self.publishing = Publishing(
-            self.topology, self.writer, self.topics, self.marked, self.timers, self.staged,
-            self.clock, host, self.config.routed_body_bytes_max, call_soon,
-        )  # fmt: skip
-        self.routing: Routing = Routing(self.access, self.topology, self.publishing, random)
-        self.schedules: Schedules = Schedules(
-            self.tables, self.routing, self.clock, self._schedule, random, self.durability.when_safe
+            storage,
+            self.topology,
+            topics,
+            self.marked,
+            self.timers,
+            self.staged,
+            self.config.routed_body_bytes_max,
         )
+        self.routing: Routing = Routing(self.access, self.topology, self.publishing, random)
+        self.schedules: Schedules = Schedules(storage, self.routing)
+        self.publisher.routing, self.publisher.schedules = self.routing, self.schedules
         self.mqtt_forwarding: MqttForwarding = MqttForwarding(
-            self.access, self.tables, self.topics, self.writer, self.routing, self.cold_reads,
-            self._schedule,
-        )  # fmt: skip
+            self.access, storage, topics, self.routing
+        )
+        self.sessions = Sessions(self.tables, self.clock)
+        self.retained = Retained(storage)
+        self.packet_ids = PacketIds(self._lease_storage)
 
-    def _wire_workqueues(
-        self,
-        random: Random,
-        call_soon: Callable[[Callable[[], None]], None],
-        host: bytes,
-        topics: TopicCatalog,
-    ) -> None:
+    def _wire_groups(self, membership: GroupMembership) -> None:
+        self.coordinator = membership.coordinator = Coordinator(
+            self.access,
+            self.config.name,
+            self._storage,
+            self.topics,
+            self.groups,
+            self.members,
+            self.offsets,
+            membership,
+        )
+        self.in_place = TransactionalIds(
+            self.access, self._storage, self.topics, self.batch_producers, self.coordinator
+        )
+        self.sharing: Sharing = Sharing(
+            self.access,
+            self.store,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.leases,
+            self.lending,
+        )
+        self.coordinator.shares.on_lost = self.leases.release_held
+        self.branches: Branches = Branches(
+            self.access,
+            self.tables,
+            self.topics,
+            self.batch_producers,
+            self.coordinator,
+            self.in_place,
+        )
+
+    def _wire_workqueues(self, topics: TopicCatalog) -> None:
         self.workqueues: WorkQueues = WorkQueues(
-            self.access, self.tables, self.lease_tables, self.store, self.writer, self.topics,
-            topics, self.routing, self.reader, self.cold_reads, self.clock, self._schedule,
-            call_soon, lambda: f"{random.getrandbits(128):032x}", self.durability.when_safe,
+            self.access,
+            self._storage,
+            self._lease_storage,
+            self.topics,
+            topics,
+            self.routing,
+            self.reader,
             lambda: self.config,
-        )  # fmt: skip
+        )
         self.retention_holds: RetentionHolds = RetentionHolds(
-            self.store, self.workqueues.ledgers, self.workqueues.declared,
-            self.workqueues.queue_of_topic, self.writer, self.cold_reads, host,
-        )  # fmt: skip
+            self._storage,
+            self.workqueues.ledgers,
+            self.workqueues.declared,
+            self.workqueues.queue_of_topic,
+        )
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -437,15 +404,38 @@ class Assembly:
 
     def _add_tables(self) -> None:
         kept: tuple[Table, ...] = (
-            self.versions, self.topics, self.groups, self.offsets, self.delay, self.timers,
-            self.transactions, self.request_modes, self.staged, self.prepared_batches, self.marked,
-            self.batch_producers, self.coordinator, self.coordinator.notes, self.coordinator.uses,
-            self.in_place, self.starts, self.compaction, self.placements, self.schemas,
-            self.kafka_settings, self.branches,
-            *self.topology.tables, self.workqueues.declared, self.workqueues.policies,
-            self.schedules, self.schedules.times,
-            self.sessions, self.sessions.subscriptions, self.retained, self.mqtt_forwarding,
-        )  # fmt: skip
+            self.versions,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.delay,
+            self.timers,
+            self.transactions,
+            self.request_modes,
+            self.staged,
+            self.prepared_batches,
+            self.marked,
+            self.batch_producers,
+            self.coordinator,
+            self.coordinator.notes,
+            self.coordinator.uses,
+            self.in_place,
+            self.starts,
+            self.compaction,
+            self.placements,
+            self.schemas,
+            self.kafka_settings,
+            self.branches,
+            *self.topology.tables,
+            self.workqueues.declared,
+            self.workqueues.policies,
+            self.schedules,
+            self.schedules.times,
+            self.sessions,
+            self.sessions.subscriptions,
+            self.retained,
+            self.mqtt_forwarding,
+        )
         for table in kept:
             self.tables.add(table)
         self.lease_tables.add(self.leases)
@@ -519,9 +509,10 @@ class Assembly:
             self._every(SAMPLE_MS, self.tables.restate_some, "recording the tables anew")
             self._every(SAMPLE_MS, self.lease_tables.restate_some, "recording leases anew")
         self._every(
-            lambda: self.config.transaction_check_interval_ms, self.checkback.check,
+            lambda: self.config.transaction_check_interval_ms,
+            self.checkback.check,
             "asking about open transactions",
-        )  # fmt: skip
+        )
         self._every(WATCH_MS, self.timers.watch, "watching timed messages")
         self._every(CHECK_MS, self.timer_renewal.check, "renewing timed messages")
         self._every(config.compaction_interval_ms, self.compaction.check, "compacting queues")
@@ -565,11 +556,13 @@ class Assembly:
             self._is_gone = True
             self.fence()
             parts: tuple[Callable[[], None], ...] = (
-                *self._stops, self.waiting.end_all, self.leases.stop,
+                *self._stops,
+                self.waiting.end_all,
+                self.leases.stop,
                 self.workqueues.stop,
                 partial(self.lease_tables.close, write=False),
                 partial(self.tables.close, write=False),
-            )  # fmt: skip
+            )
         else:
             parts = self._close_order
         for part in parts:
@@ -584,20 +577,34 @@ class Assembly:
     def _stops(self) -> tuple[Callable[[], None], ...]:
         """What ends all that would be written by itself."""
         return (
-            self.compaction.close, self.delay.close, self.timers.stop, self.checkback.close,
-            self.prepared_batches.close, self.in_place.stop, self.schedules.close,
-        )  # fmt: skip
+            self.compaction.close,
+            self.delay.close,
+            self.timers.stop,
+            self.checkback.close,
+            self.prepared_batches.close,
+            self.in_place.stop,
+            self.schedules.close,
+        )
 
     @property
     def _close_order(self) -> tuple[Callable[[], None], ...]:
         return (
-            self.compaction.close, self.delay.close, self.schedules.close,
-            self.writer.end_of_tick, self.timers.close,
-            self.waiting.end_all, self.checkback.close, self.prepared_batches.close,
-            self.transactions.remember, self.workqueues.close, self.leases.close,
+            self.compaction.close,
+            self.delay.close,
+            self.schedules.close,
+            self.writer.end_of_tick,
+            self.timers.close,
+            self.waiting.end_all,
+            self.checkback.close,
+            self.prepared_batches.close,
+            self.transactions.remember,
+            self.workqueues.close,
+            self.leases.close,
             self.lease_tables.close,
-            self.offsets.flush, self.batch_producers.close, self.tables.close,
-        )  # fmt: skip
+            self.offsets.flush,
+            self.batch_producers.close,
+            self.tables.close,
+        )
 
     def flush(self) -> None:
         """Write what is only in memory, before another broker is to go on with the log."""

@@ -13,7 +13,7 @@ from onelog.errors import (
     StoreFailedError,
 )
 from tests.core.replicas import Replicas
-from tests.core.world import ManualTimer
+from tests.core.world import ManualTimer, plain_runtime
 
 
 class SlowDisk:
@@ -35,9 +35,7 @@ class Desk:
         self.heard: list[tuple[str, OnelogError | None]] = []
         self.durability = Durability(
             self.disk,  # type: ignore[arg-type]
-            self.clock,
-            self.timer.schedule,
-            self.posted.append,
+            plain_runtime(self.clock, self.timer, self.posted.append),
             immediate=not sync_flush,
             replicas=replicas,
             replicates=replicas is not None,

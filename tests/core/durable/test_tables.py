@@ -1,6 +1,7 @@
 import itertools
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,7 +17,7 @@ from onelog.errors import StoreClosedError, StoreCorruptError
 from onelog.message import NewMessage
 from onelog.names import TABLES_FILE, TABLES_TOPIC
 from onelog.store.message_store import MessageStore
-from tests.core.world import HELD_S_MAX, SMALL_STORE, World, plain_writer
+from tests.core.world import HELD_S_MAX, SMALL_STORE, World, plain_runtime, plain_writer
 
 
 class Words:
@@ -55,9 +56,7 @@ class Desk:
         self.tables = Tables(
             self.store,
             plain_writer(self.store, self.clock),
-            self.folder / "config",
-            self.clock,
-            self.offloaded.append,
+            replace(plain_runtime(self.clock), offload=self.offloaded.append),
             **self.settings,
         )
         self.tables.add(self.words)

@@ -20,8 +20,7 @@ FILTERS = st.builds(
 
 
 def retained(bytes_max: int = 1 << 20) -> Retained:
-    writer = mock.Mock()
-    return Retained(mock.Mock(), writer, mock.Mock(), bytes_max)
+    return Retained(mock.Mock(), bytes_max)
 
 
 @given(st.lists(st.tuples(TOPICS, st.booleans()), max_size=20), FILTERS)

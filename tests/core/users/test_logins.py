@@ -6,6 +6,7 @@ import hmac
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jwt
@@ -28,7 +29,7 @@ PLACE = "test", "10.0.0.7:1234"
 def logins(world: World) -> Logins:
     """Those of a broker with one user. Workers are done at once."""
     logins = world.broker.users.logins
-    logins._post = lambda call: call()
+    logins._runtime = replace(logins._runtime, post=lambda call: call())
     world.broker.users.create_user(SELF, "ann", prove("secret", signing=True), ("admin",))
     return logins
 
@@ -97,7 +98,7 @@ def test_a_disabled_user_does_not_log_in(world: World, logins: Logins) -> None:
 
 def test_only_so_many_passwords_wait_to_be_checked(logins: Logins) -> None:
     kept: list[Callable[[], None]] = []
-    logins._offload = kept.append
+    logins._runtime = replace(logins._runtime, offload=kept.append)
 
     def guess(host: str) -> list[object]:
         return told(lambda then: logins.log_in("ann", "guess", "test", f"{host}:1", then))

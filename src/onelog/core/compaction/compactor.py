@@ -22,22 +22,18 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onelog.clock import Clock
 from onelog.core.catalog.topics import COMPACT, DELETE, TopicConfig, Topics
 from onelog.core.compaction.compacted import Cleaned, CompactedSegment, QueueKey
-from onelog.core.cursors.cold_reads import ColdReads
 from onelog.core.cursors.forms import MarkedTopics
 from onelog.core.cursors.starts import QueueStarts
-from onelog.core.durable.deadlines import Schedule
-from onelog.core.durable.tables import Change, Tables, in_parts
-from onelog.core.durable.writer import Writer
+from onelog.core.durable.storage import Storage
+from onelog.core.durable.tables import Change, in_parts
 from onelog.core.transactions.producers import BatchProducers
 from onelog.errors import StoreFullError
 from onelog.jobs import Job
 from onelog.message import QUEUE_ID_MAX, NewMessage
 from onelog.names import COMPACTED_TOPIC, join_key, split_key
 from onelog.store.consumequeue import ConsumeQueue
-from onelog.store.message_store import MessageStore
 
 if TYPE_CHECKING:
     from onelog.core.compaction.run import CompactionPlan, CompactionRun
@@ -97,20 +93,16 @@ class Compaction:
 
     def __init__(
         self,
-        tables: Tables,
-        store: MessageStore,
+        storage: Storage,
         topics: Topics,
         marked: MarkedTopics,
         starts: QueueStarts,
         producers: BatchProducers,
-        writer: Writer,
-        clock: Clock,
-        schedule: Schedule,
-        cold_reads: ColdReads,
     ) -> None:
-        self._tables, self._store, self._topics, self._marked = tables, store, topics, marked
-        self._starts, self._producers, self._writer = starts, producers, writer
-        self._clock, self._schedule, self._cold_reads = clock, schedule, cold_reads
+        self._store, self._writer, self._tables = storage.store, storage.writer, storage.tables
+        self._clock, self._schedule = storage.runtime.clock, storage.runtime.schedule
+        self._cold_reads, self._topics, self._marked = storage.cold_reads, topics, marked
+        self._starts, self._producers = starts, producers
         self.keys_max = KEYS_MAX
         self.compacted: dict[QueueKey, CompactedSegment] = {}
         """What is left of queues; those who read look here."""

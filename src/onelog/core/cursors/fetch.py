@@ -11,17 +11,17 @@ fetched there, or the error that kept it from being; never, if the owner goes be
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from onelog.clock import Clock
 from onelog.config import BrokerConfig
 from onelog.core.catalog.groups import Groups
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.offsets import Offsets
 from onelog.core.cursors.pending_reads import Hold, Missing, PendingRead, PendingReads
 from onelog.core.cursors.reading import QueueReader
+from onelog.core.durable.storage import Storage
 from onelog.core.filters.tags import Subscription
 from onelog.core.stats import Stats
 from onelog.errors import (
@@ -31,7 +31,6 @@ from onelog.errors import (
     OnelogError,
     TopicPermissionError,
 )
-from onelog.store.message_store import MessageStore
 from onelog.store.reader import Fetched, FetchStatus
 
 BULK_COUNT_MAX = 1 << 16
@@ -100,21 +99,23 @@ def allowed(config: BrokerConfig, count_max: int, bytes_max: int, bulk_bytes: in
 class Fetches:
     """Fetches for everybody who reads by cursors."""
 
-    store: MessageStore
+    storage: Storage
     reader: QueueReader
     pending_reads: PendingReads
     topics: Topics
     groups: Groups
     offsets: Offsets
     stats: Stats
-    clock: Clock
     settings: Callable[[], BrokerConfig]
-    follows: bool = False
-    """Whether this broker follows another one, which may have what it lacks."""
-    is_current: Callable[[], bool] = lambda: True
-    """Whether it is the master for certain: else the same holds."""
-    views: dict[str, ViewReader] = field(default_factory=dict)
-    """Topics without messages: who reads there is answered by somebody else."""
+
+    def __post_init__(self) -> None:
+        self.store = self.storage.store
+        self.follows = False
+        """Whether this broker follows another one, which may have what it lacks."""
+        self.is_current = self.storage.durability.is_current
+        """Whether it is the master for certain: else the same holds."""
+        self.views: dict[str, ViewReader] = {}
+        """Topics without messages: who reads there is answered by somebody else."""
 
     def fetch(
         self,
@@ -128,7 +129,7 @@ class Fetches:
         """Fetch; if that takes a while, and `owner` goes meanwhile, nobody is told."""
         found = self.read(cursors, limits, False, wait_ms <= 0)
         if isinstance(found, Missing):
-            until_ms = self.clock.now_ms() + wait_ms
+            until_ms = self.storage.runtime.clock.now_ms() + wait_ms
             cursors = [cursor._replace(committed=-1) for cursor in cursors]  # That is done.
             read = PendingRead(
                 partial(self.read, cursors, limits),

@@ -17,8 +17,7 @@ from enum import IntEnum
 from time import perf_counter
 from typing import Protocol, cast
 
-from onelog.clock import Clock
-from onelog.core.durable.deadlines import Schedule
+from onelog.core.durable.storage import Runtime
 from onelog.errors import (
     FlushTimeoutError,
     NotMasterError,
@@ -110,8 +109,7 @@ class _Ticket:
 class _TicketQueue:
     """Tickets in the order of their deadlines: those that wait equally long."""
 
-    _clock: Clock
-    _schedule: Schedule
+    _runtime: Runtime
     timeout_ms: int
 
     def __post_init__(self) -> None:
@@ -129,13 +127,13 @@ class _TicketQueue:
 
     def _arm(self) -> None:
         self._armed = True
-        wait_ms = self._tickets[0].deadline_ms - self._clock.now_ms()
-        self._schedule(max(1, wait_ms), self._time_passed)
+        wait_ms = self._tickets[0].deadline_ms - self._runtime.clock.now_ms()
+        self._runtime.schedule(max(1, wait_ms), self._time_passed)
 
     def _time_passed(self) -> None:
         """Give up on what is overdue."""
         self._armed = False
-        now = self._clock.now_ms()
+        now = self._runtime.clock.now_ms()
         tickets = self._tickets
         while tickets and (tickets[0].when_safe is None or tickets[0].deadline_ms <= now):
             ticket = tickets.popleft()
@@ -159,9 +157,7 @@ class Durability:
     """Who waits for the disk, and for replicas."""
 
     _store: MessageStore
-    _clock: Clock
-    _schedule: Schedule
-    post: Post
+    _runtime: Runtime
     _: KW_ONLY
     immediate: bool
     """Whether everything may be acknowledged as soon as it is written."""
@@ -177,8 +173,8 @@ class Durability:
         """How long what was written had to wait to be safe; once for all messages of a tick."""
         self._flushes = not self.immediate
         self.immediate = self.immediate and not self.replicates
-        self._here = _TicketQueue(self._clock, self._schedule, self.timeout_ms)
-        self._everywhere = _TicketQueue(self._clock, self._schedule, self.replicas_timeout_ms)
+        self._here = _TicketQueue(self._runtime, self.timeout_ms)
+        self._everywhere = _TicketQueue(self._runtime, self.replicas_timeout_ms)
         self._refusal: OnelogError | None = None
         self.for_master: NotMasterError | None = None
         """Of a follower with a master: what those are told who want what only that one does."""
@@ -212,9 +208,9 @@ class Durability:
             cast(Replicas, replicas).when_replicated(end, ticket.confirmed)
 
     def _ticket(self, queue: _TicketQueue, callback: WhenSafe, left: int) -> _Ticket:
-        deadline_ms = self._clock.now_ms() + queue.timeout_ms
+        deadline_ms = self._runtime.clock.now_ms() + queue.timeout_ms
         is_flushed = not self._flushes
-        ticket = _Ticket(self.post, deadline_ms, callback, left, is_flushed, self.seconds)
+        ticket = _Ticket(self._runtime.post, deadline_ms, callback, left, is_flushed, self.seconds)
         queue.add(ticket)
         return ticket
 

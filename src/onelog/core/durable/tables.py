@@ -40,12 +40,12 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from onelog.clock import Clock
+from onelog.core.durable.storage import Runtime
 from onelog.core.durable.writer import Writer
 from onelog.errors import MessageError, OnelogError, StoreCorruptError, StoreError
 from onelog.message import NewMessage
@@ -65,6 +65,7 @@ SNAPSHOT_FORMAT = 1
 SET_ASIDE, UNREADABLE = "set_aside", "unreadable_records"
 PART_ENTRIES = 500
 """Entries of a large table that are looked at together: a few milliseconds."""
+_SNAPSHOT_AGE_MS = 300_000
 _RECORD_BYTES_MAX = 256 * 1024
 _REPLAY_RECORDS, _REPLAY_BYTES = 200, 256 * 1024
 """What is applied in one step."""
@@ -164,19 +165,16 @@ class Tables:
 
     _store: MessageStore
     _writer: Writer
-    _folder: Path
-    _clock: Clock
-    _offload: Callable[[Callable[[], None]], None]
+    _runtime: Runtime
     _: KW_ONLY
     topic: str = TABLES_TOPIC
     file: str = TABLES_FILE
     snapshot_records: int = 10_000
-    snapshot_age_ms: int = 300_000
     restates: bool = False
     """Whether the log has replicas, and has to say everything without a snapshot."""
 
     def __post_init__(self) -> None:
-        self._path = self._folder / self.file
+        self._path = self._store.folder / "config" / self.file
         self._restated = _Restated()
         self._tables: dict[str, Table] = {}
         if self.restates:
@@ -188,6 +186,7 @@ class Tables:
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder(list[Change]).decode
         self._covered = 0
+        self._clock = self._runtime.clock
         self._attempt_ms = self._clock.now_ms()
         self._gathering: Generator[int, None, _Text] | None = None
         self._file_lock = threading.Lock()
@@ -410,7 +409,7 @@ class Tables:
         age_ms = self._clock.now_ms() - self._attempt_ms
         if self._gathering is not None:
             self._gather_some()
-        elif behind >= self.snapshot_records or (behind > 0 and age_ms >= self.snapshot_age_ms):
+        elif behind >= self.snapshot_records or (behind > 0 and age_ms >= _SNAPSHOT_AGE_MS):
             self.snapshot()
         return self._gathering is not None
 
@@ -528,7 +527,7 @@ class Tables:
 
         def confirmed(error: OnelogError | None) -> None:
             if error is None:
-                self._offload(partial(self._replace_file_or_log, text, barrier))
+                self._runtime.offload(partial(self._replace_file_or_log, text, barrier))
 
         # No worker has to wait for replicas, and a log that is cut takes its snapshot with it.
         self._store.when_confirmed(self._store.log_end, confirmed)

@@ -17,15 +17,14 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from onelog.clock import Clock
 from onelog.core.access import SELF, Access, Principal
 from onelog.core.catalog.groups import GroupConfig, Groups
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.offset_notes import NO_NOTE, Note, OffsetNotes
 from onelog.core.cursors.offsets import Offsets
-from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import WhenSafe
-from onelog.core.durable.tables import Change, Tables, in_parts
+from onelog.core.durable.storage import Storage
+from onelog.core.durable.tables import Change, in_parts
 from onelog.core.membership import classic, consumers
 from onelog.core.membership.classic import ClassicGroup, ClassicGroups, Joining, OnJoined, OnSynced
 from onelog.core.membership.consumers import Beat, Beaten, ConsumerGroup, ConsumerGroups
@@ -95,26 +94,24 @@ class Coordinator:
         self,
         access: Access,
         broker_name: str,
-        clock: Clock,
-        schedule: Schedule,
-        new_id: Callable[[], str],
-        tables: Tables,
+        storage: Storage,
         topics: Topics,
         groups: Groups,
         members: Members,
         offsets: Offsets,
         membership: GroupMembership,
-        when_durable: Callable[[WhenSafe], None],
     ) -> None:
         self.access = access
         self._broker_name = broker_name
-        self._tables = tables
+        tables = self._tables = storage.tables
+        runtime = storage.runtime
+        clock, schedule, new_id = runtime.clock, runtime.schedule, runtime.new_id
         self._topics = topics
         self._groups = groups
         self._members = members
         self._offsets = offsets
         self._membership = membership
-        self._when_durable = when_durable
+        self._when_durable = storage.durability.when_safe
         self.notes = OffsetNotes(tables, topics, groups)
         self.uses = GroupUses(tables, groups, clock)
         self._classic = ClassicGroups(clock, schedule, new_id, self._classic_changed)
@@ -130,7 +127,7 @@ class Coordinator:
         """Whether an open transaction will move a group in a queue of a topic."""
         self.guard: Callable[[str], None] = lambda name: None
         """Raises if another broker is to be asked about a group."""
-        self.require_current: Callable[[], None] = lambda: None
+        self.require_current = storage.durability.require_current
         """Raises if positions that are known here may be old ones."""
         self.count: Callable[[TopicConfig], int] = lambda config: config.queues
         """How many partitions a topic has, on all brokers."""

@@ -18,10 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import WhenSafe
-from onelog.core.durable.tables import Tables
-from onelog.core.durable.writer import Writer
+from onelog.core.durable.storage import Storage
 from onelog.core.queues.ledger import Ledger
 from onelog.errors import OnelogError, StoreError
 from onelog.message import NewMessage
@@ -40,15 +38,15 @@ Kind = TypeVar("Kind", bound=Ledger)
 class LedgerJournal(Generic[Kind]):
     """Collects changes, and appends them tick by tick."""
 
-    _tables: Tables
-    _writer: Writer
-    _schedule: Schedule
-    _when_durable: Callable[[WhenSafe], None]
+    _storage: Storage
     _on_recorded: Callable[[Kind], None]
     """Called with each queue whose changes have reached the log."""
     _table: str = TABLE
 
     def __post_init__(self) -> None:
+        self._tables, self._writer = self._storage.tables, self._storage.writer
+        self._when_durable = self._storage.durability.when_safe
+        self._schedule = self._storage.runtime.schedule
         self._changed: dict[Kind, None] = {}
         self._gone: dict[str, None] = {}
         self._callbacks: list[WhenRecorded] = []

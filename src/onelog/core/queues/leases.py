@@ -26,18 +26,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from onelog.clock import Clock
 from onelog.core.catalog.groups import Groups
 from onelog.core.catalog.topics import TopicConfig, Topics
-from onelog.core.cursors.cold_reads import ColdReads
 from onelog.core.cursors.offsets import Offsets
 from onelog.core.cursors.pending_reads import Missing
 from onelog.core.cursors.reading import QueueReader
-from onelog.core.durable.deadlines import Deadlines, Schedule
+from onelog.core.durable.deadlines import Deadlines
 from onelog.core.durable.durability import WhenSafe
-from onelog.core.durable.tables import Part, Tables, in_parts
-from onelog.core.durable.waiting import OpenWaits
-from onelog.core.durable.writer import Writer
+from onelog.core.durable.storage import Storage
+from onelog.core.durable.tables import Part, in_parts
 from onelog.core.queues.journal import (
     TABLE,
     LedgerJournal,
@@ -60,7 +57,6 @@ from onelog.core.queues.lease_supply import Found, LeaseRequest, LeaseSupply
 from onelog.errors import LeaseNotFoundError, StoreError, TooManyLeasesError
 from onelog.jobs import Job
 from onelog.message import NewMessage
-from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -95,18 +91,11 @@ class Leases:
 
     name = TABLE
 
-    _tables: Tables
-    _store: MessageStore
+    _storage: Storage
     _topics: Topics
     _groups: Groups
     _offsets: Offsets
     _reader: QueueReader
-    _writer: Writer
-    _waiting: OpenWaits
-    _clock: Clock
-    _schedule: Schedule
-    _cold_reads: ColdReads
-    _when_durable: Callable[[WhenSafe], None]
     queue_leases_max: int = QUEUE_LEASES_MAX
     group_leases_max: int = GROUP_LEASES_MAX
 
@@ -115,13 +104,13 @@ class Leases:
             each.number: each for each in (IN_PLACE, IN_ORDER, *SHARED.values())
         }
         """Those of protocols are added before `open`; an unknown one is as IN_PLACE."""
-        schedule = self._schedule
-        self._journal: LedgerJournal[LeaseLedger] = LedgerJournal(
-            self._tables, self._writer, schedule, self._when_durable, self._recorded
-        )
+        self._store, self._clock = self._storage.store, self._storage.runtime.clock
+        self._journal: LedgerJournal[LeaseLedger] = LedgerJournal(self._storage, self._recorded)
         self._supply = LeaseSupply(self._store, self._reader)
         self._seen_ms = 0
-        self._deadlines: Deadlines[Lease] = Deadlines(self._clock, schedule, self._expire)
+        self._deadlines: Deadlines[Lease] = Deadlines(
+            self._clock, self._storage.runtime.schedule, self._expire
+        )
         self._queues: dict[LeaseKey, LeaseLedger] = {}
         self._counts: dict[str, int] = {}
         self._freed: set[LeaseLedger] = set()
@@ -634,7 +623,7 @@ class Leases:
                 for offset in lease.still_out()
                 if (at := self._supply.entry_at(lease.ledger, offset)) is not None
             ]
-            if not self._cold_reads.is_ready(places, lambda: self._expire(due)):
+            if not self._storage.cold_reads.is_ready(places, lambda: self._expire(due)):
                 return
             self._end_leases(due)
         if self._expiring.failed:
@@ -712,7 +701,7 @@ class Leases:
         """Some message cannot be stored as it would have to be: that one stays where it is."""
         for lease, offset, copy in moves:
             try:
-                self._writer.write_now([copy] if copy else [])
+                self._storage.writer.write_now([copy] if copy else [])
             except Exception as error:
                 log.error("a message stays in topic %s: %s", lease.ledger.topic, error)
                 self._lease_anew(_single(lease, offset, lease.due_ms, IN_PLACE))
@@ -731,7 +720,7 @@ class Leases:
             self._commit(queue)  # Who pulls the queue now may be further.
         if queue in self._freed:
             self._freed.discard(queue)
-            self._waiting.arrived(wait_topic(queue.group, queue.topic), queue.queue_id)
+            self._storage.waiting.arrived(wait_topic(queue.group, queue.topic), queue.queue_id)
 
     def _commit(self, queue: LeaseLedger) -> None:
         """Tell the group's cursors how far it is."""

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from onelog.clock import Clock
 from onelog.config import BrokerConfig
 from onelog.core.cursors.pending_reads import Hold, Missing, PendingRead, PendingReads
-from onelog.core.durable.waiting import OpenWaits
 from onelog.core.queues.lease_ledger import check_lease_time
 from onelog.core.queues.lease_supply import LeaseRequest
 from onelog.core.queues.leases import LeasedPart, Leases, wait_topic
@@ -52,9 +50,7 @@ class Lending:
 
     leases: Leases
     pending_reads: PendingReads
-    waiting: OpenWaits
     stats: Stats
-    clock: Clock
     settings: Callable[[], BrokerConfig]
 
     def __post_init__(self) -> None:
@@ -70,7 +66,7 @@ class Lending:
         token: Any = None,
     ) -> None:
         """Lease messages; `on_leased` is called when that is recorded."""
-        until_ms = self.clock.now_ms() + wait_ms
+        until_ms = self.pending_reads.clock.now_ms() + wait_ms
         find, hold = partial(self._find, request), partial(self._hold, request)
         answer = partial(self._answer, on_leased, token)
         self.pending_reads.make(PendingRead(find, hold, answer, owner, until_ms), last=wait_ms <= 0)
@@ -146,7 +142,7 @@ class Lending:
 
     def held(self, group: str, topic: str, queue_id: int) -> int:
         """How many requests of a group for a queue, or for all queues, are held."""
-        return len(self.waiting.keys.get((wait_topic(group, topic), queue_id), ()))
+        return len(self.pending_reads.waiting.keys.get((wait_topic(group, topic), queue_id), ()))
 
     def _may_go_on(self, request: LeaseRequest) -> bool:
         """Whether to look again. Of a thousand members that wait, most learn it from the first."""

@@ -21,19 +21,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Unpack
 
-from onelog.clock import Clock
 from onelog.config import BrokerConfig
 from onelog.core.access import SELF, Access, Action, Principal
 from onelog.core.catalog.topic_catalog import TopicCatalog
 from onelog.core.catalog.topics import TopicConfig, Topics
-from onelog.core.cursors.cold_reads import ColdReads
 from onelog.core.cursors.reading import QueueReader
 from onelog.core.cursors.unpacking import ColdError
-from onelog.core.durable.deadlines import Deadlines, Schedule
+from onelog.core.durable.deadlines import Deadlines
 from onelog.core.durable.durability import WhenSafe
-from onelog.core.durable.tables import Tables
+from onelog.core.durable.storage import Storage
 from onelog.core.durable.waiting import Key
-from onelog.core.durable.writer import Writer
 from onelog.core.queues.arguments import QueueLimits, check_same, limits_of
 from onelog.core.queues.consumers import Consumer, ConsumerOptions, OnCancel, OnDeliver
 from onelog.core.queues.dead_letters import Reason, dead_letter_of
@@ -62,7 +59,6 @@ from onelog.errors import (
 )
 from onelog.message import NewMessage
 from onelog.names import check_name, join_key
-from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -85,30 +81,24 @@ class WorkQueues:
     """All declared queues of one broker."""
 
     _access: Access
-    _tables: Tables
-    _lease_tables: Tables
-    _store: MessageStore
-    _writer: Writer
+    _storage: Storage
+    _lease_storage: Storage
     _topics: Topics
     _catalog: TopicCatalog
     _routing: Routing
     _reader: QueueReader
-    _cold_reads: ColdReads
-    clock: Clock
-    _schedule: Schedule
-    _call_soon: Callable[[Callable[[], None]], None]
-    _new_name: Callable[[], str]
-    _when_durable: Callable[[WhenSafe], None]
     _config: Callable[[], BrokerConfig]
 
     def __post_init__(self) -> None:
+        storage, runtime = self._storage, self._storage.runtime
+        self._store, self._writer, self._tables = storage.store, storage.writer, storage.tables
+        self.clock, self._schedule = runtime.clock, runtime.schedule
+        self._call_soon = runtime.call_soon
         self.declared = DeclaredQueues()
         self.policies = Policies(
             self._access, self._tables, self._policies_changed, self._check_policy
         )
-        self.ledgers = LedgerRecords(
-            self._lease_tables, self._writer, self._schedule, self._when_durable
-        )
+        self.ledgers = LedgerRecords(self._lease_storage)
         self._log_reader = LogReader(self._store, self._reader)
         self._queues: dict[tuple[str, str], WorkQueue] = {}
         self._owned: dict[Hashable, dict[WorkQueue, None]] = {}
@@ -269,7 +259,7 @@ class WorkQueues:
                     "Cannot declare a server-named queue for type "
                     f"rabbit_{arguments['x-queue-type']}_queue"
                 )
-            name = f"amq.gen-{self._new_name()}"
+            name = f"amq.gen-{self._storage.runtime.new_id()}"
         check_name(name.translate(_PRINTABLE), "queue", PreconditionFailedError)
         limits = self._limits(vhost, name, arguments, durable, exclusive, auto_delete)
         if len(self._queues) >= QUEUES_MAX:
@@ -628,7 +618,7 @@ class WorkQueues:
 
     def warm(self, ranges: Sequence[tuple[int, int]], then: Callable[[], None]) -> None:
         """Have a worker read from disk, and go on."""
-        self._cold_reads.prepare(self._reader, ranges, then)
+        self._storage.cold_reads.prepare(self._reader, ranges, then)
 
     def later(self, wait_ms: int, then: Callable[[], None]) -> None:
         """Call back after a while."""

@@ -8,13 +8,12 @@ delivers those messages again, as redelivered.
               as often as they do
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from onelog.core.durable.deadlines import Schedule
 from onelog.core.durable.durability import WhenSafe
-from onelog.core.durable.tables import Tables, in_parts
-from onelog.core.durable.writer import Writer
+from onelog.core.durable.storage import Storage
+from onelog.core.durable.tables import in_parts
 from onelog.core.queues.journal import LedgerJournal
 from onelog.core.queues.ledger import TABLE, Ledger, ledger_of
 from onelog.message import NewMessage
@@ -29,14 +28,8 @@ class LedgerRecords(LedgerJournal[Ledger]):
 
     name = TABLE
 
-    def __init__(
-        self,
-        tables: Tables,
-        writer: Writer,
-        schedule: Schedule,
-        when_durable: Callable[[WhenSafe], None],
-    ) -> None:
-        super().__init__(tables, writer, schedule, when_durable, lambda ledger: None, TABLE)
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage, lambda ledger: None, TABLE)
         self.known: dict[str, Ledger] = {}
         self._dirty: list[Ledger] = []
         self._is_due = False

@@ -18,8 +18,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from onelog.core.cursors.cold_reads import ColdReads
-from onelog.core.durable.writer import Writer
+from onelog.core.durable.storage import Storage
 from onelog.core.queues.declared import DeclaredQueues
 from onelog.core.queues.deliveries import (
     BODY,
@@ -39,7 +38,6 @@ from onelog.errors import OnelogError
 from onelog.message import NewMessage
 from onelog.names import join_key
 from onelog.record.forms.mqtt import EXACTLY_ONCE, QOS
-from onelog.store.message_store import MessageStore
 from onelog.store.reader import StoreReader
 
 log = logging.getLogger(__name__)
@@ -68,21 +66,17 @@ class RetentionHolds:
 
     def __init__(
         self,
-        store: MessageStore,
+        storage: Storage,
         ledgers: LedgerRecords,
         declared: DeclaredQueues,
         queue_of_topic: Callable[[str], WorkQueue | None],
-        writer: Writer,
-        cold_reads: ColdReads,
-        host: bytes,
     ) -> None:
-        self._store = store
+        self._store, self._writer = storage.store, storage.writer
+        self._cold_reads = storage.cold_reads
+        self._host = storage.runtime.host
         self._ledgers = ledgers
         self._declared = declared
         self._queue_of_topic = queue_of_topic
-        self._writer = writer
-        self._cold_reads = cold_reads
-        self._host = host
 
     def needed_from(self) -> int:
         """Where in the log the first message of a queue is that is not done, or its end."""

@@ -20,10 +20,7 @@ from typing import Any
 
 from onelog.core.access import SELF, Access, Principal
 from onelog.core.catalog.topics import TopicConfig, Topics
-from onelog.core.cursors.cold_reads import ColdReads
-from onelog.core.durable.deadlines import Schedule
-from onelog.core.durable.tables import Tables
-from onelog.core.durable.writer import Writer
+from onelog.core.durable.storage import Storage
 from onelog.core.routing.names import DEFAULT_VHOST, queue_of, swapped
 from onelog.core.routing.routing import Routing
 from onelog.core.routing.targets import Target
@@ -55,20 +52,15 @@ class MqttForwarding:
     def __init__(
         self,
         access: Access,
-        tables: Tables,
+        storage: Storage,
         topics: Topics,
-        writer: Writer,
         routing: Routing,
-        cold_reads: ColdReads,
-        schedule: Schedule,
     ) -> None:
         self._access = access
-        self._tables = tables
+        self._writer, self._tables = storage.writer, storage.tables
+        self._cold_reads, self._schedule = storage.cold_reads, storage.runtime.schedule
         self._topics = topics
-        self._writer = writer
         self._routing = routing
-        self._cold_reads = cold_reads
-        self._schedule = schedule
         self._line: deque[tuple[str, NewMessage]] = deque()
         self._keys: dict[str, str] = {}
         topics.on_change.append(self._topic_changed)

@@ -26,12 +26,12 @@ from itertools import islice
 from struct import Struct
 from typing import Any
 
-from onelog.clock import Clock
 from onelog.core.access import SELF, Principal
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.forms import MarkedTopics
 from onelog.core.durable.durability import Acks
-from onelog.core.durable.writer import OnStored, Writer, nobody
+from onelog.core.durable.storage import Storage
+from onelog.core.durable.writer import OnStored, nobody
 from onelog.core.routing.exchanges import Exchange, RoutingKeys
 from onelog.core.routing.targets import DeadLetter, RoutedTargets, Target
 from onelog.core.routing.topology import Topology
@@ -102,18 +102,17 @@ Held = tuple[Target, bytes, int, int]
 class Publishing:
     """The way of a message from its publisher to its queues."""
 
+    _storage: Storage
     _topology: Topology
-    _writer: Writer
     _topics: Topics
     _marked: MarkedTopics
     _timers: Timers
     _staged: StagedTransactions
-    _clock: Clock
-    _host: bytes
     body_bytes_max: int
-    _call_soon: Callable[[Callable[[], None]], None]
 
     def __post_init__(self) -> None:
+        runtime, self._writer = self._storage.runtime, self._storage.writer
+        self._clock, self._host, self._call_soon = runtime.clock, runtime.host, runtime.call_soon
         self.check: Callable[[Principal, str, str, str], None] | None = None
         """Whether somebody may publish to an exchange of a vhost with a key; None: anybody may."""
         self._messages, self._receipts = self._writer.messages, self._writer.receipts

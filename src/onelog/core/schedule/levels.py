@@ -22,17 +22,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from onelog.clock import Clock
-from onelog.core.cursors.cold_reads import ColdReads
-from onelog.core.durable.deadlines import Schedule
-from onelog.core.durable.tables import Tables
-from onelog.core.durable.writer import Writer
+from onelog.core.durable.storage import Storage
 from onelog.core.schedule import records
 from onelog.errors import MessageError, OffsetOutOfRangeError, StoreBusyError, StoreError
 from onelog.jobs import Job
 from onelog.message import NewMessage
 from onelog.names import SCHEDULE_TOPIC
-from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -48,15 +43,14 @@ class Delay:
 
     name = "delay"
 
-    _tables: Tables
-    _store: MessageStore
-    _writer: Writer
-    _clock: Clock
-    _schedule: Schedule
+    _storage: Storage
     _levels_ms: tuple[int, ...]
-    _cold_reads: ColdReads
 
     def __post_init__(self) -> None:
+        storage, runtime = self._storage, self._storage.runtime
+        self._store, self._writer, self._tables = storage.store, storage.writer, storage.tables
+        self._clock, self._schedule = runtime.clock, runtime.schedule
+        self._cold_reads = storage.cold_reads
         self._positions: dict[int, int] = {}
         self._armed: set[int] = set()
         self._jobs = [Job(f"delivering level {n}") for n in range(1, len(self._levels_ms) + 1)]

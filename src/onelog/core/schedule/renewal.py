@@ -17,10 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onelog.clock import Clock
-from onelog.core.cursors.cold_reads import ColdReads
-from onelog.core.durable.deadlines import Schedule
-from onelog.core.durable.writer import Writer
+from onelog.core.durable.storage import Storage
 from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.sorted_files import Columns
 from onelog.core.schedule.timers import Timers
@@ -28,7 +25,6 @@ from onelog.jobs import Job
 from onelog.names import TIMER_TOPIC
 from onelog.record.entries import ENTRY_DTYPE, PADDING_SIZE
 from onelog.store.consumequeue import ConsumeQueue
-from onelog.store.message_store import MessageStore
 
 CHECK_MS = 60_000
 """How often to look for old messages."""
@@ -42,14 +38,13 @@ _MOST = 7 / 8
 class TimerRenewal:
     """Writes scheduled messages again before their records go."""
 
+    storage: Storage
     timers: Timers
-    store: MessageStore
-    writer: Writer
-    clock: Clock
-    schedule: Schedule
-    cold_reads: ColdReads
 
     def __post_init__(self) -> None:
+        self.store, self.writer = self.storage.store, self.storage.writer
+        self.cold_reads, runtime = self.storage.cold_reads, self.storage.runtime
+        self.clock, self.schedule = runtime.clock, runtime.schedule
         self._round: Iterator[Columns] | None = None
         self._job = Job("renewing timed messages")
         self._is_urgent = False

@@ -16,14 +16,12 @@ import base64
 import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from random import Random
 from typing import Any
 
-from onelog.clock import Clock
 from onelog.core.access import Principal
-from onelog.core.durable.deadlines import Deadlines, Schedule
-from onelog.core.durable.durability import WhenSafe
-from onelog.core.durable.tables import Change, Tables, in_parts
+from onelog.core.durable.deadlines import Deadlines
+from onelog.core.durable.storage import Storage
+from onelog.core.durable.tables import Change, in_parts
 from onelog.core.durable.writer import OnStored
 from onelog.core.routing.routing import Routing
 from onelog.core.routing.targets import DeadLetter
@@ -99,19 +97,14 @@ class Schedules:
 
     name = _CONTENTS
 
-    def __init__(
-        self,
-        tables: Tables,
-        routing: Routing,
-        clock: Clock,
-        schedule: Schedule,
-        random: Random,
-        when_durable: Callable[[WhenSafe], None],
-    ) -> None:
-        self._tables, self._routing, self._clock, self._random = tables, routing, clock, random
-        self._when_durable = when_durable
+    def __init__(self, storage: Storage, routing: Routing) -> None:
+        self._tables, self._routing = storage.tables, routing
+        self._clock, self._random = storage.runtime.clock, storage.runtime.random
+        self._when_durable = storage.durability.when_safe
         self._contents: dict[str, Repeating] = {}
-        self._deadlines: Deadlines[str] = Deadlines(clock, schedule, self._due)
+        self._deadlines: Deadlines[str] = Deadlines(
+            self._clock, storage.runtime.schedule, self._due
+        )
         self._waits: dict[str, int] = {}
         self._is_open = False
         self.times = _Times(self._time_changed)

@@ -29,11 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from onelog.clock import Clock
-from onelog.core.cursors.cold_reads import ColdReads
-from onelog.core.durable.deadlines import Schedule
-from onelog.core.durable.tables import Change, Tables
-from onelog.core.durable.writer import OnStored, Writer
+from onelog.core.durable.storage import Storage
+from onelog.core.durable.tables import Change
+from onelog.core.durable.writer import OnStored
 from onelog.core.schedule import records as timed_messages
 from onelog.core.schedule.progress import DeliveryProgress, Entry
 from onelog.core.schedule.queue import TimerQueue
@@ -50,7 +48,6 @@ from onelog.jobs import Job
 from onelog.message import Appended, Message, NewMessage
 from onelog.names import TIMER_TOPIC
 from onelog.private_files import write
-from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -81,23 +78,20 @@ class Timers:
 
     name = "timers"
 
-    _tables: Tables
-    _store: MessageStore
-    _writer: Writer
-    _clock: Clock
-    _schedule: Schedule
-    _offload: Callable[[Callable[[], None]], None]
-    _cold_reads: ColdReads
-    _store_host: bytes
+    _storage: Storage
 
     def __post_init__(self) -> None:
+        storage, runtime = self._storage, self._storage.runtime
+        self._store, self._writer, self._tables = storage.store, storage.writer, storage.tables
+        self._clock, self._schedule = runtime.clock, runtime.schedule
+        self._cold_reads = storage.cold_reads
         self.delay_max_ms = _FOR_EVER
         """The longest delay that is accepted; set by the owner."""
         self.becomes: dict[str, Callable[[NewMessage], list[NewMessage]]] = {}
         """By topic: what messages become, instead of going there, when they are due."""
         self.queue = TimerQueue(self._store)
         barrier = partial(self._store.barrier, seen=True)
-        self.wheel = TimerWheel(self._store.folder / FOLDER, self._offload, barrier)
+        self.wheel = TimerWheel(self._store.folder / FOLDER, runtime.offload, barrier)
         self._recorded: tuple[int, DeliveryProgress] | None = None
         self._free_below = 0
         self._cancelled: dict[int, int] = {}
@@ -448,7 +442,7 @@ class Timers:
         self._fills_seen = self.wheel.fills
         ranges = self.queue.cold_ranges(self.wheel.upcoming(), _WARM_COUNT)
         if ranges:
-            self._offload(partial(self._read_ranges, ranges))
+            self._storage.runtime.offload(partial(self._read_ranges, ranges))
 
     def _read_ranges(self, ranges: list[tuple[int, int]]) -> None:
         """The worker's part of `_warm`."""
@@ -483,7 +477,7 @@ class Timers:
             doing = "being recalled" if key in self._recalling else "being delivered"
             raise RecallError(f"recall failed, message {unique_key} is {doing}")
         deletion = timed_messages.deletion(
-            topic, unique_key, due_ms, group, now_ms, self._store_host
+            topic, unique_key, due_ms, group, now_ms, self._storage.runtime.host
         )
         self._writer.put(deletion, self._recalled, (on_stored, token, key))
         self._recalling[key] = pending

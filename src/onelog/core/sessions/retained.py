@@ -12,9 +12,9 @@ import base64
 from collections.abc import Iterator
 from typing import Any
 
-from onelog.core.durable.tables import Tables, in_parts
-from onelog.core.durable.writer import Writer
-from onelog.core.sessions.tick_records import OnRecorded, TickRecords, WhenDurable
+from onelog.core.durable.storage import Storage
+from onelog.core.durable.tables import in_parts
+from onelog.core.sessions.tick_records import OnRecorded, TickRecords
 from onelog.errors import BrokerBusyError
 
 BYTES_MAX = 256 << 20
@@ -31,14 +31,8 @@ class Retained:
 
     name = "retained"
 
-    def __init__(
-        self,
-        tables: Tables,
-        writer: Writer,
-        when_durable: WhenDurable,
-        bytes_max: int = BYTES_MAX,
-    ) -> None:
-        self._records = TickRecords(tables, writer, when_durable)
+    def __init__(self, storage: Storage, bytes_max: int = BYTES_MAX) -> None:
+        self._records = TickRecords(storage)
         self._bytes_max = bytes_max
         self._bodies: dict[str, bytes] = {}
         self._tree: _Node = {}

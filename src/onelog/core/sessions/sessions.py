@@ -28,9 +28,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onelog.clock import Clock
+from onelog.core.durable.storage import Storage
 from onelog.core.durable.tables import Change, Tables, in_parts
-from onelog.core.durable.writer import Writer
-from onelog.core.sessions.tick_records import OnRecorded, TickRecords, WhenDurable
+from onelog.core.sessions.tick_records import OnRecorded, TickRecords
 from onelog.errors import BrokerBusyError, InvalidRequestError
 from onelog.message import NewMessage
 
@@ -205,9 +205,9 @@ class PacketIds:
 
     name = "packet_ids"
 
-    def __init__(self, tables: Tables, writer: Writer, when_durable: WhenDurable) -> None:
-        self._tables = tables
-        self._records = TickRecords(tables, writer, when_durable)
+    def __init__(self, storage: Storage) -> None:
+        self._tables = storage.tables
+        self._records = TickRecords(storage)
         self._clients: dict[str, Exchanges] = {}
 
     def of(self, client: str) -> Exchanges:

@@ -5,8 +5,8 @@ They are in the same append as the messages of that tick: not even a kill comes 
 
 from collections.abc import Callable
 
-from onelog.core.durable.tables import Change, Tables
-from onelog.core.durable.writer import Writer
+from onelog.core.durable.storage import Storage
+from onelog.core.durable.tables import Change
 from onelog.errors import OnelogError
 
 OnRecorded = Callable[[OnelogError | None], None]
@@ -17,10 +17,10 @@ WhenDurable = Callable[[OnRecorded], None]
 class TickRecords:
     """The changes of this tick, and who is to be told."""
 
-    def __init__(self, tables: Tables, writer: Writer, when_durable: WhenDurable) -> None:
-        self._tables = tables
-        self._writer = writer
-        self._when_durable = when_durable
+    def __init__(self, storage: Storage) -> None:
+        self._tables = storage.tables
+        self._writer = storage.writer
+        self._when_durable = storage.durability.when_safe
         self._changes: list[Change] = []
         self._on_recorded: list[OnRecorded] = []
 

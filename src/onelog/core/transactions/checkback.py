@@ -19,11 +19,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from onelog.clock import Clock
 from onelog.core.catalog.topics import TopicConfig, Topics
-from onelog.core.cursors.cold_reads import ColdReads
-from onelog.core.durable.deadlines import Schedule
-from onelog.core.durable.writer import OnStored, Writer
+from onelog.core.durable.storage import Storage
+from onelog.core.durable.writer import OnStored
 from onelog.core.membership.members import Client, Members
 from onelog.core.transactions import half_records
 from onelog.core.transactions.half import HalfMessages
@@ -36,7 +34,6 @@ from onelog.errors import (
 from onelog.jobs import Job
 from onelog.message import Message, NewMessage, property_value
 from onelog.names import CHECKED_OUT_TOPIC, HALF_TOPIC
-from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -69,17 +66,17 @@ def _sliced(offsets: list[int]) -> Iterator[list[int]]:
 class CheckBack:
     """Asks, and gives up in the end."""
 
+    _storage: Storage
     _transactions: HalfMessages
-    _store: MessageStore
     _topics: Topics
     _members: Members
-    _writer: Writer
-    _clock: Clock
-    _schedule: Schedule
-    _cold_reads: ColdReads
     checks_max: int
 
     def __post_init__(self) -> None:
+        storage, runtime = self._storage, self._storage.runtime
+        self._store, self._writer = storage.store, storage.writer
+        self._clock, self._schedule = runtime.clock, runtime.schedule
+        self._cold_reads = storage.cold_reads
         self.askers: list[AskProducer] = []
         """Those of the gateways that producers are connected through."""
         self.log_offsets = self._transactions.log_offsets

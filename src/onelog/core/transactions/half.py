@@ -27,11 +27,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from onelog.clock import Clock
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.offsets import Offsets
-from onelog.core.durable.tables import Change, Tables, in_parts
-from onelog.core.durable.writer import OnStored, Writer, nobody
+from onelog.core.durable.storage import Storage
+from onelog.core.durable.tables import Change, in_parts
+from onelog.core.durable.writer import OnStored, nobody
 from onelog.core.schedule.records import REAL_TOPIC
 from onelog.core.transactions import half_records
 from onelog.errors import (
@@ -48,7 +48,6 @@ from onelog.errors import (
 from onelog.message import Appended, Message, NewMessage, property_value
 from onelog.names import CHECKER_GROUP, HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from onelog.record.decode import decode_messages
-from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -81,17 +80,16 @@ class HalfMessages:
 
     name = "transactions"
 
-    _tables: Tables
-    _store: MessageStore
+    _storage: Storage
     _topics: Topics
     _offsets: Offsets
-    _writer: Writer
-    _clock: Clock
     timeout_ms: int
     """The least immunity: a younger half message is nobody's business but its producer's."""
-    _store_host: bytes
 
     def __post_init__(self) -> None:
+        storage = self._storage
+        self._store, self._writer, self._tables = storage.store, storage.writer, storage.tables
+        self._clock = storage.runtime.clock
         self.log_offsets: dict[int, int] = {}
         """Open half messages, by queue offset: where each is in the log."""
         self._endings: list[_Ending] = []
@@ -453,7 +451,9 @@ class HalfMessages:
 
     def operations(self, half_offsets: list[int]) -> list[NewMessage]:
         """The records with which these half messages end."""
-        return half_records.operations(half_offsets, self._clock.now_ms(), self._store_host)
+        return half_records.operations(
+            half_offsets, self._clock.now_ms(), self._storage.runtime.host
+        )
 
     def _ended(
         self, endings: list[_Ending], appended: list[Appended] | None, error: OnelogError | None

@@ -36,12 +36,9 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from onelog.clock import Clock
 from onelog.core.catalog.topics import Topics
-from onelog.core.cursors.cold_reads import ColdReads
-from onelog.core.durable.deadlines import Schedule
-from onelog.core.durable.durability import Durability
-from onelog.core.durable.tables import Change, Tables, in_parts
+from onelog.core.durable.storage import Storage
+from onelog.core.durable.tables import Change, in_parts
 from onelog.core.durable.writer import OnStored
 from onelog.core.publish import Publisher
 from onelog.core.transactions.staged import Part, StagedParts, reported_as
@@ -58,7 +55,6 @@ from onelog.errors import (
 )
 from onelog.message import NewRun
 from onelog.record.inner_batch import split_batch
-from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -119,18 +115,18 @@ class PreparedBatches:
 
     name = "prepared_batches"
 
-    _tables: Tables
-    _store: MessageStore
-    _topics: Topics
+    _storage: Storage
     _parts: StagedParts
+    _topics: Topics
     _publisher: Publisher
-    _durability: Durability
-    _clock: Clock
-    _schedule: Schedule
-    _call_soon: Callable[[Callable[[], None]], None]
-    _cold_reads: ColdReads
 
     def __post_init__(self) -> None:
+        storage, runtime = self._storage, self._storage.runtime
+        self._store, self._tables = storage.store, storage.tables
+        self._cold_reads = storage.cold_reads
+        self._clock, self._schedule = runtime.clock, runtime.schedule
+        self._call_soon = runtime.call_soon
+        self._durability = storage.durability
         self._queries: dict[str, _Query] = {}
         self._one_offs: dict[str, None] = {}
         """Those of the queries that are one-off, the oldest first."""

@@ -16,12 +16,12 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from onelog.clock import Clock
 from onelog.core.catalog.topics import TopicConfig, Topics
 from onelog.core.cursors.forms import MarkedTopics
-from onelog.core.durable.durability import Acks, Durability
-from onelog.core.durable.tables import Change, Tables, exhausted, in_parts
-from onelog.core.durable.writer import UNCONFIRMED, OnStored, WithOffsets, Writer
+from onelog.core.durable.durability import Acks
+from onelog.core.durable.storage import Storage
+from onelog.core.durable.tables import Change, exhausted, in_parts
+from onelog.core.durable.writer import UNCONFIRMED, OnStored, WithOffsets
 from onelog.core.publish import Publisher
 from onelog.core.transactions.in_place import (
     UNKNOWN,
@@ -33,7 +33,6 @@ from onelog.core.transactions.in_place import (
 from onelog.errors import OnelogError
 from onelog.message import Appended, LogOffset, NewMessage, QueueOffset
 from onelog.names import join_key, split_key
-from onelog.store.message_store import MessageStore
 from onelog.store.outcomes import Aborted, batches_from
 
 log = logging.getLogger(__name__)
@@ -57,20 +56,13 @@ class BatchProducers:
 
     def __init__(
         self,
-        tables: Tables,
-        store: MessageStore,
+        storage: Storage,
         topics: Topics,
         marked: MarkedTopics,
-        clock: Clock,
-        writer: Writer,
-        durability: Durability,
     ) -> None:
-        self._tables = tables
-        self._store = store
+        self._store, self._writer, self._tables = storage.store, storage.writer, storage.tables
+        self._durability, self._clock = storage.durability, storage.runtime.clock
         self._marked = marked
-        self._clock = clock
-        self._writer = writer
-        self._durability = durability
         self._publisher: Publisher
         self.queues: dict[Queue, QueueProducers] = {}
         self.changed: set[Queue] = set()

@@ -43,13 +43,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from onelog.clock import Clock
 from onelog.core.catalog.topics import Topics
-from onelog.core.cursors.cold_reads import ColdReads
-from onelog.core.durable.deadlines import Schedule
-from onelog.core.durable.durability import Durability
-from onelog.core.durable.tables import STAGED_TOPIC, Change, Tables
-from onelog.core.durable.writer import OnStored, Writer
+from onelog.core.durable.storage import Storage
+from onelog.core.durable.tables import STAGED_TOPIC, Change
+from onelog.core.durable.writer import OnStored
 from onelog.core.publish import Publisher
 from onelog.errors import (
     BrokerBusyError,
@@ -69,7 +66,6 @@ from onelog.message import (
     encode_properties,
 )
 from onelog.names import OWN_PREFIX, TIMER_TOPIC
-from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -129,11 +125,9 @@ class Part(NamedTuple):
 class StagedParts:
     """The queue of parts, and the appends that make their messages visible."""
 
-    def __init__(self, tables: Tables, store: MessageStore, writer: Writer, clock: Clock) -> None:
-        self._tables = tables
-        self.store = store
-        self._writer = writer
-        self.clock = clock
+    def __init__(self, storage: Storage) -> None:
+        self._tables, self._writer, self.store = storage.tables, storage.writer, storage.store
+        self.clock = storage.runtime.clock
         self._ahead: dict[int, int] = {}
         """Parts that their queue may not show yet, by offset: where in the log each is."""
 
@@ -252,16 +246,15 @@ class StagedTransactions:
 
     name = "staged"
 
+    storage: Storage
     records: StagedParts
-    store: MessageStore
     topics: Topics
     publisher: Publisher
-    durability: Durability
-    clock: Clock
-    cold_reads: ColdReads
-    schedule: Schedule
 
     def __post_init__(self) -> None:
+        storage, runtime = self.storage, self.storage.runtime
+        self.store, self.durability, self.clock = storage.store, storage.durability, runtime.clock
+        self.cold_reads, self.schedule = storage.cold_reads, runtime.schedule
         self._open: dict[tuple[Hashable, str], _Transaction] = {}
         self._names: dict[Hashable, set[str]] = {}
         """The transactions of each owner."""

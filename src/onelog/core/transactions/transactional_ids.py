@@ -26,14 +26,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from onelog.clock import Clock
 from onelog.core.access import Access, Principal
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.offset_notes import Note
-from onelog.core.durable.deadlines import Deadlines, Schedule
-from onelog.core.durable.durability import WhenSafe
-from onelog.core.durable.tables import Change, Tables, in_parts
-from onelog.core.durable.writer import Writer
+from onelog.core.durable.deadlines import Deadlines
+from onelog.core.durable.storage import Storage
+from onelog.core.durable.tables import Change, in_parts
 from onelog.core.membership.coordinator import CommittingMember, Coordinator, Position, Positions
 from onelog.core.transactions.in_place import Stamp
 from onelog.core.transactions.producers import BatchProducers, Queue
@@ -112,29 +110,25 @@ class TransactionalIds:
     def __init__(
         self,
         access: Access,
-        clock: Clock,
-        schedule: Schedule,
-        tables: Tables,
+        storage: Storage,
         topics: Topics,
-        writer: Writer,
         producers: BatchProducers,
         coordinator: Coordinator,
-        arrived: Callable[[str, int], None],
-        when_safe: Callable[[WhenSafe], None],
     ) -> None:
         self.access = access
-        self._clock = clock
-        self._tables = tables
+        self._clock, self._tables = storage.runtime.clock, storage.tables
         self._topics = topics
-        self._writer = writer
+        self._writer = storage.writer
         self._producers = producers
         self._coordinator = coordinator
-        self._arrived = arrived
-        self.when_safe = when_safe
+        self._arrived = storage.waiting.arrived
+        self.when_safe = storage.durability.when_safe
         self._transactions: dict[str, InPlaceTransaction] = {}
         self._by_producer: dict[int, InPlaceTransaction] = {}
         self._with_groups: dict[str, InPlaceTransaction] = {}
-        self._deadlines: Deadlines[str] = Deadlines(clock, schedule, self._overdue)
+        self._deadlines: Deadlines[str] = Deadlines(
+            self._clock, storage.runtime.schedule, self._overdue
+        )
         """Of those that are open."""
         self.guard: Callable[[str], None] = lambda name: None
         """Raises if another broker coordinates a transactional id."""

@@ -16,15 +16,13 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from onelog.clock import Clock
 from onelog.config import SecurityConfig
 from onelog.core.access import Principal
-from onelog.core.durable.deadlines import Schedule
-from onelog.core.durable.durability import Post
+from onelog.core.durable.storage import Runtime
 from onelog.core.users.keys import Keys
 from onelog.core.users.passwords import (
     DIGESTS,
@@ -60,26 +58,24 @@ class Logins:
     """Lets people in, or not."""
 
     users: Users
-    _clock: Clock
-    _schedule: Schedule
-    _offload: Callable[[Callable[[], None]], None]
-    _post: Post
+    _runtime: Runtime
     _keys: Keys
-    tokens: Tokens = field(default_factory=lambda: Tokens(SecurityConfig()))
-    failed: int = 0
-    """How many could not log in."""
-    succeeded: int = 0
-    certificate_user: str = "common_name"
-    """What of a certificate names its user."""
-    _failures: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Per name and per address: how often, and when last."""
-    _known: dict[str, tuple[Proofs, bytes]] = field(default_factory=dict)
-    _checking: dict[str, int] = field(default_factory=dict)
-    """How many passwords and tokens of each host are being checked."""
-    _waits: Counter[str] = field(default_factory=Counter)
-    """How many who failed wait for the answer: by host, and by address and port."""
-    _token_lock: threading.Lock = field(default_factory=threading.Lock)
-    _key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = Tokens(SecurityConfig())
+        self.failed = self.succeeded = 0
+        """How many could not log in, and how many could."""
+        self.certificate_user = "common_name"
+        """What of a certificate names its user."""
+        self._failures: dict[str, tuple[int, int]] = {}
+        """Per name and per address: how often, and when last."""
+        self._known: dict[str, tuple[Proofs, bytes]] = {}
+        self._checking: dict[str, int] = {}
+        """How many passwords and tokens of each host are being checked."""
+        self._waits: Counter[str] = Counter()
+        """How many who failed wait for the answer: by host, and by address and port."""
+        self._token_lock = threading.Lock()
+        self._key = secrets.token_bytes(32)
 
     def configure(self, config: SecurityConfig) -> None:
         """Take over what the settings say."""
@@ -125,7 +121,7 @@ class Logins:
             try:
                 right.append(is_proven(password, proofs))
             finally:
-                self._post(checked)
+                self._runtime.post(checked)
 
         def checked() -> None:
             self._end_check(host)
@@ -135,7 +131,7 @@ class Logins:
             else:
                 self.fail(name, protocol, address, then)
 
-        self._offload(check)
+        self._runtime.offload(check)
 
     def _begin_check(self, address: str, then: OnLoggedIn) -> bool:
         """Take a place for a check; False if there is none, all or those of one host."""
@@ -168,7 +164,7 @@ class Logins:
     ) -> None:
         """Tell somebody that it was wrong, later the more often it was."""
         self.failed += 1
-        now = self._clock.now_ms()
+        now = self._runtime.clock.now_ms()
         if len(self._failures) >= FAILURES_MAX:
             self._failures.clear()
         worst, host = 0, address.rpartition(":")[0]
@@ -188,7 +184,7 @@ class Logins:
                     del self._waits[key]
             then(NotAuthenticatedError(why))
 
-        self._schedule(wait_ms, over)
+        self._runtime.schedule(wait_ms, over)
 
     # -- signatures ----------------------------------------------------------------------------
 
@@ -249,7 +245,7 @@ class Logins:
             except OnelogError as error:
                 found.append(error)
             finally:
-                self._post(checked)
+                self._runtime.post(checked)
 
         def checked() -> None:
             self._end_check(host)
@@ -263,7 +259,7 @@ class Logins:
             else:
                 then(principal)
 
-        self._offload(check)
+        self._runtime.offload(check)
 
     def certified(
         self, certificate: Mapping[str, Any], protocol: str, address: str
