@@ -10,8 +10,6 @@ from onelog.core.durable.tables import Change
 from onelog.errors import OnelogError
 
 OnRecorded = Callable[[OnelogError | None], None]
-WhenDurable = Callable[[OnRecorded], None]
-"""Calls back once everything written so far is as safe as configured."""
 
 
 class TickRecords:
