@@ -39,6 +39,7 @@ SUITES = {
     "observing": "benchmarks.observing",
     "access": "benchmarks.access",
     "spark": "benchmarks.spark",
+    "spark-kafka": "benchmarks.spark_kafka",
 }
 # Not the system's temporary folder: that one is often memory, and the store is about disks.
 FOLDER = Path(__file__).resolve().parent.parent / "build"

@@ -290,7 +290,8 @@ class World:
 
     def pull(self, offset: int, topic: str = "orders", queue_id: int = 0, **how: Any) -> Fetched:
         """A fetch of one cursor that does not wait for messages, as a RocketMQ pull makes it."""
-        sizes = (how.pop("count_max", 32), how.pop("bytes_max", 0), how.pop("bulk_bytes", 0))
+        names = ("count_max", 32), ("bytes_max", 0), ("bulk_bytes", 0), ("unconverted", False)
+        sizes = [how.pop(name, usual) for name, usual in names]
         cursor = Cursor(how.pop("group", "readers"), topic, queue_id, offset, **how)
         ((result,),) = self.fetch([cursor], allowed(self.broker.admin.config, *sizes), 0)
         if isinstance(result, OnelogError):

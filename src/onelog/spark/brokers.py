@@ -40,7 +40,7 @@ from onelog.spark.read.offsets import Extent, QueueRange, Snapshot, lose, queue_
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.fields import BULK_BYTES, STABLE_ENDS, TOPIC_CREATED_MS
+from onelog.wire.remoting.fields import AS_STORED, BULK_BYTES, STABLE_ENDS, TOPIC_CREATED_MS
 from onelog.wire.remoting.stats import QueueEntries, TopicStatsTable
 
 PULL_BYTES = 2 << 20
@@ -332,6 +332,7 @@ class _Reading:
             "consumerGroup": group,
             "subscription": expression,
             BULK_BYTES: str(PULL_BYTES),
+            AS_STORED: "true",
         }
         self._ahead: Future[Command] | None = None
 

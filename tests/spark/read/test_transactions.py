@@ -55,7 +55,9 @@ def send(cluster: ThreadedCluster, *values: bytes | None) -> None:
 def transaction(cluster: ThreadedCluster, *values: bytes, name: str = "tx") -> Iterator[Producer]:
     """Messages in a transaction that stays open."""
     at = address(cluster.broker())
-    producer = Producer({"bootstrap.servers": at, "transactional.id": name})
+    # On a machine that has much else to do, Spark takes longer than the usual minute.
+    patience = {"transaction.timeout.ms": 600_000}
+    producer = Producer({"bootstrap.servers": at, "transactional.id": name, **patience})
     producer.init_transactions(SECONDS)
     producer.begin_transaction()
     for value in values:

@@ -69,6 +69,8 @@ class Limits(NamedTuple):
     """Whether records of other forms than RocketMQ's are wanted as they are."""
     committed: bool = False
     """With that: whether it ends where the first transaction is open. Others always do."""
+    unconverted: bool = False
+    """Whether a bulk reader takes batches apart itself (see `QueueReader.unconverted`)."""
 
 
 Result = Fetched | OnelogError
@@ -79,20 +81,27 @@ OnFetched = Callable[[Any, Sequence[Result]], None]
 """Called with the token of a fetch and its results."""
 
 
-def allowed(config: BrokerConfig, count_max: int, bytes_max: int, bulk_bytes: int = 0) -> Limits:
+def allowed(
+    config: BrokerConfig,
+    count_max: int,
+    bytes_max: int,
+    bulk_bytes: int = 0,
+    unconverted: bool = False,
+) -> Limits:
     """What one cursor may have of what it asked for; 0 bytes: as configured.
 
     Consumers get little at a time. Bulk readers, which take whole queues, get what they ask for,
-    also from disk, up to limits of their own.
+    also from disk, up to limits of their own; nobody else gets records `unconverted`.
     """
     if bulk_bytes > 0 and config.pull_bulk_bytes_max:
         bulk_bytes = min(bulk_bytes, config.pull_bulk_bytes_max)
-        return Limits(min(count_max, BULK_COUNT_MAX), bulk_bytes, bulk_bytes, 1, True)
+        count_max = min(count_max, BULK_COUNT_MAX)
+        return Limits(count_max, bulk_bytes, bulk_bytes, 1, True, unconverted=unconverted)
     if not 0 < bytes_max < config.pull_bytes_max:
         bytes_max = config.pull_bytes_max
     count_max = min(count_max, config.pull_count_max)
     # What calling the class does, at half the price.
-    return tuple.__new__(Limits, (count_max, bytes_max, bytes_max, 1, False, False, False))
+    return tuple.__new__(Limits, (count_max, bytes_max, bytes_max, 1, False, False, False, False))
 
 
 @dataclass(eq=False)
@@ -259,18 +268,17 @@ class Fetches:
                     start = self.store.min_offset(topic, queue_id)
                     end = self.store.max_offset(topic, queue_id)
                     return Fetched(FetchStatus.OFFSET_RESET, [], moved, start, end)
-        result = self.reader.read(
-            topic,
-            queue_id,
-            offset,
-            count_max,
-            bytes_max,
-            subscription,
-            cold_ok=cold_ok,
-            bulk=limits[4],
-            as_stored=limits[5],
-            committed=limits[6],
-        )
+        where = topic, queue_id, offset, count_max, bytes_max, subscription
+        if limits[7]:
+            result = self.reader.unconverted(*where, cold_ok=cold_ok)
+        else:
+            result = self.reader.read(
+                *where,
+                cold_ok=cold_ok,
+                bulk=limits[4],
+                as_stored=limits[5],
+                committed=limits[6],
+            )
         if self.store.carried and (topic, queue_id) in self.store.carried:
             result = result._replace(min_offset=self.store.min_offset(topic, queue_id))
         status = result.status

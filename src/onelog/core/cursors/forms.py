@@ -22,6 +22,7 @@ from onelog.core.cursors.unpacking import Unpacking, unpacking_one
 from onelog.core.durable.tables import Tables
 from onelog.errors import InvalidRequestError, WireError
 from onelog.message import Message, QueueOffset
+from onelog.names import COMPACTED_TOPIC
 from onelog.record.decode import decode_message
 from onelog.record.dispatch import targets
 from onelog.record.encode import encode_stored
@@ -197,6 +198,23 @@ def is_of(message: Message, aborted: Sequence[Aborted]) -> bool:
         and each.first_offset <= message.queue_offset <= each.last_offset
         for each in aborted
     )
+
+
+def own_records(
+    topic: str, queue_id: int, slices: Sequence[memoryview], aborted: Sequence[Aborted]
+) -> Iterator[memoryview]:
+    """The records that were read from a queue, as its own, without aborted ones."""
+    for view in slices:
+        at = 0
+        while at < len(view):
+            message = decode_message(view, at)
+            record = view[at : at + message.size]
+            at += message.size
+            if aborted and is_of(message, aborted):
+                continue
+            if message.topic == COMPACTED_TOPIC:
+                record = memoryview(encode_stored(message._replace(topic=topic, queue_id=queue_id)))
+            yield record
 
 
 def offset_in(topic: str, queue_id: int, message: Message) -> int:

@@ -29,7 +29,7 @@ from onelog.core.compaction.compacted import (
     moved_records,
     nothing_left,
 )
-from onelog.core.cursors.forms import Conversions
+from onelog.core.cursors.forms import Conversions, own_records
 from onelog.core.cursors.unpacking import ColdError, Unpacking
 from onelog.core.filters.filter_time import FilterTime
 from onelog.core.filters.tags import Subscription
@@ -320,6 +320,35 @@ class QueueReader:
         status = FetchStatus.FOUND if slices else FetchStatus.NO_MATCHED_MESSAGE
         extent = pulled.min_offset, pulled.max_offset
         return Fetched(status, slices, next_offset, *extent, count, size, pulled.ranges, offsets)
+
+    def unconverted(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        bytes_max: int,
+        subscription: Subscription | None = None,
+        *,
+        cold_ok: bool = False,
+    ) -> Fetched:
+        """`read` for bulk readers who take batches apart themselves.
+
+        Where there may be records of other forms, they choose by tags themselves, too. They get
+        nothing of failed transactions, and what is left of a compacted queue as that queue's own.
+        """
+        where = topic, queue_id, offset, count_max, bytes_max
+        if topic not in self._marked:
+            return self.read(*where, subscription, cold_ok=cold_ok, bulk=True)
+        pulled = self.read(*where, cold_ok=cold_ok, bulk=True, as_stored=True, committed=True)
+        if pulled.status is not FetchStatus.FOUND:
+            return pulled
+        aborted = self.aborted(topic, queue_id, offset, pulled.next_offset)
+        if not aborted and (topic, queue_id) not in self._compacted:
+            return pulled
+        slices = [*own_records(topic, queue_id, pulled.slices, aborted)]
+        status = FetchStatus.FOUND if slices else FetchStatus.NO_MATCHED_MESSAGE
+        return pulled._replace(status=status, slices=slices, size=sum(map(len, slices)))
 
     def _is_enough(self, looked_at: int, subscription: Subscription | None) -> bool:
         """Whether a read of converted records ends here, whatever it has found."""

@@ -10,6 +10,7 @@ Invariant: what comes out has no compressed body (where bodies matter) and nothi
 in the order of what went in.
 """
 
+import logging
 import struct
 from collections.abc import Callable, Iterator
 
@@ -24,10 +25,12 @@ from onelog.record.compression import unpacked_body
 from onelog.record.decode import decode_message
 from onelog.record.dispatch import Target, targets
 from onelog.record.encode import encode_stored
-from onelog.record.forms import FORM_MASK, Form, form_of
+from onelog.record.forms import FORM_MASK, Form, form_of, kafka
 from onelog.record.forms.conversion import in_rocketmq_form
 from onelog.record.inner_batch import unwrapped
 from onelog.record.layout import CRC_MASK
+
+log = logging.getLogger(__name__)
 
 _BATCH = (SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP).value
 _COMPRESSED = SysFlag.COMPRESSED.value
@@ -186,13 +189,29 @@ def _messages(message: Message, with_bodies: bool) -> list[Message]:
         return [message]
     _check_crc(message)
     if is_foreign:
-        return in_rocketmq_form(message)
+        found = in_rocketmq_form(message)
+        if (lost := _claimed(message) - len(found)) > 0:
+            log.warning(
+                "%d messages of the record at log offset %d, topic %r, cannot be read: left out",
+                lost,
+                message.log_offset,
+                message.topic,
+            )
+        return found
     if is_batch:
         return unwrapped([message])
     try:
         return [message._replace(body=memoryview(unpacked_body(message)))]
     except WireError as error:
         raise WireError(f"the record at log offset {message.log_offset}: {error}") from None
+
+
+def _claimed(message: Message) -> int:
+    """How many messages a record says that it has."""
+    if form_of(message.sys_flag) != Form.KAFKA:
+        return 1
+    batch = kafka.read_head(message.body)
+    return 0 if batch.is_control else batch.records
 
 
 def _check_crc(message: Message) -> None:

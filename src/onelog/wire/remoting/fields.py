@@ -75,6 +75,10 @@ NAMES = frozenset(
 BULK_BYTES = "onelogBulkBytes"
 """In a pull: how many bytes of records the answer may have, wherever they come from; maxMsgNums is
 then taken at its word, too. The broker has limits of its own (`broker.pull_bulk_bytes_max`)."""
+AS_STORED = "onelogAsStored"
+"""In such a pull, and then in its answer: true, if records are as they are stored, of whatever form
+they are. Batches are whole, so the first may begin before queueOffset; by tags they are not chosen.
+It does not go with SQL conditions, and a broker that converts records says nothing."""
 TOPIC_CREATED_MS = "onelogTopicCreatedMs"
 """In the answer to GET_TOPIC_STATS_INFO: when the topic came into being. A topic that was deleted
 and made again has another time, however far its new queues have grown."""

@@ -10,9 +10,10 @@ import pytest
 from onelog.gateways.remoting.consuming.fetching import SLICES_MAX
 from onelog.message import NewMessage
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.fields import BULK_BYTES
+from onelog.wire.remoting.fields import AS_STORED, BULK_BYTES
 from tests import disk
 from tests.gateways.remoting.live import bodies, broker, client, messages, remoting
+from tests.record.forms.samples import kafka_batch, neutrals
 from tests.waiting import eventually
 
 SUSPEND = 4 | 2
@@ -203,6 +204,28 @@ async def test_a_bulk_reader_gets_its_bytes_in_one_answer(tmp_path: Path, queues
         assert bodies(answer) == [b"%d" % n for n in range(3 * SLICES_MAX)] + [b"last"]
         few = await both.pull("t", 0, **{BULK_BYTES: 1_000, "maxMsgNums": 9_999})
         assert 0 < len(few.body) <= 1_000
+
+
+async def test_a_bulk_reader_may_have_batches_as_they_are_stored(tmp_path: Path) -> None:
+    async with broker(tmp_path) as server, client(server) as both:
+        await both.send("t", b"first")
+        server.core.marked.mark("t")
+        batch = kafka_batch(neutrals(10), "t")
+        server.core.store.append([batch])
+        bulk = {BULK_BYTES: 1 << 20, AS_STORED: "true"}
+        answer = await both.pull("t", 3, **bulk)
+        assert (answer.ext[AS_STORED], answer.ext["nextBeginOffset"]) == ("true", "11")
+        assert bodies(answer) == [batch.body]
+        converted = (
+            {AS_STORED: "true"},
+            {BULK_BYTES: 1 << 20},
+            {BULK_BYTES: 1 << 20, AS_STORED: "false"},
+            {**bulk, "expressionType": "SQL92", "subscription": "TAGS = 'even'"},
+        )
+        for asked in converted:
+            answer = await both.pull("t", 1, **asked)
+            assert AS_STORED not in answer.ext
+            assert all(each.inner_count == 1 for each in messages(answer))
 
 
 @pytest.mark.parametrize(

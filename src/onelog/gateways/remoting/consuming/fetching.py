@@ -23,7 +23,7 @@ from onelog.store.reader import FetchStatus
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.fields import BULK_BYTES
+from onelog.wire.remoting.fields import AS_STORED, BULK_BYTES
 from onelog.wire.remoting.pop import (
     COUNT_MAX,
     FROM_LAST,
@@ -91,6 +91,7 @@ def pull_message(session: BrokerSession, command: Command) -> None:
         fields.int32(ext, "maxMsgNums"),
         fields.int32(ext, "maxMsgBytes", 0),
         fields.int32(ext, BULK_BYTES, 0),
+        AS_STORED in ext and fields.flag(ext, AS_STORED) and subscription.predicate is None,
     )
     wait_ms = 0
     if flags & SUSPEND_FLAG:
@@ -102,13 +103,13 @@ def pull_message(session: BrokerSession, command: Command) -> None:
         committed = -1
     # What calling the class does, at half the price.
     cursor = tuple.__new__(Cursor, (group, topic, queue_id, offset, subscription, committed))
-    token = (session, command, offset)
+    token = (session, command, offset, limits.unconverted)
     broker.cursors.fetch(session.principal, (cursor,), limits, wait_ms, _fetched, session, token)
 
 
-def _fetched(token: tuple[BrokerSession, Command, int], results: Sequence[Result]) -> None:
+def _fetched(token: tuple[BrokerSession, Command, int, bool], results: Sequence[Result]) -> None:
     """Answer a pull that started at some offset."""
-    session, command, offset = token
+    session, command, offset, is_unconverted = token
     result = results[0]
     if isinstance(result, OnelogError):
         session.fail(command, result)
@@ -134,6 +135,8 @@ def _fetched(token: tuple[BrokerSession, Command, int], results: Sequence[Result
         "minOffset": str(result.min_offset),
         "maxOffset": str(result.max_offset),
     }
+    if is_unconverted:
+        ext[AS_STORED] = "true"
     # Messages of a queue that lie apart in the log: one copy costs less than many slices.
     body = slices if len(slices) <= SLICES_MAX else b"".join(slices)
     session.reply(command, code, ext, remark, body)
