@@ -346,7 +346,7 @@ def test_a_loop_that_is_closed_early_leaves_a_client_that_says_so(
                 made[kind] = consumer = AsyncPushConsumer("g", **options)
                 consumer.subscribe("orders", listener=ignore)
                 await consumer.start()
-                instance = consumer._core.instance
+                instance = consumer.instance
             else:
                 made[kind] = reading = AsyncPullConsumer("g", **options)
                 await reading.start()

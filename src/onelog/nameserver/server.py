@@ -17,6 +17,7 @@ from onelog.nameserver.routes import RouteTable
 from onelog.nameserver.session import NameserverSession, Registry
 from onelog.net.connection import Limits
 from onelog.net.listener import Listener
+from onelog.net.tasks import repeat
 from onelog.net.tls import Tls
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,8 @@ class NameServer:
             )
             self._listeners.append(listener)
             host, port = listener.address
-        self._scanning = asyncio.create_task(self._scan_forever())
+        scanning = repeat("dropping silent brokers", self._scan_seconds, self.scan)
+        self._scanning = asyncio.create_task(scanning)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -88,13 +90,6 @@ class NameServer:
         for listener in self._listeners:
             await listener.close()
         await self._file.close()
-
-    async def _scan_forever(self) -> None:
-        job = Job("dropping silent brokers")
-        while True:
-            await asyncio.sleep(self._scan_seconds)
-            with job:
-                self.scan()
 
 
 def kv_path(config: NameserverConfig) -> Path:

@@ -22,6 +22,7 @@ from onelog.jobs import Job
 from onelog.net.capacity import Capacity
 from onelog.net.connection import Connection, Limits, Outbox, Session, is_here
 from onelog.net.proxy_prefix import PREFIX_BYTES_MAX, parse
+from onelog.net.tasks import repeat
 from onelog.net.tls import HANDSHAKE_BYTE, Tls
 
 BACKLOG = 4096
@@ -161,11 +162,7 @@ class Listener:
         self._tasks.add(self._loop.create_task(self._sweep_forever()))
 
     async def _sweep_forever(self) -> None:
-        job = Job("closing idle connections")
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            with job:
-                self.sweep()
+        await repeat("closing idle connections", SWEEP_SECONDS, self.sweep)
 
     async def _accept(self, listening: socket.socket) -> None:
         job = Job("accepting connections")

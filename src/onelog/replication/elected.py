@@ -22,6 +22,7 @@ from onelog.core.users.keys import Keys
 from onelog.errors import OnelogError, StoreError
 from onelog.net.bulk import BulkListener
 from onelog.net.capacity import Capacity
+from onelog.net.tasks import Tasks
 from onelog.net.tls import Tls
 from onelog.replication.election import Election
 from onelog.replication.epochs import Epochs
@@ -98,7 +99,7 @@ class ElectedRole:
             lambda link, address: self.replica.dialed(link, address), tls, shared(config, keys)
         )
         self._listener: BulkListener | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         replication, broker = config.replication, config.broker
         identity = _identity_of(store, broker.broker_id)
         prefix = prefix_of(broker.cluster, broker.name)
@@ -275,6 +276,4 @@ class ElectedRole:
                 failure.append(StoreError(f"a bug: {error!r}"))
             then(failure[0] if failure else None)
 
-        task = asyncio.get_running_loop().create_task(run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(run())

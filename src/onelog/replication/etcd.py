@@ -23,6 +23,7 @@ import msgspec
 
 from onelog.errors import RegistryError
 from onelog.jobs import Job
+from onelog.net.tasks import Tasks
 from onelog.replication.registry import Entry, Lease, Put, Snapshot
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class Etcd:
         self._prefix = prefix
         self._timeout_s = timeout_ms / 1000
         self._idle: list[_Connection] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._watching: asyncio.Task[None] | None = None
         self._failed = False
 
@@ -262,7 +263,7 @@ class Etcd:
                             changed()
                 await asyncio.sleep(WATCH_PAUSE_S)
 
-        self._watching = self._start(watch())
+        self._watching = self._tasks.spawn(watch())
 
     def _later(
         self,
@@ -281,13 +282,7 @@ class Etcd:
             except Exception:
                 log.exception("what etcd says could not be dealt with")
 
-        self._start(ask())
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        self._tasks.spawn(ask())
 
     def _say(self, error: str) -> None:
         """The first of several failures, and their end."""

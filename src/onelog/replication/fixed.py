@@ -21,6 +21,7 @@ from onelog.errors import OnelogError, StoreError
 from onelog.jobs import Job
 from onelog.net.bulk import BulkListener
 from onelog.net.capacity import Capacity
+from onelog.net.tasks import repeat
 from onelog.net.tls import Tls
 from onelog.replication.epochs import Epochs
 from onelog.replication.follower import Follower, MasterName
@@ -32,6 +33,7 @@ from onelog.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
+TICKING = "looking after replicas"
 TICK_SECONDS = 0.1
 FILES_SECONDS = 10.0
 
@@ -148,13 +150,13 @@ class FixedRole:
                 self._tls,
                 self._keys,
             )
-            self._tasks.append(loop.create_task(self._tick_forever(self.leader.tick)))
+            self._tasks.append(loop.create_task(repeat(TICKING, TICK_SECONDS, self.leader.tick)))
         if self.follower is not None:
             if config.replication.master:
                 self._line.to(config.replication.master)
             elif not config.broker.nameservers:
                 log.warning("a slave needs replication.master, or broker.nameservers to be told it")
-            self._tasks.append(loop.create_task(self._tick_forever(self._tick_slave)))
+            self._tasks.append(loop.create_task(repeat(TICKING, TICK_SECONDS, self._tick_slave)))
             self._tasks.append(loop.create_task(self._copy_files_forever()))
 
     def _tick_slave(self) -> None:
@@ -215,13 +217,6 @@ class FixedRole:
     def _master_connected(self, link: Link, address: str) -> Session:
         assert self.follower is not None
         return self.follower.connected(link, address)
-
-    async def _tick_forever(self, tick: Callable[[], None]) -> None:
-        job = Job("looking after replicas")
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            with job:
-                tick()
 
     async def _copy_files_forever(self) -> None:
         job = Job("copying the master's topics, groups and positions")

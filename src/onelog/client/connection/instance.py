@@ -36,10 +36,10 @@ from onelog.errors import (
     PeerTimeoutError,
     WrongLoopError,
 )
-from onelog.jobs import Job
 from onelog.message import Buffer
 from onelog.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX
 from onelog.net.peer import Peer
+from onelog.net.tasks import repeat
 from onelog.rocketmq.names import REPLY_SUFFIX, SYSTEM_GROUP_PREFIX, SYSTEM_TOPICS
 from onelog.wire.remoting.clients import ConsumerData, HeartbeatData, ProducerData
 from onelog.wire.remoting.codes import RequestCode
@@ -106,7 +106,8 @@ class Instance:
         if self.loop is None:
             self.loop = asyncio.get_running_loop()
             self.spawn(self.routes.keep_fresh())
-            self.spawn(self._keep_heartbeating())
+            name = f"the heartbeat of client {self.client_id}"
+            self.spawn(repeat(name, HEARTBEAT_SECONDS, self._show_itself))
 
     async def close(self) -> None:
         """Say good-bye to the brokers, end all tasks, close all connections."""
@@ -267,13 +268,9 @@ class Instance:
         with forgiven(log, "nothing was sent"):
             (await self.nodes.peer(address)).oneway(code, self.sign(ext))
 
-    async def _keep_heartbeating(self) -> None:
-        job = Job(f"the heartbeat of client {self.client_id}")
-        while True:
-            await asyncio.sleep(HEARTBEAT_SECONDS)
-            with job:
-                await self.presence.refresh()
-                await self.heartbeat()
+    async def _show_itself(self) -> None:
+        await self.presence.refresh()
+        await self.heartbeat()
 
     def _connected(self, address: Address, peer: Peer) -> None:
         if address in self.nodes.nameservers or not (self.producer_groups or self.consumers):

@@ -16,7 +16,6 @@ Everything here is called on the consumer's loop and does not block.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -52,6 +51,7 @@ from onelog.errors import (
 from onelog.jobs import Job
 from onelog.names import RETRY_PREFIX
 from onelog.net.peer import Peer
+from onelog.net.tasks import is_set
 from onelog.wire.remoting.clients import CheckClientRequest, ConsumerData, ConsumerList
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
@@ -280,9 +280,7 @@ class Fetching(ABC):
         # What a user's strategy raises must not end the sharing out for good.
         job = Job(f"sharing out the queues of group {self._member.group}")
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REBALANCE_SECONDS if balanced else UNBALANCED_SECONDS):
-                    await self._wake.wait()
+            await is_set(self._wake, REBALANCE_SECONDS if balanced else UNBALANCED_SECONDS)
             self._wake.clear()
             balanced = False
             with job:

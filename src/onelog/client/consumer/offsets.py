@@ -21,6 +21,7 @@ from onelog.client.connection.nodes import at_once, forgiven
 from onelog.client.connection.routes import Route
 from onelog.client.message import Queue
 from onelog.errors import GroupNotFoundError, KeyNotFoundError, NotSavedError, WireError
+from onelog.net.tasks import Tasks
 from onelog.wire.remoting import fields
 from onelog.wire.remoting.body import MessageQueue
 from onelog.wire.remoting.codes import RequestCode
@@ -143,7 +144,7 @@ class LocalOffsets:
         self.path = path
         self._offsets: dict[Queue, int] | None = None
         self._writing = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     async def load(self) -> dict[Queue, int]:
         """Read the file, the first time; `NotSavedError` if it cannot be read."""
@@ -157,9 +158,7 @@ class LocalOffsets:
 
     def write_soon(self, offsets: Mapping[Queue, int]) -> None:
         if offsets:
-            task = asyncio.ensure_future(self.write(offsets))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.spawn(self.write(offsets))
 
     async def write(self, offsets: Mapping[Queue, int]) -> None:
         known = await self.load()

@@ -12,7 +12,6 @@ long as a broker answers.
 """
 
 import asyncio
-import contextlib
 import itertools
 import logging
 from collections import deque
@@ -31,6 +30,7 @@ from onelog.client.producer.unique_id import unique_id
 from onelog.errors import ConfigError, OnelogError
 from onelog.jobs import Job
 from onelog.message import KEYS, UNIQUE_KEY, encode_properties
+from onelog.net.tasks import is_set
 from onelog.record.compression import Compression
 from onelog.rocketmq.names import DEFAULT_TOPIC, TRACE_TOPIC
 from onelog.wire.remoting.codes import RequestCode
@@ -209,9 +209,7 @@ class TraceHook:
     async def _run(self, instance: Instance) -> None:
         job = Job("writing traces")
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_ms / 1000):
-                    await self._due.wait()
+            await is_set(self._due, self._interval_ms / 1000)
             self._due.clear()
             with job:
                 await self._write_all(instance)

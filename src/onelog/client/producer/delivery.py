@@ -35,9 +35,9 @@ from onelog.client.producer.send_targets import Channel, Faults, SendTarget, Sen
 from onelog.client.producer.unique_id import unique_id
 from onelog.clock import SystemClock
 from onelog.errors import BrokerNotFoundError, PeerClosedError, PeerTimeoutError
-from onelog.jobs import Job
 from onelog.net.line import Line
 from onelog.net.peer import Peer
+from onelog.net.tasks import repeat
 from onelog.rocketmq.names import DEFAULT_TOPIC
 from onelog.wire.remoting.frame import BODY_COPY_MAX, encode_request
 from onelog.wire.remoting.send import SendTemplate
@@ -78,7 +78,8 @@ class Delivery:
 
     def start(self) -> None:
         self.loop = self.pending.loop = asyncio.get_running_loop()
-        self.instance.spawn(self._look_for_silent())
+        name = "looking for brokers that do not answer"
+        self.instance.spawn(repeat(name, LOOK_SECONDS, self._look_for_silent))
 
     async def close(self) -> None:
         """Wait for what is on its way, as long as a request may take; take nothing new."""
@@ -327,18 +328,14 @@ class Delivery:
         return targets
 
     async def _look_for_silent(self) -> None:
-        """See whether brokers that do not answer are still the masters, until this is cancelled."""
-        job = Job("looking for brokers that do not answer")
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            with job:
-                silent = [each for each in self._channels.values() if self._is_silent(each)]
-                topics = [
-                    self.instance.wrap(topic)
-                    for topic, targets in self._targets.items()
-                    if silent and not targets.brokers.isdisjoint(each.broker for each in silent)
-                ]
-                await at_once(self.instance.routes.refresh_quietly, topics)
+        """See whether brokers that do not answer are still the masters."""
+        silent = [each for each in self._channels.values() if self._is_silent(each)]
+        topics = [
+            self.instance.wrap(topic)
+            for topic, targets in self._targets.items()
+            if silent and not targets.brokers.isdisjoint(each.broker for each in silent)
+        ]
+        await at_once(self.instance.routes.refresh_quietly, topics)
 
     def _is_silent(self, channel: Channel, seconds: float = SILENT_SECONDS) -> bool:
         since = None if channel.peer is None else channel.peer.owes_since()

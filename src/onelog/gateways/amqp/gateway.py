@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from onelog.config_sources import Loaded
 from onelog.gateways import GatewayContext
-from onelog.jobs import Job
 from onelog.net.connection import Connection
+from onelog.net.tasks import repeat
 
 if TYPE_CHECKING:
     from onelog.gateways.amqp.session import AmqpSession, Gateway
@@ -33,16 +33,9 @@ class AmqpGateway:
         if self.shared is None:
             self.shared = Gateway(self.context)
             self.context.clients = self.shared.clients
-            self._ticking = asyncio.get_running_loop().create_task(self._tick_forever())
+            ticking = repeat("signs of life of AMQP's clients", TICK_SECONDS, self.shared.tick)
+            self._ticking = asyncio.get_running_loop().create_task(ticking)
         return AmqpSession(connection, self.shared)
-
-    async def _tick_forever(self) -> None:
-        assert self.shared is not None
-        job = Job("signs of life of AMQP's clients")
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            with job:
-                self.shared.tick()
 
     def refresh(self, loaded: Loaded) -> None:
         """Settings are looked up where they are needed."""

@@ -28,9 +28,9 @@ from onelog.gateways.mqtt.client import EXCHANGE, queue_name, shared_name
 from onelog.gateways.mqtt.encoded_publish import PublishEncoder
 from onelog.gateways.mqtt.filters import SYS, PublishTopic, read_filter
 from onelog.gateways.mqtt.sys_topics import SysTopics
-from onelog.jobs import Job
 from onelog.message import NewMessage
 from onelog.net.connection import BUSY_SECONDS
+from onelog.net.tasks import repeat
 from onelog.record.forms import Form, mqtt
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ class Clients:
             will = Will.read(kept.will) if kept.will else None
             self._gone(kept, will)
         self._claim()
-        self._task = asyncio.get_running_loop().create_task(self._watch())
+        ticking = repeat("looking after MQTT's sessions", TICK_SECONDS, self.tick)
+        self._task = asyncio.get_running_loop().create_task(ticking)
 
     def _claim(self) -> None:
         """What clients had of shared filters, with QoS 2, is nobody else's."""
@@ -153,13 +154,6 @@ class Clients:
         """One that was not there before."""
         self._number += 1
         return self._number
-
-    async def _watch(self) -> None:
-        job = Job("looking after MQTT's sessions")
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            with job:
-                self.tick()
 
     def tick(self) -> None:
         """What time brings."""

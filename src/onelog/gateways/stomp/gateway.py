@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from onelog.config_sources import Loaded
 from onelog.gateways import GatewayContext
-from onelog.jobs import Job
 from onelog.net.connection import Connection
+from onelog.net.tasks import repeat
 
 if TYPE_CHECKING:
     from onelog.gateways.stomp.session import Gateway, Handler, StompSession
@@ -56,15 +56,9 @@ class StompGateway:
             from onelog.gateways.stomp.session import Gateway
 
             self.shared = Gateway(self.context, handlers())
-            self._ticking = asyncio.get_running_loop().create_task(self._tick_forever(self.shared))
+            ticking = repeat("heart-beats of STOMP", TICK_SECONDS, self.shared.tick)
+            self._ticking = asyncio.get_running_loop().create_task(ticking)
         return self.shared
-
-    async def _tick_forever(self, shared: "Gateway") -> None:
-        job = Job("heart-beats of STOMP")
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            with job:
-                shared.tick()
 
     def refresh(self, loaded: Loaded) -> None:
         """Settings are looked up where they are needed."""

@@ -362,7 +362,7 @@ async def test_more_queues_are_noticed(cluster: LiveCluster) -> None:
     heard = Heard()
     async with consuming(cluster, heard, start="first") as consumer:
         await cluster.create_topic("orders", 6)
-        await consumer._core.instance.routes.refresh("orders")
+        await consumer.instance.routes.refresh("orders")
         await eventually(lambda: len(consumer.assigned) == 6, "it has the new queues")
         await cluster.send("orders", b"5", 5)
         await eventually(lambda: heard.numbers == [5], "the new queue is heard")

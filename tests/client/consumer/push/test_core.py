@@ -90,7 +90,7 @@ async def test_a_strategy_that_raises_is_told_at_the_start_and_survived_later(
         await running.start()
         assert len(running.assigned) == 2
         broken = True
-        fetching = running._core._fetching
+        fetching = running._fetching
         assert fetching is not None
         fetching.rebalance()
         await eventually(lambda: "nobody there" in caplog.text, "it is logged")
@@ -174,7 +174,7 @@ def test_a_loop_that_is_closed_early_leaves_nothing_that_hangs(tmp_path: Path) -
             consumer = AsyncPushConsumer("billing", nameserver=cluster.addresses)
             consumer.subscribe("orders", listener=lambda message: None)
             await consumer.start()
-            for peer in consumer._core.instance.nodes._peers.values():
+            for peer in consumer.instance.nodes._peers.values():
                 peer.connection.abort()  # So that no socket is forgotten.
             await asyncio.sleep(0.05)
             return consumer

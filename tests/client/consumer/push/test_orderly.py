@@ -11,7 +11,7 @@ import pytest
 
 from onelog.client.consumer.listening import RetryLater
 from onelog.client.consumer.push import orderly as module
-from onelog.client.consumer.push.consumer import AsyncPushConsumer, PushCore
+from onelog.client.consumer.push.consumer import AsyncPushConsumer
 from onelog.client.consumer.push.orderly import OrderedFetching, QueueLocks
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.client.options import ConsumerOptions
@@ -218,8 +218,7 @@ async def test_nothing_is_begun_without_a_lock_that_can_be_relied_on(
     monkeypatch.setattr(QueueLocks, "is_held", lambda self, queue: False)
     async with consuming(cluster, listener) as consumer:
         await send(cluster, 6)
-        core: PushCore = consumer._core
-        fetching = core._fetching
+        fetching = consumer._fetching
         assert fetching is not None
         await eventually(
             lambda: sum(each.cached_msg_count for each in fetching.queue_table().values()) == 6,
@@ -269,7 +268,7 @@ async def test_a_broadcast_in_order_needs_no_locks_and_is_given_up_after_its_ret
 async def test_locks_of_brokers_that_do_not_answer_are_neither_granted_nor_lost(
     cluster: LiveCluster,
 ) -> None:
-    core = PushCore("billing", {"nameserver": cluster.addresses}, lambda *_: None)  # type: ignore[arg-type]
+    core = AsyncPushConsumer("billing", nameserver=cluster.addresses)
     await core.instance.start()
     locks = QueueLocks(core.instance, "billing")
     here, nowhere = Queue("orders", "broker-a", 0), Queue("orders", "broker-z", 0)
@@ -287,7 +286,7 @@ async def test_a_lock_is_as_good_as_the_connection_that_it_came_over(cluster: Li
     async with consuming(cluster, listener) as consumer:
         await cluster.send("orders", b"1", 0)
         await eventually(lambda: listener.count == 1, "the first")
-        fetching = consumer._core._fetching
+        fetching = consumer._fetching
         assert isinstance(fetching, OrderedFetching)
         locks = fetching._locks
         assert locks is not None

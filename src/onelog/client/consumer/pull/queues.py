@@ -10,7 +10,6 @@ passes a message of the last poll, because its consumer may still be at work wit
 """
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,8 +32,8 @@ from onelog.errors import (
     PeerTimeoutError,
     QueueNotAssignedError,
 )
-from onelog.jobs import Job
 from onelog.net.peer import Peer
+from onelog.net.tasks import is_set, repeat
 from onelog.wire.remoting.clients import ProcessQueueInfo
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
@@ -219,9 +218,7 @@ class PullQueues(Fetching):
 
     async def wait(self, seconds: float) -> None:
         """Come back when there may be something, or the time is up."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._ready.wait()
+        await is_set(self._ready, seconds)
 
     def wake(self) -> None:
         """Have a waiting poll look what there is."""
@@ -254,7 +251,9 @@ class PullQueues(Fetching):
 
     async def start(self) -> None:
         if self._member.settings.auto_commit:
-            self._spawn(self._keep_committing())
+            name = f"committing the positions of group {self._member.group}"
+            seconds = self._member.settings.commit_interval_ms / 1000
+            self._spawn(repeat(name, seconds, lambda: self._keep_settled(self._queues.values())))
 
     def share(self) -> None:
         """From now on the queues are those that the group leaves to this member."""
@@ -329,13 +328,10 @@ class PullQueues(Fetching):
         """The offset of the next message of a queue that will be handed out."""
         each = self.get(queue)
         if each.position is None:
-            try:
-                async with asyncio.timeout(self._member.instance.timeout_ms / 1000):
-                    await each.known.wait()
-            except TimeoutError:
+            if not await is_set(each.known, self._member.instance.timeout_ms / 1000):
                 raise each.error or PeerTimeoutError(
                     f"where to begin in {queue} is not known yet: {queue.broker} has not said so"
-                ) from None
+                )
             return await self.position(queue)
         return each.position
 
@@ -374,13 +370,6 @@ class PullQueues(Fetching):
     async def offset_at(self, queue: Queue, target: datetime | RequestCode) -> int:
         """The offset of the first message of a time or later, or what a request gives."""
         return await offset_at(self._member.instance, queue, target)
-
-    async def _keep_committing(self) -> None:
-        job = Job(f"committing the positions of group {self._member.group}")
-        while True:
-            await asyncio.sleep(self._member.settings.commit_interval_ms / 1000)
-            with job:
-                await self._keep_settled(self._queues.values())
 
     async def _keep_settled(self, queues: Iterable[Prefetch]) -> None:
         """Commit what is done with, unless that is the consumer's own business."""

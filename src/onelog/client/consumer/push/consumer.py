@@ -12,8 +12,8 @@ With asyncio, a listener that is a plain function is called on the event loop an
 `PushConsumer` is for threads: its listeners are plain functions, called in `threads` that do
 nothing else. All other work is done on the background loop.
 
-Both are a `PushCore`, which puts together the instance (connections, heartbeats), the fetching side
-(`pulling` or `popping`) and the consuming side (`dispatch`).
+A consumer puts together the instance (connections, heartbeats), the fetching side (`pulling` or
+`popping`) and the consuming side (`dispatch`).
 
 Invariants: `close` leaves nothing behind, whenever it is called: messages in hand are finished or
 left to others, positions are committed, brokers are notified, connections are closed. Whatever ends
@@ -25,10 +25,11 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from types import FrameType
-from typing import Self, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from onelog.client.connection import background
 from onelog.client.connection.instance import Instance
@@ -41,11 +42,12 @@ from onelog.client.consumer.push.orderly import OrderedFetching
 from onelog.client.consumer.push.pulling import PullFetching
 from onelog.client.consumer.push.send_back import retry_topic
 from onelog.client.consumer.requests import ConsumerRequests
-from onelog.client.consumer.settings import ConsumerSettings, check_group, consumer_settings
+from onelog.client.consumer.settings import check_group, consumer_settings
 from onelog.client.consumer.topic_filters import TopicFilter, topic_filter
 from onelog.client.hooks import close_hooks, start_hooks
 from onelog.client.message import Queue
 from onelog.client.options import ConsumerOptions, check_names
+from onelog.client.synchronous import Waiter, waiting
 from onelog.errors import (
     ClientClosedError,
     ConfigError,
@@ -53,178 +55,21 @@ from onelog.errors import (
     TopicNotFoundError,
     WrongLoopError,
 )
-from onelog.jobs import Job
+from onelog.net.tasks import repeat
 
 CLOSE_SECONDS = 10.0
 
-MakeWorkers = Callable[[int, Dispatch], ThreadWorkers | TaskWorkers]
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 
-class PushCore:
-    """One push consumer on one event loop. Only `start` and what follows it need the loop."""
+class Subscribing(ABC):
+    """Subscriptions, as they are made with threads and with asyncio."""
 
-    def __init__(self, group: str, options: ConsumerOptions, make_workers: MakeWorkers) -> None:
-        check_group(group)
-        self.settings: ConsumerSettings = consumer_settings(options)
-        self.instance = Instance(options)
-        self.group = self.instance.wrap(group)
-        self._options = options
-        self._make_workers = make_workers
-        self._filters: dict[str, TopicFilter] = {}
-        self._listeners: dict[str, Listening] = {}
-        self._rates = ConsumeRates()
-        self._dispatch: Dispatch | None = None
-        self._member: Membership | None = None
-        self._fetching: Fetching | None = None
-        self._closing: asyncio.Task[None] | None = None
-
-    # Subscribing.
-
-    def subscribe(self, topic: str, tags: str, sql: str | None, listener: AnyListener) -> None:
-        """Have a listener called with messages of a topic. A running consumer goes on from here."""
-        name = self.instance.wrap(topic)
-        made = topic_filter(name, tags, sql=sql)
-        self._listeners[name] = listening(
-            listener,
-            self.group,
-            self.settings.batch_size,
-            self.settings.hooks,
-            self.settings.consume_timeout_ms,
-        )
-        self._filters[name] = made
-        if self._fetching is not None and self._member is not None:
-            self.instance.spawn(self._subscribed(made, self._member, self._fetching))
-
-    async def _subscribed(self, made: TopicFilter, member: Membership, fetching: Fetching) -> None:
-        await self._prepare(member, made)
-        await self.instance.heartbeat()
-        fetching.rebalance()
-
-    # Life.
-
-    @property
-    def is_running(self) -> bool:
-        return self._fetching is not None and self._closing is None
-
-    async def start(self) -> None:
-        """Join the group and begin to consume."""
-        if self._closing is not None:
-            raise ClientClosedError(f"the consumer of group {self.group} was closed")
-        if self._fetching is not None:
-            return
-        if not self._listeners:
-            raise ConfigError("nothing is subscribed to: call subscribe before the consumer runs")
-        try:
-            await self._start()
-        except BaseException:
-            await self.close()
-            raise
-
-    async def _start(self) -> None:
-        settings, instance = self.settings, self.instance
-        if not settings.broadcasting:
-            retries = retry_topic(self.group)
-            self._filters.setdefault(retries, topic_filter(retries))
-        await instance.start()
-        await start_hooks(settings.hooks, instance)
-        dispatch = self._dispatch = Dispatch(
-            self._listeners,
-            self._rates,
-            in_order=settings.orderly,
-            timeout_seconds=settings.consume_timeout_ms / 1000,
-        )
-        dispatch.begin(self._make_workers(settings.concurrency, dispatch))
-        member = self._member = Membership(
-            self.group, instance, settings, self._filters, dispatch.submit, self._rates
-        )
-        fetching = self._fetching = self._make_fetching(member)
-        # Tools see the options, but no secrets.
-        shown = {name: str(each) for name, each in self._options.items() if name != "credentials"}
-        requests = ConsumerRequests(member, fetching, "CONSUME_PASSIVELY", shown)
-        requests.register()
-        await at_once(lambda each: self._prepare(member, each), list(self._filters.values()))
-        await instance.heartbeat()
-        requests.watch_routes()
-        instance.spawn(self._keep_looking())
-        await fetching.start()
-
-    def _make_fetching(self, member: Membership) -> Fetching:
-        if self.settings.pop:
-            # Few programs pop; the others need not wait for what that takes to be loaded.
-            from onelog.client.consumer.push.popping import PopFetching
-
-            return PopFetching(member)
-        kind = OrderedFetching if self.settings.orderly else PullFetching
-        return kind(member, self._options.get("client_id"))
-
-    async def _prepare(self, member: Membership, wanted: TopicFilter) -> None:
-        """Find a topic's brokers, and have one of them check the condition on it."""
-        try:
-            await member.check(wanted)
-        except TopicNotFoundError as error:
-            if wanted.topic in self._listeners:
-                log.warning("%s; it is consumed once it exists", error)
-
-    async def _keep_looking(self) -> None:
-        job = Job(f"counting what group {self.group} consumes")
-        while True:
-            with job:
-                self._rates.look()
-            await asyncio.sleep(LOOK_SECONDS)
-
-    async def close(self, limit_seconds: float = CLOSE_SECONDS) -> None:
-        """Finish what is in hand, for so long at the most; commit, leave the group, disconnect.
-
-        A second call waits for the same end; a caller that stops waiting does not stop it.
-        """
-        if not self.instance.can_close():
-            return
-        if self._closing is None:
-            self._closing = asyncio.ensure_future(self._close(limit_seconds))
-        await asyncio.shield(self._closing)
-
-    async def _close(self, limit_seconds: float) -> None:
-        if self._fetching is not None:
-            await self._fetching.stop()
-        if self._dispatch is not None:
-            await self._dispatch.close(limit_seconds)
-        if self._fetching is not None:
-            await self._fetching.close()
-        await close_hooks(self.settings.hooks)
-        await self.instance.close()
-
-    # Asking.
-
-    @property
-    def assigned(self) -> tuple[Queue, ...]:
-        """The queues that this member consumes now, of the topics that were subscribed to."""
-        if self._fetching is None:
-            return ()
-        return tuple(each for each in self._fetching.assigned if each.topic in self._listeners)
-
-    async def commit(self) -> None:
-        await self._running().commit()
-
-    async def lag(self) -> dict[Queue, int]:
-        lag = await self._running().lag()
-        return {queue: count for queue, count in lag.items() if queue.topic in self._listeners}
-
-    def _running(self) -> Fetching:
-        if self._fetching is None or self._closing is not None:
-            raise ClientClosedError(f"the consumer of group {self.group} is not running")
-        self.instance.check_open()
-        return self._fetching
-
-
-class PushFace:
-    """What users see of a push consumer, with threads and with asyncio."""
-
-    _core: PushCore
-
+    @abstractmethod
     def _add(self, topic: str, tags: str, sql: str | None, listener: AnyListener) -> None:
-        self._core.subscribe(topic, tags, sql, listener)
+        """Have a listener called with messages of a topic. A running consumer goes on from here."""
 
     @overload
     def subscribe(
@@ -251,23 +96,8 @@ class PushFace:
 
         return add if listener is None else add(listener)
 
-    @property
-    def group(self) -> str:
-        """The group, with its namespace if there is one."""
-        return self._core.group
 
-    @property
-    def client_id(self) -> str:
-        """What brokers know this member by."""
-        return self._core.instance.client_id
-
-    @property
-    def assigned(self) -> tuple[Queue, ...]:
-        """The queues that this member consumes now."""
-        return self._core.assigned
-
-
-class AsyncPushConsumer(PushFace):
+class AsyncPushConsumer(Subscribing):
     """A member of a consumer group, on one event loop.
 
     Entering its context starts nothing: `run` or `start` do, after the subscriptions were made.
@@ -276,13 +106,44 @@ class AsyncPushConsumer(PushFace):
 
     def __init__(self, group: str, **options: Unpack[ConsumerOptions]) -> None:
         check_names(type(self).__name__, options, ConsumerOptions)
-        self._core = PushCore(group, options, self._make_workers)
-        self._workers: TaskWorkers | None = None
+        check_group(group)
+        self._settings = consumer_settings(options)
+        self.instance = Instance(options)
+        self.group = self.instance.wrap(group)
+        """The group, with its namespace if there is one."""
+        self._options = options
+        self._filters: dict[str, TopicFilter] = {}
+        self._listeners: dict[str, Listening] = {}
+        self._rates = ConsumeRates()
+        self._dispatch: Dispatch | None = None
+        self._workers: ThreadWorkers | TaskWorkers | None = None
+        self._member: Membership | None = None
+        self._fetching: Fetching | None = None
+        self._has_threads = False
+        """Whether listeners run in threads, and all else on the background loop."""
         self._stopped = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
 
-    def _make_workers(self, count: int, dispatch: Dispatch) -> TaskWorkers:
-        self._workers = TaskWorkers(count, dispatch.settle)
-        return self._workers
+    def _add(self, topic: str, tags: str, sql: str | None, listener: AnyListener) -> None:
+        name = self.instance.wrap(topic)
+        made = topic_filter(name, tags, sql=sql)
+        self._listeners[name] = listening(
+            listener,
+            self.group,
+            self._settings.batch_size,
+            self._settings.hooks,
+            self._settings.consume_timeout_ms,
+        )
+        self._filters[name] = made
+        if self._fetching is not None and self._member is not None:
+            self.instance.spawn(self._subscribed(made, self._member, self._fetching))
+
+    async def _subscribed(self, made: TopicFilter, member: Membership, fetching: Fetching) -> None:
+        await self._prepare(member, made)
+        await self.instance.heartbeat()
+        fetching.rebalance()
+
+    # Life.
 
     async def __aenter__(self) -> Self:
         return self
@@ -290,9 +151,75 @@ class AsyncPushConsumer(PushFace):
     async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not closed."""
+        return self._fetching is not None and self._closing is None
+
     async def start(self) -> None:
         """Join the group and begin to consume, in the background."""
-        await self._core.start()
+        if self._closing is not None:
+            raise ClientClosedError(f"the consumer of group {self.group} was closed")
+        if self._fetching is not None:
+            return
+        if not self._listeners:
+            raise ConfigError("nothing is subscribed to: call subscribe before the consumer runs")
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
+        settings, instance = self._settings, self.instance
+        if not settings.broadcasting:
+            retries = retry_topic(self.group)
+            self._filters.setdefault(retries, topic_filter(retries))
+        await instance.start()
+        await start_hooks(settings.hooks, instance)
+        dispatch = self._dispatch = Dispatch(
+            self._listeners,
+            self._rates,
+            in_order=settings.orderly,
+            timeout_seconds=settings.consume_timeout_ms / 1000,
+        )
+        if self._has_threads:
+            self._workers = ThreadWorkers(settings.concurrency, dispatch.finished, self.group)
+        else:
+            self._workers = TaskWorkers(settings.concurrency, dispatch.settle)
+        dispatch.begin(self._workers)
+        member = self._member = Membership(
+            self.group, instance, settings, self._filters, dispatch.submit, self._rates
+        )
+        fetching = self._fetching = self._make_fetching(member)
+        # Tools see the options, but no secrets.
+        shown = {name: str(each) for name, each in self._options.items() if name != "credentials"}
+        requests = ConsumerRequests(member, fetching, "CONSUME_PASSIVELY", shown)
+        requests.register()
+        await at_once(lambda each: self._prepare(member, each), list(self._filters.values()))
+        await instance.heartbeat()
+        requests.watch_routes()
+        self._rates.look()
+        counting = f"counting what group {self.group} consumes"
+        instance.spawn(repeat(counting, LOOK_SECONDS, self._rates.look))
+        await fetching.start()
+
+    def _make_fetching(self, member: Membership) -> Fetching:
+        if self._settings.pop:
+            # Few programs pop; the others need not wait for what that takes to be loaded.
+            from onelog.client.consumer.push.popping import PopFetching
+
+            return PopFetching(member)
+        kind = OrderedFetching if self._settings.orderly else PullFetching
+        return kind(member, self._options.get("client_id"))
+
+    async def _prepare(self, member: Membership, wanted: TopicFilter) -> None:
+        """Find a topic's brokers, and have one of them check the condition on it."""
+        try:
+            await member.check(wanted)
+        except TopicNotFoundError as error:
+            if wanted.topic in self._listeners:
+                log.warning("%s; it is consumed once it exists", error)
 
     async def run(self) -> None:
         """Consume until `stop` is called, or this is cancelled; then close."""
@@ -311,22 +238,57 @@ class AsyncPushConsumer(PushFace):
 
         Messages that are not finished come again, to this group's next member.
         """
-        if self._workers is not None and self._workers.is_mine(asyncio.current_task()):
-            raise WrongLoopError("a listener cannot close its own consumer: call stop() there")
+        check_end(self._workers, asyncio.current_task())
         self._stopped.set()
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        await self._core.close(seconds)
+        if not self.instance.can_close():
+            return
+        # A second call waits for the same end; a caller that stops waiting does not stop it.
+        if self._closing is None:
+            seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+            self._closing = asyncio.ensure_future(self._close(seconds))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, limit_seconds: float) -> None:
+        if self._fetching is not None:
+            await self._fetching.stop()
+        if self._dispatch is not None:
+            await self._dispatch.close(limit_seconds)
+        if self._fetching is not None:
+            await self._fetching.close()
+        await close_hooks(self._settings.hooks)
+        await self.instance.close()
+
+    # Asking.
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this member by."""
+        return self.instance.client_id
+
+    @property
+    def assigned(self) -> tuple[Queue, ...]:
+        """The queues that this member consumes now."""
+        if self._fetching is None:
+            return ()
+        return tuple(each for each in self._fetching.assigned if each.topic in self._listeners)
 
     async def commit(self) -> None:
         """Tell the brokers now how far this member is, and not only within the next seconds."""
-        await self._core.commit()
+        await self._running().commit()
 
     async def lag(self) -> dict[Queue, int]:
         """How many messages of each assigned queue are not consumed yet."""
-        return await self._core.lag()
+        lag = await self._running().lag()
+        return {queue: count for queue, count in lag.items() if queue.topic in self._listeners}
+
+    def _running(self) -> Fetching:
+        if self._fetching is None or self._closing is not None:
+            raise ClientClosedError(f"the consumer of group {self.group} is not running")
+        self.instance.check_open()
+        return self._fetching
 
 
-class PushConsumer(PushFace):
+class PushConsumer(Waiter[AsyncPushConsumer], Subscribing):
     """A member of a consumer group, whose listeners run in threads.
 
     Entering its context starts nothing: `run` or `start` do, after the subscriptions were made.
@@ -335,15 +297,11 @@ class PushConsumer(PushFace):
 
     def __init__(self, group: str, **options: Unpack[ConsumerOptions]) -> None:
         check_names(type(self).__name__, options, ConsumerOptions)
-        self._core = PushCore(group, options, self._make_workers)
-        self._workers: ThreadWorkers | None = None
+        super().__init__(AsyncPushConsumer(group, **options))
+        self._core._has_threads = True
         self._stopped = threading.Event()
         self._is_abandoned = False
         """Whether a second Ctrl-C ended the waiting for the end."""
-
-    def _make_workers(self, count: int, dispatch: Dispatch) -> ThreadWorkers:
-        self._workers = ThreadWorkers(count, dispatch.finished, self._core.group)
-        return self._workers
 
     def _add(self, topic: str, tags: str, sql: str | None, listener: AnyListener) -> None:
         if is_coroutine(listener):
@@ -352,14 +310,25 @@ class PushConsumer(PushFace):
                 "coroutine functions there is AsyncPushConsumer"
             )
         self._check_fork()
-
-        async def subscribe() -> None:
-            self._core.subscribe(topic, tags, sql, listener)
-
         if self._core.is_running:
-            background.run(subscribe())
+            self._call(lambda: self._core.subscribe(topic, tags, sql=sql, listener=listener))
         else:
-            self._core.subscribe(topic, tags, sql, listener)
+            self._core.subscribe(topic, tags, sql=sql, listener=listener)
+
+    @property
+    def group(self) -> str:
+        """The group, with its namespace if there is one."""
+        return self._core.group
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this member by."""
+        return self._core.client_id
+
+    @property
+    def assigned(self) -> tuple[Queue, ...]:
+        """The queues that this member consumes now."""
+        return self._core.assigned
 
     def __enter__(self) -> Self:
         return self
@@ -367,10 +336,7 @@ class PushConsumer(PushFace):
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    def start(self) -> None:
-        """Join the group and begin to consume, in the background."""
-        self._check_fork()
-        background.run(self._core.start())
+    start = waiting(AsyncPushConsumer.start)
 
     def run(self) -> None:
         """Consume until `stop` is called, or Ctrl-C or SIGTERM come; then close."""
@@ -396,14 +362,12 @@ class PushConsumer(PushFace):
 
         Messages that are not finished come again, to this group's next member.
         """
-        if self._workers is not None and self._workers.is_mine(threading.current_thread()):
-            raise WrongLoopError("a listener cannot close its own consumer: call stop() there")
+        check_end(self._core._workers, threading.current_thread())
         self._stopped.set()
         if self._core.instance.is_forked or self._is_abandoned:
             return
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         try:
-            background.run(self._core.close(seconds))
+            background.run(self._core.close(timeout))
         except KeyboardInterrupt:
             self._is_abandoned = True
             raise
@@ -429,12 +393,19 @@ class PushConsumer(PushFace):
         signal.signal(signal.SIGTERM, stop)
         return restore
 
-    def commit(self) -> None:
-        """Tell the brokers now how far this member is, and not only within the next seconds."""
-        self._check_fork()
-        background.run(self._core.commit())
+    commit = waiting(AsyncPushConsumer.commit)
+    lag = waiting(AsyncPushConsumer.lag)
 
-    def lag(self) -> dict[Queue, int]:
-        """How many messages of each assigned queue are not consumed yet."""
-        self._check_fork()
-        return background.run(self._core.lag())
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            self._check_fork()
+        except ForkedError:
+            work.close()
+            raise
+        return background.run(work)
+
+
+def check_end(workers: ThreadWorkers | TaskWorkers | None, caller: object) -> None:
+    """`WrongLoopError` for a listener that closes its own consumer."""
+    if workers is not None and workers.is_mine(caller):
+        raise WrongLoopError("a listener cannot close its own consumer: call stop() there")

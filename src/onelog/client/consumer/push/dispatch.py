@@ -25,7 +25,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import cast
 
 from onelog.client.connection.nodes import end_all
 from onelog.client.consumer.consume_rates import ConsumeRates
@@ -35,6 +35,7 @@ from onelog.client.message import ReceivedMessage
 from onelog.errors import MessageInProgressError
 from onelog.jobs import Job
 from onelog.names import RETRY_PREFIX
+from onelog.net.tasks import is_set
 
 Given = ReceivedMessage | list[ReceivedMessage]
 """What a listener is called with."""
@@ -356,13 +357,9 @@ class Dispatch:
             return True
         self._idle = asyncio.Event()
         try:
-            async with asyncio.timeout(seconds):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
+            return await is_set(self._idle, seconds)
         finally:
             self._idle = None
-        return True
 
 
 def _popped(done: list[Given]) -> list[Given]:
@@ -413,8 +410,8 @@ class ThreadWorkers:
             self._threads.append(thread)
             thread.start()
 
-    def is_mine(self, thread: threading.Thread) -> bool:
-        return thread in self._threads
+    def is_mine(self, caller: object) -> bool:
+        return caller in self._threads
 
     async def close(self) -> None:
         """End the threads that are idle; the others end with their listener."""
@@ -444,8 +441,8 @@ class TaskWorkers:
         if len(self._tasks) < self._count:
             self._tasks.add(asyncio.ensure_future(self._work()))
 
-    def is_mine(self, task: "asyncio.Task[Any] | None") -> bool:
-        return task in self._tasks
+    def is_mine(self, caller: object) -> bool:
+        return caller in self._tasks
 
     async def close(self) -> None:
         """Cancel the listeners that still run."""

@@ -23,7 +23,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -43,9 +43,9 @@ from onelog.errors import (
     OnelogError,
     RequestRefusedError,
 )
-from onelog.jobs import Job
 from onelog.message import Message as Record
 from onelog.names import RETRY_PREFIX
+from onelog.net.tasks import repeat
 from onelog.wire.remoting.clients import AssignmentAnswer, AssignmentRequest, PopQueueInfo
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
@@ -173,13 +173,14 @@ class PopLeases:
 
     async def keep(self) -> None:
         """Prolong the leases of what is in hand, again and again; ends by being cancelled."""
-        job = Job(f"prolonging the leases of group {self._group}")
-        while True:
-            await asyncio.sleep(self._invisible_s / 8)
+
+        def prolong_some() -> Awaitable[object]:
             soon = self._loop.time() + self._invisible_s / 2
             due = [each for each in self._held.values() if each.ends <= soon and not each.asking]
-            with job:
-                await at_once(self._prolong, due)
+            return at_once(self._prolong, due)
+
+        name = f"prolonging the leases of group {self._group}"
+        await repeat(name, self._invisible_s / 8, prolong_some)
 
     async def _prolong(self, lease: Lease) -> None:
         if lease.message not in self._held:

@@ -29,11 +29,11 @@ from onelog.client.consumer.offsets import LocalOffsets, offset_at
 from onelog.client.consumer.push.send_back import SendBack
 from onelog.client.message import Queue, ReceivedMessage
 from onelog.errors import OnelogError
-from onelog.jobs import Job
 from onelog.message import Message as Record
 from onelog.message import QueueOffset
 from onelog.net.line import Following
 from onelog.net.peer import Peer
+from onelog.net.tasks import repeat
 from onelog.record.decode import decode_records
 from onelog.record.inner_batch import unwrapped
 from onelog.wire.remoting import fields
@@ -362,7 +362,8 @@ class PullFetching(Fetching):
         if isinstance(self._offsets, LocalOffsets):
             await self._offsets.load()
         self._spawn(self._keep_balanced(await self._rebalance()))
-        self._spawn(self._keep_committing())
+        name = f"committing the positions of group {self._member.group}"
+        self._spawn(repeat(name, COMMIT_SECONDS, self._commit_changed))
 
     async def close(self) -> None:
         """Commit, and let other members have the queues."""
@@ -430,18 +431,14 @@ class PullFetching(Fetching):
     async def commit(self) -> None:
         await self._offsets.write(_positions(self._queues.values()))
 
-    async def _keep_committing(self) -> None:
-        job = Job(f"committing the positions of group {self._member.group}")
-        while True:
-            await asyncio.sleep(COMMIT_SECONDS)
-            with job:
-                strayed = self._offsets.strayed
-                changed = [
-                    each
-                    for each in self._queues.values()
-                    if each.process_queue.committable != each.committed or each.queue in strayed
-                ]
-                self._offsets.write_soon(_positions(changed))
+    def _commit_changed(self) -> None:
+        strayed = self._offsets.strayed
+        changed = [
+            each
+            for each in self._queues.values()
+            if each.process_queue.committable != each.committed or each.queue in strayed
+        ]
+        self._offsets.write_soon(_positions(changed))
 
     async def lag(self) -> dict[Queue, int]:
         queues = list(self._queues.values())

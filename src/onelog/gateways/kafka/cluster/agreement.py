@@ -18,9 +18,9 @@ Invariant: a topic that a broker has goes only if the register says that this on
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
@@ -44,6 +44,7 @@ from onelog.gateways.kafka.names import is_visible, visible_topics
 from onelog.jobs import Job
 from onelog.net.connection import BUSY_SECONDS
 from onelog.net.register import Register
+from onelog.net.tasks import Tasks, is_set
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
 
@@ -93,7 +94,9 @@ class Agreement:
         """Who asks before that does not wait for a name server that did not answer."""
         self._life = ""
         self._trusting_until_ms = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
+        self.spawn = self._tasks.spawn
+        """Do something beside everything else."""
         self.broker.topics.on_change.append(self._topic_changed)
 
     async def start(self) -> None:
@@ -108,16 +111,9 @@ class Agreement:
         self.spawn(self._run())
 
     async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
         self.peers.close()
         await self._register.close()
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something beside everything else."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _run(self) -> None:
         job = Job("looking after the Kafka cluster")
@@ -125,11 +121,7 @@ class Agreement:
             with job:
                 await self.look()
                 await self._record_unsure()
-            try:
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+            await is_set(self._changed, LOOK_SECONDS)
             self._changed.clear()
 
     def _topic_changed(self, name: str, config: TopicConfig | None) -> None:

@@ -24,6 +24,7 @@ from onelog.errors import OnelogError, PeerClosedError, PeerTimeoutError
 from onelog.gateways import GatewayContext
 from onelog.jobs import Job
 from onelog.net.peer import Peer
+from onelog.net.tasks import is_set
 from onelog.rocketmq.tables import topic_body, version_body
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
@@ -114,12 +115,7 @@ class Registrar:
     async def _run(self) -> None:
         job = Job("registering with the name servers")
         while True:
-            period_s = self._broker.admin.config.register_interval_ms / 1000
-            try:
-                async with asyncio.timeout(period_s):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+            await is_set(self._changed, self._broker.admin.config.register_interval_ms / 1000)
             with job:
                 self._register_all()
 
