@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from onelog.gateways.grpc import endpoints
+from onelog.rocketmq import routes
 from onelog.wire.grpc import messages
 from onelog.wire.grpc.codes import Code, MessageType
 from tests.client.live_cluster import live_cluster
@@ -31,7 +31,7 @@ def places(queues: Any) -> list[tuple[str, int, int]]:
 async def test_a_route_names_the_endpoint_of_each_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoints, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(routes, "KEPT_MS", 0)
     async with live_cluster(tmp_path, 2, **GRPC) as cluster:
         first, second = cluster.brokers
         topic, there = make_topic(first, "both", queues=1), make_topic(second, "there", "FIFO", 1)

@@ -1,28 +1,25 @@
 """Where gRPC clients reach the brokers of a cluster, and which of a topic's queues each has.
 
-Every broker puts its own endpoint into the cluster's register, at the first name server, which also
-knows the topics of each. What was asked is kept for a few seconds.
+Every broker puts its own endpoint into the cluster's register, at the first name server.
 
-Invariant: every question is answered once; if the name server cannot be asked, with the last answer
-that there was. A broker that is not in the register has no gRPC, and is left out.
+Invariant: every question is answered once (see `rocketmq.routes`). A broker that is not in the
+register has no gRPC, and is left out.
 """
 
-import asyncio
 import logging
-import time
-from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from onelog.errors import OnelogError
 from onelog.gateways import GatewayContext
 from onelog.net.register import Register
+from onelog.net.tasks import Tasks, repeat
+from onelog.rocketmq.routes import Queues, Routes
 from onelog.wire.remoting.routes import QueueData
 
 log = logging.getLogger(__name__)
 
-KEPT_SECONDS = 5.0
 LOOK_SECONDS = 10.0
-TOPICS_MAX = 10_000
 
 
 class OtherBroker(NamedTuple):
@@ -45,26 +42,17 @@ class Endpoints:
         self._config = context.broker.admin.config
         self._register = Register("GRPC", lambda: context.broker.admin.config, context.tls)
         self._addresses: dict[str, str] = {}
-        self._known: dict[str, tuple[float, list[OtherBroker]]] = {}
-        self._asking: dict[str, list[OnFound]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._routes = Routes(
+            lambda: context.broker.admin.config, context.clock.now_ms, context.tls
+        )
+        self._tasks = Tasks()
         self._is_silent = False
 
     async def start(self) -> None:
         """Register our endpoint; then go on by itself."""
         if self._config.nameserver_addresses:
             await self._look()
-            self._spawn(self._run())
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            await self._look()
+            self._tasks.spawn(repeat("looking where brokers are", LOOK_SECONDS, self._look))
 
     async def _look(self) -> None:
         config = self._context.broker.admin.config
@@ -88,36 +76,31 @@ class Endpoints:
 
     def find(self, topic: str, then: OnFound) -> None:
         """Hand over the other brokers that have a topic; at once if they are known."""
-        since, known = self._known.get(topic, (0.0, []))
-        if not self._config.nameserver_addresses or time.monotonic() - since < KEPT_SECONDS:
-            then(known)
-        elif topic in self._asking:
-            self._asking[topic].append(then)
-        else:
-            self._asking[topic] = [then]
-            self._spawn(self._ask(topic))
 
-    async def _ask(self, topic: str) -> None:
+        def found(route: Queues) -> None:
+            if route.keys() - {self._config.name} <= self._addresses.keys():
+                then(self._others(route))
+            else:
+                self._tasks.spawn(self._look_first(route, then))
+
+        self._routes.find(topic, found)
+
+    async def _look_first(self, route: Queues, then: OnFound) -> None:
         try:
-            route = await self._register.route(topic)
-            if not route.keys() - {self._config.name} <= self._addresses.keys():
-                await self._look()
-            found = []
-            for name, queues in sorted(route.items()):
-                host, _, port = self._addresses.get(name, "").partition(" ")
-                if name != self._config.name and port.isdecimal():
-                    found.append(OtherBroker(name, host, int(port), queues))
-            if len(self._known) >= TOPICS_MAX:
-                self._known.clear()
-            self._known[topic] = (time.monotonic(), found)
-        except OnelogError as error:
-            log.info("the name server does not say where topic %s is: %s", topic, error)
+            await self._look()
         finally:
-            for then in self._asking.pop(topic):
-                then(self._known.get(topic, (0.0, []))[1])
+            then(self._others(route))
+
+    def _others(self, route: Queues) -> list[OtherBroker]:
+        found = []
+        for name, queues in sorted(route.items()):
+            host, _, port = self._addresses.get(name, "").partition(" ")
+            if name != self._config.name and port.isdecimal():
+                found.append(OtherBroker(name, host, int(port), queues))
+        return found
 
     async def close(self) -> None:
         """Stop asking."""
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
+        await self._routes.close()
         await self._register.close()

@@ -10,7 +10,7 @@ from onelog.gateways.remoting.admin import groups as group_admin
 from onelog.gateways.remoting.admin import topics as topic_admin
 from onelog.gateways.remoting.admin import users as user_admin
 from onelog.gateways.remoting.consuming import clients, fetching
-from onelog.gateways.remoting.nameservers.registrar import Registrar
+from onelog.gateways.remoting.registrar import Registrar
 from onelog.gateways.remoting.sending import reply, send, transactions
 from onelog.gateways.remoting.session import BrokerSession, Gateway, Handler
 from onelog.net.connection import Connection

@@ -15,11 +15,11 @@ from onelog.config_sources import Loaded
 from onelog.core.access import SELF, Principal
 from onelog.core.cursors.offsets import machine_memory_bytes
 from onelog.gateways import GatewayContext, code_of
-from onelog.gateways.remoting.nameservers.cluster_routes import Routes
 from onelog.message import Appended, encode_host
 from onelog.net.connection import Buffer, Connection, is_here
 from onelog.net.remoting import ServerSession
 from onelog.rocketmq.profile import added_properties
+from onelog.rocketmq.routes import Routes
 from onelog.rocketmq.sent_properties import PlainForms
 from onelog.wire.remoting.administration import is_remote_request
 from onelog.wire.remoting.codes import ResponseCode
@@ -116,7 +116,7 @@ class Gateway:
         """Those for peers on other machines; the same."""
         self._chosen: tuple[bool, ...] = ()
         self.started_ms = context.clock.now_ms()
-        self.routes = Routes(context.broker, context.clock.now_ms, context.tls)
+        self.routes = Routes(lambda: self.broker.admin.config, context.clock.now_ms, context.tls)
         self.headers = CompactHeaders()
         self.plain_forms = PlainForms()
         """What properties of plain messages look like."""

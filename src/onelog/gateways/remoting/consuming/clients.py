@@ -1,12 +1,13 @@
 """What every client asks beside sending and fetching: membership, queues, positions, look-ups."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import get_args
 
 from onelog.core.access import SELF
 from onelog.core.broker import Broker
+from onelog.core.catalog.topics import PERM_READ
 from onelog.core.cursors.forms import records_of
 from onelog.core.filters.tags import Subscription, subscribe
 from onelog.core.membership.assignment import STRATEGIES, Mode, RequestMode, shared
@@ -40,6 +41,7 @@ from onelog.wire.remoting.clients import ConsumerData as WireConsumerData
 from onelog.wire.remoting.clients import RequestMode as WireMode
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.routes import QueueData
 
 log = logging.getLogger(__name__)
 
@@ -348,7 +350,26 @@ def query_assignment(session: BrokerSession, command: Command) -> None:
         name = session.broker.admin.config.name
         answer([MessageQueue(broker_name=name, topic=topic)])
     else:
-        session.gateway.routes.find(topic, answer)
+        session.gateway.routes.find(
+            topic, lambda known: answer(readable_queues(session.broker, topic, known))
+        )
+
+
+def readable_queues(
+    broker: Broker, topic: str, known: Mapping[str, QueueData]
+) -> list[MessageQueue]:
+    """The topic's queues on all brokers, in order."""
+    counts = {
+        name: data.read_queue_nums if data.perm & PERM_READ else 0 for name, data in known.items()
+    }
+    own = broker.topics.find(SELF, topic)
+    if own is not None:
+        counts[broker.admin.config.name] = own.read_queues if own.readable else 0
+    return [
+        MessageQueue(broker_name=name, queue_id=queue_id, topic=topic)
+        for name, count in sorted(counts.items())
+        for queue_id in range(count)
+    ]
 
 
 def _answer(

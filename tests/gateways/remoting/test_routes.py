@@ -9,10 +9,11 @@ from onelog.clock import SystemClock
 from onelog.config import NameserverConfig, TlsConfig
 from onelog.core.access import SELF
 from onelog.core.catalog.topics import TopicConfig
-from onelog.gateways.remoting.nameservers import cluster_routes as routes
+from onelog.gateways.remoting.consuming.clients import readable_queues
 from onelog.nameserver.server import NameServer, serve_nameserver
 from onelog.net.connection import Connection
 from onelog.net.listener import Listener
+from onelog.rocketmq import routes
 from onelog.server import BrokerServer
 from tests.gateways.remoting.live import broker, remoting
 from tests.waiting import eventually
@@ -36,7 +37,9 @@ async def find(server: BrokerServer, topic: str) -> list[tuple[str, int]]:
     found: asyncio.Future[list[tuple[str, int]]] = asyncio.get_running_loop().create_future()
     remoting(server).routes.find(
         topic,
-        lambda queues: found.set_result([(each.broker_name, each.queue_id) for each in queues]),
+        lambda known: found.set_result(
+            [(q.broker_name, q.queue_id) for q in readable_queues(server.broker, topic, known)]
+        ),
     )
     return await asyncio.wait_for(found, 60)
 

@@ -60,7 +60,7 @@ async def test_a_new_topic_is_registered_at_once_and_a_deleted_one_goes(tmp_path
 async def test_very_many_topics_are_sent_only_when_they_have_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onelog.gateways.remoting.nameservers.registrar.LARGE_COUNT", 1)
+    monkeypatch.setattr("onelog.gateways.remoting.registrar.LARGE_COUNT", 1)
     names = await nameserver(tmp_path)
     async with broker(tmp_path, broker__nameservers=addresses(names)) as server:
         registrar = remoting(server)._registrar

@@ -1,1 +1,0 @@
-"""The broker as a client of its name servers."""
