@@ -14,9 +14,10 @@ is linked to all of them instead. While a listener runs, its span is the current
 Names and attributes are those of OpenTelemetry's semantic conventions for messaging and RocketMQ.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from onelog.client.hooks import ConsumeContext, SendContext
+from onelog.client.message import Message, ReceivedMessage
 from onelog.wire.remoting.trace import MessageKind
 
 try:
@@ -55,17 +56,10 @@ class OpenTelemetryHook:
     def before_send(self, context: SendContext) -> None:
         """Begin a span, and give the message the context to travel with."""
         topic = context.messages[0].topic
-        attributes = _described("send", "send", topic)
+        attributes = _described("send", context.messages)
         attributes["messaging.rocketmq.client_group"] = context.group
         attributes["messaging.message.body.size"] = sum(len(each.body) for each in context.messages)
         attributes["messaging.rocketmq.message.type"] = _KINDS[context.kind]
-        _add_tags_and_keys(
-            attributes,
-            (each.tags for each in context.messages),
-            (key for each in context.messages for key in each.keys),
-        )
-        if len(context.messages) > 1:
-            attributes["messaging.batch.message_count"] = len(context.messages)
         span = self._tracer.start_span(
             f"send {topic}", kind=SpanKind.PRODUCER, attributes=attributes
         )
@@ -89,14 +83,9 @@ class OpenTelemetryHook:
         """Begin a span, and make it the current one for the listener."""
         messages = context.messages
         topic = messages[0].topic
-        attributes = _described("process", "process", topic)
+        attributes = _described("process", messages)
         attributes["messaging.consumer.group.name"] = context.group
         attributes["messaging.destination.partition.id"] = str(context.queue.queue_id)
-        _add_tags_and_keys(
-            attributes,
-            (each.tags for each in messages),
-            (key for each in messages for key in each.keys),
-        )
         extract = self._propagator.extract
         origins = [extract(each.all_properties, Context()) for each in messages]
         parent: Context | None = None
@@ -106,7 +95,6 @@ class OpenTelemetryHook:
             attributes["messaging.message.body.size"] = len(messages[0].raw.body)
             parent = origins[0]
         else:
-            attributes["messaging.batch.message_count"] = len(messages)
             spans = (trace.get_current_span(origin).get_span_context() for origin in origins)
             links = [Link(each) for each in spans if each.is_valid]
         span = self._tracer.start_span(
@@ -131,24 +119,20 @@ class OpenTelemetryHook:
         _end(span, context.error)
 
 
-def _described(name: str, kind: str, topic: str) -> _Attributes:
-    return {
+def _described(operation: str, messages: Sequence[Message | ReceivedMessage]) -> _Attributes:
+    attributes: _Attributes = {
         "messaging.system": "rocketmq",
-        "messaging.destination.name": topic,
-        "messaging.operation.name": name,
-        "messaging.operation.type": kind,
+        "messaging.destination.name": messages[0].topic,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
     }
-
-
-def _add_tags_and_keys(
-    attributes: _Attributes, tags: Iterable[str | None], keys: Iterable[str]
-) -> None:
-    known_tags = list(dict.fromkeys(tag for tag in tags if tag))
-    if known_tags:
-        attributes["messaging.rocketmq.message.tag"] = " || ".join(known_tags)
-    known_keys = list(dict.fromkeys(keys))
-    if known_keys:
-        attributes["messaging.rocketmq.message.keys"] = known_keys
+    if tags := list(dict.fromkeys(each.tags for each in messages if each.tags)):
+        attributes["messaging.rocketmq.message.tag"] = " || ".join(tags)
+    if keys := list(dict.fromkeys(key for each in messages for key in each.keys)):
+        attributes["messaging.rocketmq.message.keys"] = keys
+    if len(messages) > 1:
+        attributes["messaging.batch.message_count"] = len(messages)
+    return attributes
 
 
 def _end(span: Span, error: BaseException | None) -> None:

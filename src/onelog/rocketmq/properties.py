@@ -13,6 +13,9 @@ IMMUNITY_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 LITE_TOPIC = "__LITE_TOPIC"
 PRIORITY = "_SYS_MSG_PRIORITY_"
 
+LEVELS_SECONDS: tuple[int, ...] = (1, 5, 10, 30, *range(60, 660, 60), 1_200, 1_800, 3_600, 7_200)
+"""What delay levels mean, from 1 on, unless a broker is configured otherwise."""
+
 RESERVED = frozenset(
     """
     TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP

@@ -355,13 +355,13 @@ async def test_one_way_messages_get_no_answer_and_go_where_somebody_is() -> None
         nobody = here.brokers[0].address._replace(port=free_port())
         here.routes["orders"] = route_data({"a": nobody, "b": here.brokers[1].address})
         for _ in range(4):
-            await here.delivery.deliver_oneway(here.parcel())
+            await here.deliver(is_oneway=True)
         await eventually(lambda: len(here.brokers[1].sends()) == 4, "four messages")
         assert all(command.is_oneway for command in here.brokers[1].sends())
         here.routes["orders"] = route_data({"a": nobody})
         await here.delivery.instance.routes.refresh("orders")
         with pytest.raises(SendFailedError, match=f"{nobody}.*{nobody}.*{nobody}"):
-            await here.delivery.deliver_oneway(here.parcel())
+            await here.deliver(is_oneway=True)
 
 
 async def test_nothing_is_sent_before_the_start_or_after_the_end() -> None:

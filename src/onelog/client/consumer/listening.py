@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from onelog.client.hooks import ConsumeContext, ConsumeHook, after_consume, before_consume
 from onelog.client.message import ReceivedMessage
+from onelog.rocketmq.properties import LEVELS_SECONDS
 from onelog.wire.remoting.trace import Outcome
 
 Listener = Callable[[ReceivedMessage], object]
@@ -37,6 +38,11 @@ class RetryLater(Exception):  # noqa: N818  (it asks for something, and need not
     def __init__(self, reason: str = "", *, delay_level: int = 0) -> None:
         super().__init__(reason)
         self.delay_level = delay_level
+
+
+def level_seconds(level: int) -> int:
+    """What one of RocketMQ's delay levels means, from 1 on."""
+    return LEVELS_SECONDS[min(level, len(LEVELS_SECONDS)) - 1]
 
 
 class NobodyListensError(LookupError):

@@ -147,7 +147,8 @@ class Delivery:
     ) -> Receipt:
         """Send, and try again where that helps; `failed` is a first try that failed.
 
-        `tried` is given the brokers as they are tried.
+        `tried` is given the brokers as they are tried. The receipt of a message that wants no
+        answer says only which queue it went to.
         """
         tries = [failed] if failed is not None else []
         used = self.loop.time() - failed.started if failed is not None else 0.0
@@ -178,24 +179,6 @@ class Delivery:
                 return result
             assert isinstance(result, FailedTry)
             tries.append(result)
-
-    async def deliver_oneway(self, parcel: Parcel) -> None:
-        """Write the request, to whichever broker can be reached, and want no answer."""
-        targets = await self.targets(parcel.topic)
-        tries: list[FailedTry] = []
-        while True:
-            target = self._choose(targets, parcel, tries)
-            started = self.loop.time()
-            try:
-                peer = await self._ready(target.channel, parcel)
-                await peer.caught_up()
-            except (PeerClosedError, PeerTimeoutError, BrokerNotFoundError) as error:
-                tries.append(self.pending.failed(target.channel, parcel.message_id, error, started))
-                if len(tries) > self._retries or parcel.is_fixed:
-                    raise given_up(parcel.topic, tries) from error
-            else:
-                self._write(peer, target, parcel, 0, oneway=True)
-                return
 
     async def targets(self, topic: str) -> SendTargets:
         """The queues of a topic; they are looked up if they are not known."""
@@ -280,6 +263,10 @@ class Delivery:
     ) -> Receipt | FailedTry:
         if not peer.is_open:
             raise PeerClosedError(f"{target.channel} closed the connection")
+        if parcel.is_oneway:
+            await peer.caught_up()
+            self._write(peer, target, parcel, 0)
+            return Receipt(parcel.message_id, "", target.queue, -1)
         future: asyncio.Future[Receipt | FailedTry] = self.loop.create_future()
         size = len(parcel.body)
         send = PendingSend(self.pending, target, parcel.message_id, size, future.set_result)
@@ -287,10 +274,8 @@ class Delivery:
         self._write(peer, target, parcel, opaque)
         return await future
 
-    def _write(
-        self, peer: Peer, target: SendTarget, parcel: Parcel, opaque: int, *, oneway: bool = False
-    ) -> None:
-        _, _, properties, body, flag, sys_flag, code, *_ = parcel
+    def _write(self, peer: Peer, target: SendTarget, parcel: Parcel, opaque: int) -> None:
+        _, _, properties, body, flag, sys_flag, code, *_, oneway = parcel
         template = target.template
         born_ms = time.time_ns() // 1_000_000
         if code != SEND:

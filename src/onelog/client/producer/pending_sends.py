@@ -96,6 +96,8 @@ class Parcel(NamedTuple):
     queue: Queue | None = None
     timeout_ms: int = 3_000
     is_timed: bool = False
+    is_oneway: bool = False
+    """Whether no answer is wanted."""
 
     @property
     def is_fixed(self) -> bool:

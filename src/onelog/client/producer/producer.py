@@ -180,12 +180,12 @@ class AsyncProducer:
     ) -> None:
         """Send a message and want no answer: it is fast, and nobody knows whether it arrived."""
         parcel = await self._parcel(message, order_key, queue, self._timeout_ms)
-        parcel, context = self._announced(message, parcel)
+        parcel, context = self._announced(message, parcel._replace(is_oneway=True))
         if context is None:
-            await self.delivery.deliver_oneway(parcel)
+            await self.delivery.deliver(parcel)
             return
         with self._reported_after(context):
-            await self.delivery.deliver_oneway(parcel)
+            await self.delivery.deliver(parcel)
 
     async def send_batch(
         self,

@@ -153,18 +153,14 @@ class Transactions:
         except (OnelogError, ValueError) as error:
             log.warning("transaction %s was not ended: %s", half.transaction_id, error)
             return
-        ext = self._end_fields(
-            message,
-            state,
-            str(address),
-            topic=topic,
-            message_id=receipt.message_id,
-            transaction_id=half.transaction_id,
-            half_offset=receipt.offset,
-            log_offset=log_offset,
-            broker=receipt.queue.broker,
-            from_check=False,
-        )
+        places = {
+            "tranStateTableOffset": str(receipt.offset),
+            "commitLogOffset": str(log_offset),
+            "fromTransactionCheck": "false",
+            "msgId": receipt.message_id,
+        }
+        ext = self._ended(message, state, topic, half.transaction_id, address, places)
+        ext["bname"] = receipt.queue.broker
         instance.oneway(address, RequestCode.END_TRANSACTION, ext)
 
     # Questions of brokers.
@@ -200,64 +196,51 @@ class Transactions:
             log.exception("the checker failed for message %s", message.message_id)
         finally:
             self._pending_checks.discard((peer, half_offset))
-        ext = self._end_fields(
-            message,
-            state,
-            peer.connection.remote_address,
-            topic=command.ext.get("topic") or self._producer.instance.wrap(message.topic),
-            message_id=message.message_id,
-            transaction_id=command.ext.get("transactionId", ""),
-            half_offset=half_offset,
-            log_offset=fields.number(command.ext, "commitLogOffset"),
-            broker=message.broker,
-            from_check=True,
-        )
+        places = {
+            "tranStateTableOffset": str(half_offset),
+            "commitLogOffset": str(fields.number(command.ext, "commitLogOffset")),
+            "fromTransactionCheck": "true",
+            "msgId": message.message_id,
+        }
+        topic = command.ext.get("topic") or self._producer.instance.wrap(message.topic)
+        transaction_id = command.ext.get("transactionId", "")
+        address = peer.connection.remote_address
+        ext = self._ended(message, state, topic, transaction_id, address, places)
+        if message.broker:
+            ext["bname"] = message.broker
         if peer.is_open:  # If not, the broker asks somebody else, or us on another connection.
             peer.oneway(RequestCode.END_TRANSACTION, self._producer.instance.sign(ext))
 
-    def _end_fields(
+    def _ended(
         self,
         message: Message | ReceivedMessage,
         state: TransactionState,
-        address: str,
-        *,
         topic: str,
-        message_id: str,
         transaction_id: str,
-        half_offset: int,
-        log_offset: int,
-        broker: str,
-        from_check: bool,
+        address: object,
+        places: dict[str, str],
     ) -> dict[str, str]:
-        """What is reported to the broker at an address, and to the hooks."""
-        ext = {
-            "topic": topic,
-            "producerGroup": self._group,
-            "tranStateTableOffset": str(half_offset),
-            "commitLogOffset": str(log_offset),
-            "commitOrRollback": str(state.value),
-            "fromTransactionCheck": "true" if from_check else "false",
-            "msgId": message_id,
-        }
-        if transaction_id:
-            ext["transactionId"] = transaction_id
-        if broker:
-            ext["bname"] = broker
-        hooks = self._producer.settings.hooks
-        if hooks:
+        """What is reported to the broker at an address; the hooks are told, too."""
+        if hooks := self._producer.settings.hooks:
             context = TransactionContext(
                 self._producer.group,
                 message.topic,
                 message.tags or "",
                 " ".join(message.keys),
-                message_id,
+                places["msgId"],
                 transaction_id,
                 _JAVA_NAMES[state],
-                address,
-                from_check,
+                str(address),
+                places["fromTransactionCheck"] == "true",
             )
             transaction_ended(hooks, context)
-        return ext
+        return {
+            "topic": topic,
+            "producerGroup": self._group,
+            "commitOrRollback": str(state.value),
+            **places,
+            **({"transactionId": transaction_id} if transaction_id else {}),
+        }
 
 
 def checked_state(state: object, source: object) -> TransactionState:

@@ -21,6 +21,7 @@ from onelog.gateways import ClientProbe
 from onelog.gateways.grpc.answers import OK, RefusedError
 from onelog.gateways.grpc.checks import full_name, group_name, topic_name
 from onelog.gateways.grpc.renewal import RenewedLeases
+from onelog.rocketmq.properties import LEVELS_SECONDS
 from onelog.wire.grpc import messages
 from onelog.wire.grpc.codes import ClientType, Code
 from onelog.wire.grpc.codes import FilterType as Filter
@@ -57,16 +58,7 @@ LITE = (ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER)
 LITE_SUBSCRIPTIONS_MAX = 3_000
 """Lite topics that one client may want, as many as RocketMQ lets it."""
 LITE_NAME_MAX = 64
-DELAYS_MS = [
-    each * 1_000
-    for each in (
-        1,
-        5,
-        10,
-        30,
-        *(minute * 60 for minute in (*range(1, 11), 20, 30, 60, 120)),
-    )
-]
+DELAYS_MS = [each * 1_000 for each in LEVELS_SECONDS]
 """How long consumers wait between attempts, unless their group says otherwise."""
 ATTEMPTS = 3
 BATCH = 32

@@ -152,8 +152,7 @@ class AsyncPushConsumer(Subscribing):
         await self.close()
 
     @property
-    def is_running(self) -> bool:
-        """Whether it was started, and not closed."""
+    def _is_running(self) -> bool:
         return self._fetching is not None and self._closing is None
 
     async def start(self) -> None:
@@ -310,7 +309,7 @@ class PushConsumer(Waiter[AsyncPushConsumer], Subscribing):
                 "coroutine functions there is AsyncPushConsumer"
             )
         self._check_fork()
-        if self._core.is_running:
+        if self._core._is_running:
             self._call(lambda: self._core.subscribe(topic, tags, sql=sql, listener=listener))
         else:
             self._core.subscribe(topic, tags, sql=sql, listener=listener)

@@ -25,7 +25,7 @@ import msgspec
 from onelog.client.connection.instance import Instance
 from onelog.client.connection.nodes import at_once, forgiven
 from onelog.client.consumer.fetching import UNBALANCED_SECONDS, Membership
-from onelog.client.consumer.listening import NobodyListensError, RetryLater
+from onelog.client.consumer.listening import NobodyListensError, RetryLater, level_seconds
 from onelog.client.consumer.offsets import body_of, queue_of
 from onelog.client.consumer.push.pulling import PulledQueue, PullFetching
 from onelog.client.message import Queue, ReceivedMessage
@@ -45,8 +45,8 @@ SHAKEN_SECONDS = 0.5
 """How often it is looked whether the connections are there that locks came over."""
 SUSPEND_SECONDS = 1.0
 """How long a queue rests after a failure."""
-LEVEL_SECONDS = (1.0, 5.0, 10.0, 30.0)
-"""What the first delay levels stand for; a queue rests for half a minute at the most."""
+SUSPEND_SECONDS_MAX = 30
+"""How long it rests at the most, whatever the delay level."""
 RUN_MAX = 32
 """How many messages a worker is given at a time, if the listener is quick."""
 QUICK_SECONDS = 0.002
@@ -104,7 +104,7 @@ class OrderedQueue(PulledQueue):
         level = error.delay_level if isinstance(error, RetryLater) else 0
         self._pause_seconds = SUSPEND_SECONDS
         if level > 0:
-            self._pause_seconds = LEVEL_SECONDS[min(level, len(LEVEL_SECONDS)) - 1]
+            self._pause_seconds = min(level_seconds(level), SUSPEND_SECONDS_MAX)
         most = self._member.settings.retries_max
         hopeless = level < 0 or isinstance(error, NobodyListensError)
         dead = [

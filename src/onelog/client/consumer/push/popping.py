@@ -33,7 +33,7 @@ from onelog.client.connection.nodes import at_once, end_all, forgiven, refusal
 from onelog.client.connection.routes import Route
 from onelog.client.consumer.allocation import strategy_name
 from onelog.client.consumer.fetching import HOLD_MS, FetchedQueue, Fetching, Membership
-from onelog.client.consumer.listening import RetryLater
+from onelog.client.consumer.listening import RetryLater, level_seconds
 from onelog.client.consumer.offsets import BrokerOffsets, offset_at, queue_of
 from onelog.client.consumer.push.send_back import SendBack
 from onelog.client.message import Queue, ReceivedMessage
@@ -46,6 +46,7 @@ from onelog.errors import (
 from onelog.message import Message as Record
 from onelog.names import RETRY_PREFIX
 from onelog.net.tasks import repeat
+from onelog.rocketmq.properties import LEVELS_SECONDS
 from onelog.wire.remoting.clients import AssignmentAnswer, AssignmentRequest, PopQueueInfo
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
@@ -66,9 +67,7 @@ from onelog.wire.remoting.pop import (
     receipt_fields,
 )
 
-LEVEL_SECONDS: tuple[int, ...] = (0, 1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200)
-"""What RocketMQ's delay levels mean, from 1 on."""
-RETRY_SECONDS = LEVEL_SECONDS[3:]
+RETRY_SECONDS = LEVELS_SECONDS[2:]
 """When a message comes again that failed for the first, second, ... time (the Java client's)."""
 SUSPEND_SECONDS = 1.0
 """When an ordered queue goes on after a failure."""
@@ -237,7 +236,7 @@ class PopLeases:
     def _delay_ms(self, record: Record, level: int) -> int:
         """How long a message that failed stays invisible."""
         if level > 0:
-            return LEVEL_SECONDS[min(level, len(LEVEL_SECONDS) - 1)] * 1000
+            return level_seconds(level) * 1000
         if self._membership.settings.orderly:
             return round(SUSPEND_SECONDS * 1000)
         return RETRY_SECONDS[min(record.reconsume_times, len(RETRY_SECONDS) - 1)] * 1000

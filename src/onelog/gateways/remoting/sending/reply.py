@@ -19,18 +19,19 @@ from onelog.errors import (
     PeerTimeoutError,
     TopicNotFoundError,
 )
-from onelog.gateways.remoting.names import create_topic
 from onelog.gateways.remoting.sending.send import (
     CLIENT_FLAGS,
     NO_BODY,
+    create_wanted_topic,
     pick_queue,
+    write_sent,
 )
 from onelog.gateways.remoting.session import BrokerSession, Handler, Success
 from onelog.message import Appended, NewMessage, decode_host, encode_properties, property_value
 from onelog.rocketmq.sent_properties import without_reserved
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
-from onelog.wire.remoting.command import FLAG_ONEWAY, Command
-from onelog.wire.remoting.send import SendHeader, decode_send_header, encode_send_response
+from onelog.wire.remoting.command import Command
+from onelog.wire.remoting.send import SendHeader, decode_send_header
 
 REPLY_TO = "REPLY_TO_CLIENT"
 PUSH_TIME = "PUSH_REPLY_TIME"
@@ -89,13 +90,7 @@ def _admitted(
     try:
         return session.broker.publish.admit(session.principal, message)
     except TopicNotFoundError:
-        create_topic(
-            session.broker,
-            session.principal,
-            header.topic,
-            header.default_topic,
-            header.default_topic_queues,
-        )
+        create_wanted_topic(session, header)
         return session.broker.publish.admit(session.principal, message)
 
 
@@ -154,25 +149,11 @@ def _stored(
 ) -> None:
     """The copy is stored or not: either way the reply has arrived, and that is what was asked."""
     session, command, queue_id = token
-    if command.flag & FLAG_ONEWAY:
-        return
-    gateway = session.gateway
-    reply_id, offset = "0", 0
-    if appended is not None:
-        reply_id = f"{gateway.id_prefix}{appended.log_offset:016X}"
-        offset = appended.queue_offset
-    session.connection.write(
-        encode_send_response(
-            command.opaque,
-            reply_id,
-            queue_id,
-            offset,
-            "",
-            gateway.region,
-            gateway.trace,
-            command.serialize,
-        )
-    )
+    if appended is None:
+        write_sent(session, command, "0", queue_id, 0)
+    else:
+        reply_id = f"{session.gateway.id_prefix}{appended.log_offset:016X}"
+        write_sent(session, command, reply_id, queue_id, appended.queue_offset)
 
 
 HANDLERS: dict[int, Handler] = {

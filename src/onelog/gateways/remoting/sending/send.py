@@ -80,7 +80,7 @@ def send_message(session: BrokerSession, command: Command) -> None:
         properties, unique = gateway.plain_forms.storable(properties, gateway.store_host)
         intent = intent_of(properties, gateway.clock.now_ms())
         if PRIORITY_NEEDLE in properties or LITE_NEEDLE in properties:
-            config = session.broker.topics.find(session.principal, topic) or _create_topic(
+            config = session.broker.topics.find(session.principal, topic) or create_wanted_topic(
                 session, header
             )
             properties, queue_id, extra = with_priority(config, properties, queue_id)
@@ -114,7 +114,7 @@ def send_message(session: BrokerSession, command: Command) -> None:
         else:
             _publish(session, message, token, intent)
     except TopicNotFoundError:
-        _create_topic(session, header)
+        create_wanted_topic(session, header)
         _publish(session, message, token, intent)
 
 
@@ -134,7 +134,7 @@ def _publish(
 
 def pick_queue(session: BrokerSession, header: SendHeader) -> int:
     """Any queue that can be written to, for a client that leaves the choice to the broker."""
-    config = session.broker.topics.find(session.principal, header.topic) or _create_topic(
+    config = session.broker.topics.find(session.principal, header.topic) or create_wanted_topic(
         session, header
     )
     return (
@@ -142,7 +142,7 @@ def pick_queue(session: BrokerSession, header: SendHeader) -> int:
     )
 
 
-def _create_topic(session: BrokerSession, header: SendHeader) -> TopicConfig:
+def create_wanted_topic(session: BrokerSession, header: SendHeader) -> TopicConfig:
     if header.topic.startswith(RETRY_PREFIX):
         usable_group(session.broker, header.topic.removeprefix(RETRY_PREFIX))
     return create_topic(
@@ -187,21 +187,34 @@ def _timed_stored(timed: TimedToken, appended: Appended | None, error: OnelogErr
         _stored(token, appended, error)
         return
     session, command, queue_id, unique = token
+    message_id = f"{session.gateway.id_prefix}{appended.log_offset:016X}"
+    handle = encode_handle(topic, session.broker.admin.config.name, due_ms + 1, unique)
+    write_sent(session, command, message_id, queue_id, appended.queue_offset, unique, handle)
+
+
+def write_sent(
+    session: BrokerSession,
+    command: Command,
+    message_ids: str,
+    queue_id: int,
+    queue_offset: int,
+    unique: str = "",
+    recall_handle: str = "",
+) -> None:
+    """Say where messages are, unless their sender wants no answer."""
     if not command.flag & FLAG_ONEWAY:
         gateway = session.gateway
-        message_id = f"{gateway.id_prefix}{appended.log_offset:016X}"
-        handle = encode_handle(topic, session.broker.admin.config.name, due_ms + 1, unique)
         session.connection.write(
             encode_send_response(
                 command.opaque,
-                message_id,
+                message_ids,
                 queue_id,
-                appended.queue_offset,
+                queue_offset,
                 unique,
                 gateway.region,
                 gateway.trace,
                 command.serialize,
-                handle,
+                recall_handle,
             )
         )
 
@@ -264,7 +277,7 @@ def send_batch(session: BrokerSession, command: Command) -> None:
     try:
         session.broker.publish.send(session.principal, run, _batch_stored, token)
     except TopicNotFoundError:
-        _create_topic(session, header)
+        create_wanted_topic(session, header)
         session.broker.publish.send(session.principal, run, _batch_stored, token)
 
 
@@ -331,19 +344,8 @@ def _batch_stored(token: Token, appended: AppendedRun | None, error: OnelogError
     message_ids = gateway.id_prefix + digits.replace(",", f",{gateway.id_prefix}")
     if error is not None:
         _answer_late(session, command, error, message_ids, queue_id, first)
-    elif not command.flag & FLAG_ONEWAY:
-        session.connection.write(
-            encode_send_response(
-                command.opaque,
-                message_ids,
-                queue_id,
-                first,
-                "",
-                gateway.region,
-                gateway.trace,
-                command.serialize,
-            )
-        )
+    else:
+        write_sent(session, command, message_ids, queue_id, first)
 
 
 # -- back from a consumer ----------------------------------------------------------------------
