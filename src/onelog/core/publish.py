@@ -12,7 +12,6 @@ Invariant: each receipt is answered exactly once, unless what is wrong with the 
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -314,18 +313,23 @@ class Publisher:
         try:
             message = named_by(record, unique_key, self._reader.unpacking)
         except ColdError as cold:
-            later = partial(
-                self._send_back_again,
-                principal,
-                group,
-                log_offset,
-                delay_level,
-                on_stored,
-                token,
-                retries_max=retries_max,
-                unit_mode=unit_mode,
-                unique_key=unique_key,
-            )
+
+            def later() -> None:
+                try:
+                    self.send_back(
+                        principal,
+                        group,
+                        log_offset,
+                        delay_level,
+                        on_stored,
+                        token,
+                        retries_max=retries_max,
+                        unit_mode=unit_mode,
+                        unique_key=unique_key,
+                    )
+                except OnelogError as error:
+                    on_stored(token, None, error)
+
             self._cold_reads.prepare(self._reader, cold.ranges, later)
             return
         sys_flag = UNIT_SUBSCRIBED_FLAG if unit_mode else 0
@@ -335,22 +339,6 @@ class Publisher:
             return
         self._writer.put(self.postponed(*again), on_stored, token)
         self._stats.sent_back.add((message.topic, group), 1, message.size)
-
-    def _send_back_again(
-        self,
-        principal: Principal,
-        group: str,
-        log_offset: int,
-        delay_level: int,
-        on_stored: OnStored,
-        token: Any,
-        **terms: Any,
-    ) -> None:
-        """`send_back` of what is unpacked now; what goes wrong is told."""
-        try:
-            self.send_back(principal, group, log_offset, delay_level, on_stored, token, **terms)
-        except OnelogError as error:
-            on_stored(token, None, error)
 
     def find_scheduled(self, principal: Principal, topic: str, unique_key: str) -> list[Message]:
         """Timed messages with a unique key that were meant for a topic; for a worker to ask."""

@@ -70,7 +70,7 @@ class NameServer:
             )
             self._listeners.append(listener)
             host, port = listener.address
-        scanning = repeat("dropping silent brokers", self._scan_seconds, self.scan)
+        scanning = repeat("dropping silent brokers", self._scan_seconds, lambda: self.scan())
         self._scanning = asyncio.create_task(scanning)
 
     @property

@@ -248,15 +248,7 @@ class ClassicGroups:
                 raise MemberIdRequiredError(member_id)
         due_ms = group.pending.pop(member_id, 0)
         self._deadlines.remove((group, member_id), due_ms)
-        member = ClassicMember(
-            member_id,
-            joining.instance_id,
-            joining.client_id,
-            joining.client_host,
-            joining.session_ms,
-            joining.rebalance_ms,
-            tuple(joining.protocols),
-        )
+        member = _member(member_id, joining)
         if not group.members:
             group.protocol_type, group.leader = joining.protocol_type, member_id
         group.members[member_id] = member
@@ -273,16 +265,8 @@ class ClassicGroups:
         self._answer(old, _fenced(joining.instance_id))
         self._deadlines.remove((group, old), old.due_ms)
         member_id = f"{joining.instance_id}-{self._new_id()}"
-        member = ClassicMember(
-            member_id,
-            joining.instance_id,
-            joining.client_id,
-            joining.client_host,
-            joining.session_ms,
-            joining.rebalance_ms,
-            tuple(joining.protocols),
-            old.assignment,
-        )
+        member = _member(member_id, joining)
+        member.assignment = old.assignment
         group.members = {
             (member_id if key == old.member_id else key): (member if each is old else each)
             for key, each in group.members.items()
@@ -695,6 +679,18 @@ def _voted(group: ClassicGroup) -> str:
 
 def _unknown(group: str, member_id: str) -> UnknownMemberError:
     return UnknownMemberError(f"{member_id!r} is no member of group {group}: it has to join again")
+
+
+def _member(member_id: str, joining: Joining) -> ClassicMember:
+    return ClassicMember(
+        member_id,
+        joining.instance_id,
+        joining.client_id,
+        joining.client_host,
+        joining.session_ms,
+        joining.rebalance_ms,
+        tuple(joining.protocols),
+    )
 
 
 def _fenced(instance_id: str) -> FencedInstanceError:

@@ -42,7 +42,7 @@ from onelog.errors import (
     UserNotFoundError,
 )
 from onelog.gateways.kafka.error_codes import error_code
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps
+from onelog.gateways.kafka.session import OPERATIONS, Handler, KafkaSession, Request, Steps
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
@@ -140,19 +140,7 @@ _REFUSED: Fields = {
     "error_message": "there are no users yet: make the first one with `onelog user create`",
 }
 _KINDS = {2: "topic", 3: "group", 4: "broker", 5: "transaction"}
-_ACTIONS = {
-    2: "admin",
-    3: "consume",
-    4: "publish",
-    5: "create",
-    6: "delete",
-    7: "alter",
-    8: "describe",
-    9: "admin",
-    10: "describe",
-    11: "alter",
-    12: "publish",
-}
+_ACTIONS: dict[int, str] = {2: "admin", **OPERATIONS, 9: "admin"}
 _OPERATIONS = {
     "admin": 2,
     "consume": 3,

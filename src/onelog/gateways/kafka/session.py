@@ -59,7 +59,7 @@ LONG_BYTES, LONG_STEPS = 32 << 10, 64
 """A request of so many bytes, or with an answer of so many parts, may take its time."""
 _FEATURES = {"transaction.version": 2}
 """What clients may use only if all brokers do; with 2, transactions that KIP-890 describes."""
-_OPERATIONS: dict[int, Action] = {
+OPERATIONS: dict[int, Action] = {
     3: "consume",
     4: "publish",
     5: "create",
@@ -203,7 +203,7 @@ class KafkaSession(FramedSession):
             return most
         return sum(
             1 << number
-            for number, action in _OPERATIONS.items()
+            for number, action in OPERATIONS.items()
             if most >> number & 1 and access.may(principal, action, (kind, name))
         )
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from onelog.core.membership.classic import Joined, Joining, Synced
-from onelog.core.membership.consumers import Beat
+from onelog.core.membership.consumers import Beat, Beaten
 from onelog.core.membership.coordinator import CommittingMember
 from onelog.errors import InvalidRequestError, MemberIdRequiredError, OnelogError
 from onelog.gateways.kafka.error_codes import error_code
@@ -183,7 +183,11 @@ def consumer_group_heartbeat(session: KafkaSession, request: Request) -> Steps:
         request.client_id,
         f"/{session.host}",
     )
-    beaten = session.broker.groups.coordinator.beat(session.principal, beat)
+    return beaten_fields(session, session.broker.groups.coordinator.beat(session.principal, beat))
+
+
+def beaten_fields(session: KafkaSession, beaten: Beaten) -> Fields:
+    """The answer to a member's heartbeat."""
     answer: Fields = {
         "error_code": 0,
         "member_id": beaten.member_id,

@@ -16,7 +16,7 @@ from onelog.errors import (
     OnelogError,
 )
 from onelog.gateways.kafka.groups.describing import ALL_OPERATIONS
-from onelog.gateways.kafka.groups.members import by_topic, check_topics
+from onelog.gateways.kafka.groups.members import beaten_fields, by_topic, check_topics
 from onelog.gateways.kafka.names import NO_ID, require_topic, topic_id
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, refusal
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
@@ -45,16 +45,8 @@ def share_group_heartbeat(session: KafkaSession, request: Request) -> Steps:
         client_host=f"/{session.host}",
     )
     yield from check_topics(session, topics)
-    beaten = session.broker.groups.coordinator.beat_share(session.principal, beat)
-    answer: Fields = {
-        "error_code": 0,
-        "member_id": beaten.member_id,
-        "member_epoch": beaten.epoch,
-        "heartbeat_interval_ms": session.gateway.context.loaded.config.kafka.heartbeat_ms,
-    }
-    if beaten.assigned is not None:
-        answer["assignment"] = {"topic_partitions": by_topic(session, beaten.assigned)}
-    return answer
+    coordinator = session.broker.groups.coordinator
+    return beaten_fields(session, coordinator.beat_share(session.principal, beat))
 
 
 def share_group_describe(session: KafkaSession, request: Request) -> Steps:
