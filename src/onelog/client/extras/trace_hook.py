@@ -12,7 +12,6 @@ long as a broker answers.
 """
 
 import asyncio
-import itertools
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -25,16 +24,16 @@ from onelog.client.connection.routes import QUEUES
 from onelog.client.hooks import ConsumeContext, SendContext, TransactionContext, now_ms
 from onelog.client.message import ReceivedMessage, SendStatus
 from onelog.client.options import milliseconds
+from onelog.client.producer.delivery import Delivery
 from onelog.client.producer.outgoing import packed
+from onelog.client.producer.pending_sends import Parcel
 from onelog.client.producer.unique_id import unique_id
 from onelog.errors import ConfigError, OnelogError
 from onelog.jobs import Job
 from onelog.message import KEYS, UNIQUE_KEY, encode_properties
 from onelog.net.tasks import is_set
 from onelog.record.compression import Compression
-from onelog.rocketmq.names import DEFAULT_TOPIC, TRACE_TOPIC
-from onelog.wire.remoting.codes import RequestCode
-from onelog.wire.remoting.send import SendTemplate
+from onelog.rocketmq.names import TRACE_TOPIC
 from onelog.wire.remoting.trace import (
     Consumed,
     Delivered,
@@ -72,9 +71,9 @@ class TraceHook:
         self._interval_ms = milliseconds("interval", interval)
         self._waiting: deque[TraceRecord] = deque()
         self._instance: Instance | None = None
+        self._delivery: Delivery | None = None
         self._task: asyncio.Task[None] | None = None
         self._due = asyncio.Event()
-        self._turn = itertools.count()
 
     # Life, with the client.
 
@@ -83,16 +82,20 @@ class TraceHook:
         if self._instance is not None:
             raise ConfigError("a TraceHook belongs to one client: make one for each")
         self._instance = instance
-        self._task = instance.spawn(self._run(instance))
+        self._delivery = Delivery(
+            instance, GROUP, retries=TRIES - 1, queues=QUEUES, avoid_faults=False
+        )
+        self._delivery.start()
+        self._task = instance.spawn(self._run(self._delivery))
 
     async def close(self) -> None:
         """The client ends: write what waits."""
-        if self._task is None or self._instance is None:
+        if self._task is None or self._delivery is None:
             return
         await end_all([self._task])
         try:
             async with asyncio.timeout(CLOSE_SECONDS_MAX):
-                await self._write_all(self._instance)
+                await self._write_all(self._delivery)
         except TimeoutError:
             self.dropped += len(self._waiting)
             log.warning("%d trace records were not written in time", len(self._waiting))
@@ -206,19 +209,19 @@ class TraceHook:
 
     # Writing.
 
-    async def _run(self, instance: Instance) -> None:
+    async def _run(self, delivery: Delivery) -> None:
         job = Job("writing traces")
         while True:
             await is_set(self._due, self._interval_ms / 1000)
             self._due.clear()
             with job:
-                await self._write_all(instance)
+                await self._write_all(delivery)
 
-    async def _write_all(self, instance: Instance) -> None:
+    async def _write_all(self, delivery: Delivery) -> None:
         while self._waiting:
             records = self._take()
             try:
-                await self._write(instance, records)
+                await self._write(delivery, records)
             except OnelogError as error:
                 self.dropped += len(records)
                 log.warning("%d trace records are lost: %s", len(records), error)
@@ -236,31 +239,22 @@ class TraceHook:
             records.append(self._waiting.popleft())
         return records
 
-    async def _write(self, instance: Instance, records: list[TraceRecord]) -> None:
+    async def _write(self, delivery: Delivery, records: list[TraceRecord]) -> None:
         properties = {KEYS: " ".join(trace_keys(records)), UNIQUE_KEY: unique_id(), "WAIT": "true"}
         body, sys_flag = encode_trace(records), 0
         if len(body) > COMPRESS_OVER_BYTES:
             body, sys_flag = packed(body, Compression.ZLIB)
-        topic, text = instance.wrap(self._topic), encode_properties(properties).decode()
-        for tried in range(1, TRIES + 1):
-            try:
-                route = await instance.routes.get_for_sending(topic)
-                queue = route.publish_queues[next(self._turn) % len(route.publish_queues)]
-                template = SendTemplate(
-                    GROUP,
-                    topic,
-                    queue.queue_id,
-                    queue.broker,
-                    default_topic=DEFAULT_TOPIC,
-                    default_queues=QUEUES,
-                )
-                ext = template.message_fields(sys_flag, now_ms(), 0, text)
-                address = route.address(queue.broker)
-                await instance.ask(address, RequestCode.SEND_MESSAGE_V2, ext, body)
-                return
-            except OnelogError:
-                if tried == TRIES:
-                    raise
+        text = encode_properties(properties).decode()
+        await delivery.deliver(
+            Parcel(
+                self._topic,
+                properties[UNIQUE_KEY],
+                text,
+                body,
+                sys_flag=sys_flag,
+                timeout_ms=delivery.instance.timeout_ms,
+            )
+        )
 
 
 def _traced(messages: Iterable[ReceivedMessage]) -> Iterator[tuple[ReceivedMessage, str]]:

@@ -67,7 +67,7 @@ class Delivery:
     ) -> None:
         self.instance = instance
         self.pending = PendingSends(Faults(SystemClock()) if avoid_faults else None)
-        self._group = instance.wrap(group)
+        self._group = group
         self._retries = retries
         self._queues = queues
         self._credentials = instance.credentials

@@ -106,7 +106,7 @@ class AsyncProducer:
         self.instance.producer_groups.add(self.instance.wrap(group))
         self.delivery = Delivery(
             self.instance,
-            group,
+            self.instance.wrap(group),
             retries=made.retries,
             queues=made.queues,
             avoid_faults=made.avoid_faults,

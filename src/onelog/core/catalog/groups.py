@@ -3,7 +3,6 @@
 Groups that a protocol's own tools use exist from the start, in memory (`settings`).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,9 +56,6 @@ def _check_settings(config: GroupConfig) -> None:
             f"group {config.name}: a groupRetryPolicy of {policy_bytes} bytes; the limit is "
             f"{POLICY_BYTES_MAX}"
         )
-
-
-GroupListener = Callable[[str, GroupConfig | None], None]
 
 
 class Groups(Settings[GroupConfig]):

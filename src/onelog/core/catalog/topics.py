@@ -66,7 +66,6 @@ MAX_MESSAGE_BYTES = "max.message.bytes"
 limit for messages is."""
 
 FilterType = Literal["SINGLE_TAG", "MULTI_TAG"]
-TopicListener = Callable[[str, "TopicConfig | None"], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,6 @@ from onelog.errors import (
 
 SESSION_MIN_MS, SESSION_MAX_MS = 6_000, 1_800_000
 MEMBERS_MAX = 10_000
-NO_GENERATION = -1
 
 Protocol = tuple[str, bytes]
 """A way to share out that a member knows, and what the member says about itself for it."""

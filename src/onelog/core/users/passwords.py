@@ -14,12 +14,10 @@ from binascii import b2a_base64
 from dataclasses import dataclass, field
 from functools import lru_cache
 from random import Random, SystemRandom
-from typing import Literal
 
 from onelog.errors import InvalidRequestError
 from onelog.message import Buffer
 
-Mechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512"]
 DIGESTS: dict[str, str] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 ITERATIONS = 4_096
 """Of SCRAM, as in Kafka: clients repeat it, and 4,096 is the least that they accept."""

@@ -39,7 +39,6 @@ CONSUMERS_MAX = 10_000
 
 _GET_OK = ENCODERS["basic.get-ok"]
 _GET = NUMBERS["basic.get"]
-_CONSUME = NUMBERS["basic.consume"]
 
 
 class Consuming(ConsumerSession):

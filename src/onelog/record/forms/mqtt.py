@@ -39,7 +39,6 @@ from onelog.record.forms.neutral import Header, Neutral, sane_ms
 QOS = 6
 EXACTLY_ONCE = 4
 """QoS 2, in its place among the flags."""
-RETAIN = 1
 REPLAYED = 0x80
 _HEAD = struct.Struct(">BQHHI")
 _TEXT_BYTES_MAX = 65_535

@@ -44,7 +44,6 @@ BASIC = 60
 _END = 0xCE
 _FRAME = Struct(">BHI")
 _LENGTH = Struct(">I")
-_METHOD = Struct(">BHII")
 _CONTENT = Struct(">BHIHxxQ")
 _TOLERANCE = 8
 """Bytes that a frame may have too many, as with RabbitMQ."""
