@@ -55,40 +55,19 @@ def _check_group(name: str) -> None:
         raise InvalidGroupError("cannot use system consumer group")
 
 
-def check_tag(tag: str) -> None:
-    """A tag is text that no filter takes for two."""
-    if not tag.strip():
-        text = "tag cannot be the char sequence of whitespace"
-    elif "|" in tag:
-        text = "tag cannot contain '|'"
-    elif CONTROL.search(tag):
-        text = "tag cannot contain control character"
+def check_text(what: str, text: str, code: Code, *, without: str = "", bytes_max: int = 0) -> None:
+    """Text that clients have chosen: not blank, and nothing that somebody could take for two."""
+    if not text.strip():
+        problem = "cannot be the char sequence of whitespace"
+    elif without and without in text:
+        problem = f"cannot contain {without!r}"
+    elif bytes_max and len(text.encode()) >= bytes_max:
+        problem = f"exceed the max size {bytes_max}"
+    elif CONTROL.search(text):
+        problem = "cannot contain control character"
     else:
         return
-    raise RefusedError(Code.ILLEGAL_MESSAGE_TAG, text)
-
-
-def check_key(key: str) -> None:
-    if key and not key.strip():
-        text = "key cannot be the char sequence of whitespace"
-    elif CONTROL.search(key):
-        text = "key cannot contain control character"
-    else:
-        return
-    raise RefusedError(Code.ILLEGAL_MESSAGE_KEY, text)
-
-
-def check_message_group(name: str) -> None:
-    """The messages of a group are in order, so its name is of some importance."""
-    if not name.strip():
-        text = "message group cannot be the char sequence of whitespace"
-    elif len(name.encode()) >= MESSAGE_GROUP_BYTES_MAX:
-        text = f"message group exceed the max size {MESSAGE_GROUP_BYTES_MAX}"
-    elif CONTROL.search(name):
-        text = "message group cannot contain control character"
-    else:
-        return
-    raise RefusedError(Code.ILLEGAL_MESSAGE_GROUP, text)
+    raise RefusedError(code, f"{what} {problem}")
 
 
 def milliseconds(time: Any) -> int:

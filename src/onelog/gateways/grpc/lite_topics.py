@@ -61,10 +61,6 @@ def sync(call: "Call", request: Any) -> Any:
     return messages.SyncLiteSubscriptionResponse(status=OK)
 
 
-def queue_name(topic: str, lite_topic: str) -> str:
-    return lite.queue_name(topic, lite_topic)
-
-
 def request(
     gateway: "Gateway",
     client: GrpcClient,
@@ -75,11 +71,13 @@ def request(
 ) -> LeaseRequest:
     """What a lite consumer asks for."""
     gateway.pop.admit(group, topic, -1)
-    keys = tuple((queue_name(topic, each), 0) for each in sorted(client.lite_topics.get(topic, ())))
+    keys = tuple(
+        (lite.queue_name(topic, each), 0) for each in sorted(client.lite_topics.get(topic, ()))
+    )
     return LeaseRequest(
         group,
         partial(_queue_keys, gateway, client, topic),
-        keys or ((queue_name(topic, ""), 0),),
+        keys or ((lite.queue_name(topic, ""), 0),),
         count,
         invisible_ms,
         IN_PLACE,
@@ -93,4 +91,4 @@ def _queue_keys(gateway: "Gateway", client: GrpcClient, topic: str) -> list[Key]
     if wanted:
         first = gateway.context.random.randrange(len(wanted))
         wanted = wanted[first:] + wanted[:first]
-    return [(queue_name(topic, each), 0) for each in wanted]
+    return [(lite.queue_name(topic, each), 0) for each in wanted]

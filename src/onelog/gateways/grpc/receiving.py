@@ -26,6 +26,7 @@ from onelog.gateways.grpc.session import Call
 from onelog.message import decode_properties
 from onelog.record.decode import decode_messages
 from onelog.record.inner_batch import unwrapped
+from onelog.rocketmq import lite
 from onelog.store.reader import FetchStatus
 from onelog.wire.grpc import messages
 from onelog.wire.grpc.codes import Code, FilterType, QueryOffsetPolicy
@@ -236,7 +237,7 @@ def _held(call: Call, group: str, topic: str, text: str, lite_topic: str = "") -
     if receipt.offset is None or receipt.broker != call.gateway.broker.admin.config.name:
         raise RefusedError(Code.INVALID_RECEIPT_HANDLE, f"the receipt {receipt} is not of here")
     if lite_topic:
-        queue_name = lite_topics.queue_name(topic, lite_topic)
+        queue_name = lite.queue_name(topic, lite_topic)
     else:
         queue_name = real_topic(topic, group, receipt.retry)
     return RenewedLease(group, queue_name, receipt.queue_id, receipt.offset, receipt.popped_ms)

@@ -64,19 +64,9 @@ def query_route(call: Call, request: Any) -> None:
 
     def found(others: Sequence[OtherBroker]) -> Any:
         answer = messages.QueryRouteResponse(status=OK)
-        here = _own_broker(call, request.endpoints)
-        servers = []
-        if config is None and not others:
-            broker.topics.require(call.principal, topic)  # Which says that there is none.
-        if config is not None:
-            queues = (config.perm, config.read_queues, config.write_queues)
-            servers.append((here, accepted_types(config), _permissions(*queues)))
-        for each in others:
-            queues = (each.queues.perm, each.queues.read_queue_nums, each.queues.write_queue_nums)
-            types = accepted_types(config) if config is not None else _ALL
-            servers.append((_other_broker(each, here), types, _permissions(*queues)))
-        for server, types, permissions in servers:
-            for number, permission in enumerate(permissions):
+        types = _ALL if config is None else accepted_types(config)
+        for server, *queues in _servers(call, request, topic, config, others):
+            for number, permission in enumerate(_permissions(*queues)):
                 queue = answer.message_queues.add(
                     topic=request.topic, id=number, permission=permission, broker=server
                 )
@@ -86,26 +76,43 @@ def query_route(call: Call, request: Any) -> None:
     call.gateway.endpoints.find(topic, lambda others: call.guard(lambda: found(others)))
 
 
+def _servers(
+    call: Call,
+    request: Any,
+    topic: str,
+    config: TopicConfig | None,
+    others: Sequence[OtherBroker],
+) -> list[tuple[Any, int, int, int]]:
+    """The brokers that have a topic: each with its permissions, read queues and write queues."""
+    here = _own_broker(call, request.endpoints)
+    own = here.endpoints.addresses[0].host
+    servers = []
+    if config is not None:
+        servers.append((here, config.perm, config.read_queues, config.write_queues))
+    elif not others:
+        call.gateway.broker.topics.require(call.principal, topic)  # Which says that there is none.
+    for each in others:
+        # One on this machine is reached as this one is.
+        host = own if each.host in ("127.0.0.1", "localhost", own) else each.host
+        queues = each.queues
+        server = _broker(each.name, host, each.port)
+        servers.append((server, queues.perm, queues.read_queue_nums, queues.write_queue_nums))
+    return servers
+
+
 def _own_broker(call: Call, endpoints: Any) -> Any:
     """This broker, at the address by which the client came, if that is one address."""
     own = call.gateway.broker.admin.config
     host = own.client_host
-    found = messages.Broker(name=own.name, id=0)
     if len(endpoints.addresses) == 1 and own.host in ("", "0.0.0.0", "::"):
         host = endpoints.addresses[0].host or host
-    port = call.session.connection.local[1] or call.gateway.settings.port
+    return _broker(own.name, host, call.session.connection.local[1] or call.gateway.settings.port)
+
+
+def _broker(name: str, host: str, port: int) -> Any:
+    found = messages.Broker(name=name, id=0)
     found.endpoints.scheme = scheme_of(host)
     found.endpoints.addresses.add(host=host, port=port)
-    return found
-
-
-def _other_broker(other: OtherBroker, here: Any) -> Any:
-    """Another broker; one on this machine is reached as this one is."""
-    own = here.endpoints.addresses[0].host
-    host = own if other.host in ("127.0.0.1", "localhost", own) else other.host
-    found = messages.Broker(name=other.name, id=0)
-    found.endpoints.scheme = scheme_of(host)
-    found.endpoints.addresses.add(host=host, port=other.port)
     return found
 
 
@@ -118,17 +125,8 @@ def query_assignment(call: Call, request: Any) -> None:
     ordered = known is not None and known.consume_message_orderly
 
     def found(others: Sequence[OtherBroker]) -> Any:
-        here = _own_broker(call, request.endpoints)
-        servers = [
-            (_other_broker(each, here), each.queues.perm, each.queues.read_queue_nums)
-            for each in others
-        ]
-        if config is not None:
-            servers.insert(0, (here, config.perm, config.read_queues))
-        elif not others:
-            broker.topics.require(call.principal, topic)  # Which says that there is none.
         answer = messages.QueryAssignmentResponse(status=OK)
-        for server, perm, count in servers:
+        for server, perm, count, _ in _servers(call, request, topic, config, others):
             numbers = range(count) if ordered else (_ANY_QUEUE,)
             for number in numbers if count and perm & PERM_READ else ():
                 answer.assignments.add().message_queue.MergeFrom(

@@ -20,9 +20,8 @@ from onelog.errors import EmptyMessageError, InvalidQueueError, OnelogError
 from onelog.gateways.grpc.answers import OK, RefusedError, overall, status_of
 from onelog.gateways.grpc.checks import (
     CONTROL,
-    check_key,
-    check_message_group,
-    check_tag,
+    MESSAGE_GROUP_BYTES_MAX,
+    check_text,
     milliseconds,
     topic_name,
 )
@@ -241,12 +240,12 @@ def _properties(call: Call, config: TopicConfig, given: Any) -> dict[str, str]:
         properties = _own_properties(own)
         size = sum(len(name) + len(value) for name, value in properties.items())
     if tag := system.tag:
-        check_tag(tag)
+        check_text("tag", tag, Code.ILLEGAL_MESSAGE_TAG, without="|")
         properties["TAGS"] = tag
         size += len(tag)
     if keys := system.keys:
-        for key in keys:
-            check_key(key)
+        for key in filter(None, keys):
+            check_text("key", key, Code.ILLEGAL_MESSAGE_KEY)
         properties["KEYS"] = joined = " ".join(keys)
         size += len(joined)
     if size > PROPERTIES_BYTES_MAX:
@@ -259,7 +258,12 @@ def _properties(call: Call, config: TopicConfig, given: Any) -> dict[str, str]:
         raise RefusedError(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
     properties["UNIQ_KEY"] = message_id
     if name := system.message_group:
-        check_message_group(name)
+        check_text(
+            "message group",
+            name,
+            Code.ILLEGAL_MESSAGE_GROUP,
+            bytes_max=MESSAGE_GROUP_BYTES_MAX,
+        )
         properties[MESSAGE_GROUP] = name
     if (context := system.trace_context) and not CONTROL.search(context):
         properties[TRACE_CONTEXT] = context
