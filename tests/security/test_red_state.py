@@ -1,17 +1,23 @@
 """Attacks on what the broker remembers: entries of queues that lie about their records."""
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 
+from onelog.core.cursors.fetch import Cursor, allowed
 from onelog.core.filters.tags import Subscription, subscribe
 from onelog.message import NewMessage, encode_properties
 from onelog.names import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC, TABLES_TOPIC, TIMER_TOPIC
-from onelog.record.entries import ENTRY, ENTRY_BYTES, PADDING_SIZE
+from onelog.record.entries import ENTRY, ENTRY_BYTES, PADDING, PADDING_SIZE
+from onelog.store import mending
 from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.mending import Mending
+from onelog.store.reader import Fetched
 from onelog.store.readonly import open_readonly
 from onelog.store.verify import verify
 from tests.core.leasing import Reader
@@ -23,6 +29,8 @@ COUNT = 12
 BODIES = [b"message %02d" % number for number in range(COUNT)]
 TAGS = "ab"
 Entry = tuple[int, int, int]
+EMPTY = (0, 0, 0)
+PADDED = ENTRY.unpack(PADDING)
 Lie = Callable[[list[Entry], list[Entry]], dict[int, Entry]]
 """What entries of a queue become, by those of it and those of another."""
 
@@ -53,6 +61,20 @@ LIES: dict[str, Lie] = {
     "a negative place": placed(5, lambda at: -at - 1),
     "no place at all": placed(5, lambda at: 0),
     "the size of padding": sized(5, lambda size: PADDING_SIZE),
+    "padding in its place": lambda mine, others: {5: PADDED},
+    "padding at the end": lambda mine, others: {COUNT - 1: PADDED},
+    "padding at the beginning": lambda mine, others: {0: PADDED},
+    "padding over several": lambda mine, others: dict.fromkeys(range(3, 9), PADDED),
+    "padding in two places, and a wrong size between": lambda mine, others: {
+        3: PADDED,
+        **sized(5, lambda size: size - 1)(mine, others),
+        7: PADDED,
+        8: PADDED,
+    },
+    "padding for all of them": lambda mine, others: dict.fromkeys(range(COUNT), PADDED),
+    "zeros at the end": lambda mine, others: {COUNT - 1: EMPTY},
+    "zeros for the last three": lambda mine, others: dict.fromkeys(range(9, COUNT), EMPTY),
+    "zeros for all of them": lambda mine, others: dict.fromkeys(range(COUNT), EMPTY),
     "zeros where the search for the end looks": lambda mine, others: {4: (0, 0, 0)},
     "zeros at the beginning": lambda mine, others: {0: (0, 0, 0)},
     "a negative place at the beginning": placed(0, lambda at: -1),
@@ -162,7 +184,7 @@ def test_entries_that_lie_cost_no_message_and_bring_no_other(
     lie(world, LIES[kind])
     assert read_all(world) == BODIES
     assert world.store.mending.mended > 0
-    assert "it is written anew" in caplog.text
+    assert "written anew" in caplog.text
     mended = world.store.mending.mended
     assert read_all(world) == BODIES
     assert world.store.mending.mended == mended, "it was not repaired for good"
@@ -443,3 +465,60 @@ def test_entries_that_lie_cost_no_message_that_waits(world: World, topic: str, k
     lie(world, LIES[kind], topic, queue_id=queue_id)
     world.timer.advance(120_000)
     assert sorted(read_all(world)[COUNT:]) == [b"late " + body for body in BODIES]
+
+
+@pytest.mark.parametrize("how", ["all", "tag", "condition"])
+@pytest.mark.parametrize(
+    "kind", ["a wrong size at the beginning", "padding over several", "noise for all of them"]
+)
+def test_a_long_stretch_of_the_log_is_searched_by_a_worker(
+    world: World, kind: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(world)
+    lie(world, LIES[kind])
+    monkeypatch.setattr(mending, "_SEARCHED_AT_ONCE_BYTES", 0)
+    at_work: list[bool] = []
+    searched: list[bool] = []
+    offload, in_log = world.timer.offload, Mending._in_log
+
+    def worker(work: Callable[[], None]) -> None:
+        at_work.append(True)
+        offload(work)
+        at_work.pop()
+
+    def watched(self: Mending, *where: Any) -> Any:
+        searched.append(bool(at_work))
+        return in_log(self, *where)
+
+    monkeypatch.setattr(world.core.cold_reads, "_offload", worker)
+    monkeypatch.setattr(Mending, "_in_log", watched)
+    wanted = {
+        "all": None,
+        "tag": subscribe("orders", "a || b"),
+        "condition": subscribe("orders", "TAGS IS NOT NULL", "SQL92"),
+    }[how]
+    assert read_all(world, wanted=wanted) == BODIES
+    assert searched
+    assert all(searched)
+    assert world.store.mending.mended > 0
+
+
+def test_who_reads_while_another_waits_for_a_search_gets_the_same(world: World) -> None:
+    fill(world)
+    lie(world, LIES["padding over several"])
+    with mock.patch.object(mending, "_SEARCHED_AT_ONCE_BYTES", 0):
+        works: list[Callable[[], None]] = []
+        with mock.patch.object(world.core.cold_reads, "_offload", works.append):
+            limits = allowed(world.broker.admin.config, 32, 0, 0)
+            answers = [world.fetch([Cursor("readers", "orders", 0, 3)], limits) for _ in range(3)]
+        assert not any(answers)
+        for work in works:
+            worker = threading.Thread(target=work)
+            worker.start()
+            worker.join()
+        while not world.posted.empty():
+            world.posted.get()()
+        for ((result,),) in answers:
+            assert isinstance(result, Fetched)
+            found = pulled(result)
+            assert found == BODIES[3 : 3 + len(found)] != []

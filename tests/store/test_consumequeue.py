@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from onelog.errors import StoreCorruptError, StoreFullError, StoreVersionError
 from onelog.record.entries import ENTRY, ENTRY_BYTES, PADDING
-from onelog.store.consumequeue import ConsumeQueue, MapBudget
+from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.queue_files import MapBudget
 
 FILE = 10
 

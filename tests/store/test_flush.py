@@ -19,6 +19,7 @@ from onelog.store.entering import Entering
 from onelog.store.flush import Checkpoints, Flusher, sync_filesystem
 from onelog.store.keyindex import KeyIndex
 from onelog.store.message_store import MessageStore
+from onelog.store.queue_ends import QueueEnds
 from onelog.store.queues import Queues
 from onelog.store.refusals import Refusals
 from tests.store.conftest import SMALL, OpenStore
@@ -151,6 +152,7 @@ def test_who_waits_at_the_end_is_served_and_who_comes_later_is_told(tmp_path: Pa
         Checkpoint(tmp_path / "checkpoint"),
         log,
         entering,
+        QueueEnds(tmp_path),
         set(),
         lambda _: None,
         lambda: False,

@@ -15,9 +15,9 @@ from onelog.errors import StoreError
 from onelog.message import NewMessage
 from onelog.record.entries import ENTRY, ENTRY_BYTES
 from onelog.store import queue_files
-from onelog.store.consumequeue import ConsumeQueue, MapBudget
+from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.message_store import MessageStore
-from onelog.store.queue_files import FOLDER, YOUNG_BYTES, QueueFiles
+from onelog.store.queue_files import FOLDER, YOUNG_BYTES, MapBudget, QueueFiles
 from onelog.store.segment import file_name
 from tests.store.conftest import OpenStore
 from tests.store.samples import SAMPLE

@@ -25,7 +25,6 @@ import contextlib
 import errno
 import mmap
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -37,7 +36,7 @@ import numpy as np
 from onelog.errors import StoreCorruptError, StoreError, StoreVersionError
 from onelog.private_files import make_folder
 from onelog.record.entries import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, PADDING, PADDING_SIZE
-from onelog.store.queue_files import YOUNG_BYTES, QueueFiles
+from onelog.store.queue_files import YOUNG_BYTES, MapBudget, QueueFiles
 from onelog.store.queue_folders import parents_of
 from onelog.store.segment import (
     disk_error,
@@ -62,28 +61,6 @@ _ALLOCATE_BYTES_MIN = 4 * 1024
 _ALLOCATE_BYTES_MAX = 256 * 1024
 
 Entry = tuple[int, int, int]
-
-
-class MapBudget:
-    """Bounds how many queue files are mapped at once: a map costs a file descriptor."""
-
-    def __init__(self, maps_max: int) -> None:
-        self._maps_max = maps_max
-        self._mapped: dict[tuple[ConsumeQueue, int], None] = {}
-        self._lock = threading.Lock()
-
-    def add(self, queue: "ConsumeQueue", file: int) -> None:
-        """Count a new map in; the one mapped first goes if there are too many."""
-        with self._lock:
-            self._mapped[queue, file] = None
-            oldest = next(iter(self._mapped)) if len(self._mapped) > self._maps_max else None
-        if oldest is not None:
-            oldest_queue, oldest_file = oldest
-            oldest_queue.unmap(oldest_file)
-
-    def remove(self, queue: "ConsumeQueue", file: int) -> None:
-        with self._lock:
-            self._mapped.pop((queue, file), None)
 
 
 class ConsumeQueue:
@@ -640,6 +617,31 @@ class ConsumeQueue:
                 return offset + int(real.argmax())
             offset += len(rows)
         return end
+
+    def real_before(self, offset: int) -> int:
+        """The last entry before `offset` that is no padding; one before the start if none is."""
+        while offset > self.start:
+            low = max(self.start, offset - _READ_ENTRIES)
+            rows = np.frombuffer(self.read_entries(low, offset - low), ENTRY_DTYPE)
+            real = np.flatnonzero((rows["size"] != PADDING_SIZE) | (rows["log"] != 0))
+            if len(real):
+                return offset - len(rows) + int(real[-1])
+            offset = low
+        return self.start - 1
+
+    def last_log_offset(self, end: int) -> int:
+        """Where the record of the entry before `end` is; for any thread."""
+        file, slot = divmod(end - 1, self._file_entries)
+        mapped = self._maps.get(file)
+        if mapped is None:
+            return self.read_entry(end - 1)[0]
+        return int(ENTRY.unpack_from(mapped, slot * ENTRY_BYTES)[0])
+
+    def begin_before(self, start: int) -> None:
+        """Take padding in front for entries, from `start` on."""
+        if self._files:
+            self.start = max(start, self._files[0] * self._file_entries)
+            self._begins_at = -1
 
     def last_entry(self) -> Entry | None:
         """The entry of the newest message, if there is one."""

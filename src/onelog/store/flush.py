@@ -28,6 +28,7 @@ from onelog.store.checkpoint import Checkpoint
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.entering import Entering
+from onelog.store.queue_ends import QueueEnds
 from onelog.store.segment import disk_error, flush_error, sync_folder
 
 PAGE_BYTES = 4096
@@ -51,6 +52,7 @@ class Checkpoints:
     checkpoint: Checkpoint
     _log: CommitLog
     _entering: Entering
+    _ends: QueueEnds
     unsynced: set[str]
     """Folders with names that were made or removed, and are not known to be durable."""
     _on_failure: Callable[[StoreError], None]
@@ -115,6 +117,7 @@ class Checkpoints:
                 for folder in folders:
                     if os.path.isdir(folder):
                         sync_folder(Path(folder))
+            self._ends.add(self._entering.queues, dirty)
         except BaseException:
             for queue in dirty:
                 self._entering.mark(queue)

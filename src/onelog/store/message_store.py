@@ -36,6 +36,7 @@ from onelog.store.entering import Entered, Entering
 from onelog.store.flush import Checkpoints, Flusher, OnFlushed
 from onelog.store.folder import check_is_store
 from onelog.store.keyindex import KeyIndex
+from onelog.store.queue_ends import QueueEnds
 from onelog.store.queue_folders import QUEUES_FOLDER
 from onelog.store.queues import Queues
 from onelog.store.reader import StoreReader
@@ -83,13 +84,14 @@ class MessageStore(StoreReader):
         self.tags_codes = self.mending.tags_codes = self.appender.tags_codes
         write_version(folder / "onelog.json")
         self._abort.set()
+        ends = QueueEnds(folder)
         self.recovery: RecoveryReport = recover(
-            log, queues, index, checkpoint, self.tags_codes, crashed=crashed, gated=gated
+            log, queues, index, checkpoint, ends, self.tags_codes, crashed=crashed, gated=gated
         )
         self.remember_damage(self.recovery.damage)
         self.opened_end = int(log.end)
         self.appender.last_ms = self.recovery.last_store_ms
-        if crashed or self.recovery.records_replayed:
+        if crashed or self.recovery.records_replayed or ends.is_new:
             self.entering.mark_all()
         self.entering.entered = Entered(
             self.recovery.entered_end, self.recovery.last_record, self.recovery.last_store_ms
@@ -100,6 +102,7 @@ class MessageStore(StoreReader):
             checkpoint,
             log,
             self.entering,
+            ends,
             unsynced,
             self.refusals.refuse_for_good,
             # What comes from another's log has checksums if that one makes them.

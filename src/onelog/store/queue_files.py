@@ -23,9 +23,13 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from onelog.jobs import Job
 from onelog.private_files import make_folder
+
+if TYPE_CHECKING:
+    from onelog.store.consumequeue import ConsumeQueue
 
 FOLDER = "onelog-spare"
 IN_THREAD = True
@@ -112,3 +116,25 @@ class QueueFiles:
         self._worker.shutdown()
         self._cleaner.shutdown()
         self.clear()
+
+
+class MapBudget:
+    """Bounds how many queue files are mapped at once: a map costs a file descriptor."""
+
+    def __init__(self, maps_max: int) -> None:
+        self._maps_max = maps_max
+        self._mapped: dict[tuple[ConsumeQueue, int], None] = {}
+        self._lock = threading.Lock()
+
+    def add(self, queue: "ConsumeQueue", file: int) -> None:
+        """Count a new map in; the one mapped first goes if there are too many."""
+        with self._lock:
+            self._mapped[queue, file] = None
+            oldest = next(iter(self._mapped)) if len(self._mapped) > self._maps_max else None
+        if oldest is not None:
+            oldest_queue, oldest_file = oldest
+            oldest_queue.unmap(oldest_file)
+
+    def remove(self, queue: "ConsumeQueue", file: int) -> None:
+        with self._lock:
+            self._mapped.pop((queue, file), None)

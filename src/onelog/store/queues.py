@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from onelog.errors import InvalidQueueError
 from onelog.message import QUEUE_ID_MAX
 from onelog.names import TABLES_TOPIC
-from onelog.store.consumequeue import ConsumeQueue, MapBudget
-from onelog.store.queue_files import FOLDER, QueueFiles
+from onelog.store.consumequeue import ConsumeQueue
+from onelog.store.queue_files import FOLDER, MapBudget, QueueFiles
 from onelog.store.queue_folders import folder_of, queue_folder, queue_folders
 from onelog.store.segment import disk_error
 
@@ -49,6 +49,8 @@ class Queues:
         self._unsynced = set() if unsynced is None else unsynced
         self._check: Mending | None = None
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
+        self.deleted: set[str] = set()
+        """Topics, for whoever remembers where queues end."""
         for topic, queue_id, path in queue_folders(folder):
             self._open(topic, queue_id, path)
 
@@ -116,6 +118,7 @@ class Queues:
         """Remove a topic's queues and their files, which may be very many: some time later."""
         assert self.files is not None, "a store that is only read deletes nothing"
         queues = self.by_topic.pop(topic, {}).values()
+        self.deleted.add(topic)
         folders = {self.folder / folder_of(topic), *(queue.folder.parent for queue in queues)}
         # The last one who lets go of a file's map waits until the file system has deleted it.
         maps = [each for queue in queues for each in queue.forget()]

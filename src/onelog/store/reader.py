@@ -165,10 +165,13 @@ class StoreReader:
         offset: int,
         count_max: int = 32,
         bytes_max: int = 256 * 1024,
+        *,
+        later: bool = False,
     ) -> Fetched:
         """Messages of a queue from `offset` on: at least one if there is any, up to the limits.
 
-        An inner batch is returned whole, also if the offset is in the middle of it.
+        An inner batch is returned whole, also if the offset is in the middle of it. Who says that
+        a search can be `later` may get a `SearchNeededError`; see `mending`.
         """
         _check_offset(offset)
         queue = self.queue_table.find(topic, queue_id)
@@ -192,10 +195,12 @@ class StoreReader:
                 raise OffsetOutOfRangeError(f"an entry of {queue.topic} leads nowhere")
             slices = self.log.slices(ranges)
         except OffsetOutOfRangeError:
-            if self.mending.mend(queue, offset, count, surely=True):
-                return self.read(topic, queue_id, offset, count_max, bytes_max)
+            if self.mending.mend(queue, offset, count, surely=True, later=later):
+                return self.read(topic, queue_id, offset, count_max, bytes_max, later=later)
             # Deleted or lost between the look at the queue and the look at the log.
             following = queue.next_real(offset + 1, end, int(self.log.start))
+            if self.mending.mend_padding(queue, offset + count, following, later):
+                return self.read(topic, queue_id, offset, count_max, bytes_max, later=later)
             return _nothing(FetchStatus.MESSAGE_WAS_REMOVING, following, start, end)
         return Fetched(FetchStatus.FOUND, slices, offset + count, start, end, count, size, ranges)
 
@@ -209,7 +214,9 @@ class StoreReader:
             if not self.mend(topic, queue_id, offset, found):
                 return found
 
-    def mend(self, topic: str, queue_id: int, offset: int, found: Fetched) -> bool:
+    def mend(
+        self, topic: str, queue_id: int, offset: int, found: Fetched, *, later: bool = False
+    ) -> bool:
         """Look at the entries of a read whose records are in memory; whether to read again."""
         queue = self.queue_table.find(topic, queue_id) if found.slices else None
         if queue is None or (
@@ -218,16 +225,20 @@ class StoreReader:
             else queue.checked[0] <= offset and found.next_offset <= queue.checked[1]
         ):
             return False
-        return self.mending.mend(queue, offset, found.next_offset - offset)
+        return self.mending.mend(queue, offset, found.next_offset - offset, later=later)
 
-    def mend_some(self, topic: str, queue_id: int, offsets: Sequence[int]) -> bool:
+    def mend_some(
+        self, topic: str, queue_id: int, offsets: Sequence[int], *, later: bool = False
+    ) -> bool:
         """The same for some entries of a queue."""
         queue = self.queue_table.find(topic, queue_id)
         if queue is None:
             return False
-        return sum(self.mending.mend(queue, offset, 1) for offset in offsets) > 0
+        return sum(self.mending.mend(queue, offset, 1, later=later) for offset in offsets) > 0
 
-    def mend_stretch(self, topic: str, queue_id: int, begin: int, end: int) -> bool:
+    def mend_stretch(
+        self, topic: str, queue_id: int, begin: int, end: int, *, later: bool = False
+    ) -> bool:
         """The same for a stretch of a queue whose records are in memory."""
         queue = self.queue_table.find(topic, queue_id)
         if queue is None or begin >= queue.opened_end:
@@ -235,7 +246,7 @@ class StoreReader:
         if queue.checked[0] <= begin and end <= queue.checked[1]:
             return False
         mended = False
-        while self.mending.mend(queue, begin, end - begin):
+        while self.mending.mend(queue, begin, end - begin, later=later):
             mended = True
         return mended
 

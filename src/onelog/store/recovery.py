@@ -35,6 +35,7 @@ from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.cutting import pieces_behind, put_aside
 from onelog.store.damage import Damage, Damages, scan
 from onelog.store.keyindex import KeyIndex
+from onelog.store.queue_ends import QueueEnds
 from onelog.store.queues import Queues
 from onelog.store.readonly import real_end
 from onelog.store.replay import Replay, only_of
@@ -95,6 +96,7 @@ def recover(
     queues: Queues,
     index: KeyIndex,
     checkpoint: Checkpoint,
+    ends: QueueEnds,
     tags_codes: TagsCodes,
     *,
     crashed: bool,
@@ -111,6 +113,7 @@ def recover(
     rebuilt = start < checkpoint.safe_offset or not any(True for _ in queues)
     if crashed or rebuilt:
         _rewind(log, queues, index, start)
+    _lengthen(log, queues, ends, start, is_known=checkpoint.ours and not rebuilt)
     # The checkpoint knows of checksums from the safe offset on, not before.
     require_crc = crashed and checkpoint.record_crc and start >= checkpoint.safe_offset
     topics = TopicNumbers()
@@ -180,6 +183,20 @@ def _rewind(log: CommitLog, queues: Queues, index: KeyIndex, start: int) -> None
     for queue in queues:
         queue.rewind(start)
     index.truncate(start)
+
+
+def _lengthen(
+    log: CommitLog, queues: Queues, ends: QueueEnds, start: int, *, is_known: bool
+) -> None:
+    """Let queues end where they did: with zeros at its end a queue seems shorter than it is."""
+    if not is_known:
+        ends.forget()
+        return
+    log.end = LogOffset(max(int(log.end), start))
+    for (topic, queue_id), known in ends.known(start).items():
+        queue = queues.find(topic, queue_id)
+        if queue is not None and queue.check is not None:
+            queue.check.lengthen(queue, known)
 
 
 def _replay(

@@ -39,6 +39,7 @@ from onelog.names import COMPACTED_TOPIC
 from onelog.record.decode import decode_message, queue_offset_of
 from onelog.record.entries import ENTRY, ENTRY_DTYPE, PADDING_SIZE
 from onelog.record.forms import FORM_CODE, FORM_MASK
+from onelog.store.mending import SearchNeededError
 from onelog.store.message_store import MessageStore
 from onelog.store.outcomes import Aborted
 from onelog.store.reader import Fetched, FetchStatus
@@ -139,6 +140,8 @@ class QueueReader:
                 return pulled or self._cold(topic, queue_id, offset, cold_count, cold_bytes)
             read = self._checked(topic, queue_id, offset, count_max, bytes_max, cold_ok)
             return read or self._cold(topic, queue_id, offset, cold_count, cold_bytes)
+        except SearchNeededError as needed:
+            return self._to_search(topic, queue_id, offset, needed)
         except StoreFailedError:
             if count_max <= 1:
                 raise
@@ -156,12 +159,12 @@ class QueueReader:
         Entries that point elsewhere are mended first, and read again.
         """
         while True:
-            read = self._store.read(topic, queue_id, offset, count_max, bytes_max)
+            read = self._store.read(topic, queue_id, offset, count_max, bytes_max, later=True)
             if cold_ok:
                 self._store.wait_readable(read.ranges)
             elif read.ranges and self._is_cold(read.ranges):
                 return None
-            if not self._store.mend(topic, queue_id, offset, read):
+            if not self._store.mend(topic, queue_id, offset, read, later=True):
                 return read
 
     def end(self, topic: str, queue_id: int, committed: bool) -> int:
@@ -403,8 +406,17 @@ class QueueReader:
         self, topic: str, queue_id: int, offset: int, count_max: int, bytes_max: int
     ) -> Fetched:
         """Where in the log the next few messages lie, for a worker to read."""
-        read = self._store.read(topic, queue_id, offset, count_max, bytes_max)
+        read = self._store.read(topic, queue_id, offset, count_max, bytes_max, later=True)
         return read._replace(status=FetchStatus.COLD, slices=[], next_offset=offset)
+
+    def _to_search(
+        self, topic: str, queue_id: int, offset: int, needed: SearchNeededError
+    ) -> Fetched:
+        """The answer while a worker searches the log: it is had with what is cold."""
+        start = self._store.min_offset(topic, queue_id)
+        end = self._store.max_offset(topic, queue_id)
+        where = [(needed.log_offset, 1)]
+        return Fetched(FetchStatus.COLD, [], offset, start, end, ranges=where)
 
     def _at_end(self, topic: str, queue_id: int, offset: int) -> Fetched:
         """The answer if what follows is not decided yet: as if nothing followed."""
@@ -474,7 +486,8 @@ class QueueReader:
         return True
 
     def warm(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Bring ranges of the log into the page cache; for a worker thread."""
+        """Bring ranges of the log into the page cache, and look there; for a worker thread."""
+        self._store.mending.search()
         for each in ranges:
             try:
                 self._store.wait_readable([each])
@@ -495,7 +508,7 @@ class QueueReader:
         entries_max: int,
     ) -> Fetched | None:
         """None if a condition is on records that are not in memory."""
-        head = self._store.read(topic, queue_id, offset, 1, 1)
+        head = self._store.read(topic, queue_id, offset, 1, 1, later=True)
         if head.status is not FetchStatus.FOUND:
             return head
         start, end = head.min_offset, head.max_offset
@@ -540,14 +553,14 @@ class QueueReader:
         """
         store = self._store
         if scan.subscription.predicate is not None and store.mend_stretch(
-            topic, queue_id, begin, end
+            topic, queue_id, begin, end, later=True
         ):
             return True
         if not scan.places or (not cold_ok and self._is_cold(scan.ranges)):
             return False
         if cold_ok:
             store.wait_readable([each for each in scan.ranges if each[1] > 0])
-        return store.mend_some(topic, queue_id, scan.places)
+        return store.mend_some(topic, queue_id, scan.places, later=True)
 
     def _mend_codes(self, topic: str, queue_id: int, offset: int, entries_max: int) -> int:
         """Hold tags codes of before the start against the log, where that is in memory.

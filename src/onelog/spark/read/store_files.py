@@ -54,10 +54,11 @@ from onelog.spark.columns.messages import EVERY_ROW, ROWS_MAX, RecordDecoder, Ro
 from onelog.spark.options import SplitBy
 from onelog.spark.read.offsets import QueueRange, lose, split
 from onelog.store.commitlog import CommitLog
-from onelog.store.consumequeue import ConsumeQueue, MapBudget
+from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.folder import look, queue_file_entries, segment_bytes
 from onelog.store.mending import Mending, occupies
 from onelog.store.outcomes import Aborted
+from onelog.store.queue_files import MapBudget
 from onelog.store.queue_folders import QUEUES_FOLDER, queue_folder
 from onelog.store.segment import Segment, file_name, numbered_files
 
