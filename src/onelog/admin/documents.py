@@ -6,11 +6,17 @@ from typing import Any
 from onelog.admin.topics import Encoding, MessageDocument
 from onelog.client.connection.address import host_text
 from onelog.errors import CompressionError
-from onelog.message import Message, decode_properties
+from onelog.message import TRANSACTION_MASK, Message, SysFlag, decode_properties
 from onelog.record.compression import unpacked_body
 
 SHORT_BYTES = 1_024
 LONG_BYTES = 1 << 20
+_COMPRESSIONS = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}
+_TRANSACTIONS = {
+    int(SysFlag.PREPARED): "prepared",
+    int(SysFlag.COMMITTED): "committed",
+    int(SysFlag.ROLLED_BACK): "rolled back",
+}
 
 
 def shown(data: bytes | None) -> tuple[str | None, Encoding]:
@@ -51,6 +57,7 @@ def document(
         reconsume_times=message.reconsume_times,
         flag=message.flag,
         sys_flag=message.sys_flag,
+        sys_flag_means=flag_names(message.sys_flag),
         size=message.size,
         properties=_properties(message),
         body=text or "",
@@ -66,6 +73,21 @@ def _properties(message: Message) -> dict[str, str]:
         clean(name) or "": clean(value) or ""
         for name, value in decode_properties(message.properties).items()
     }
+
+
+def flag_names(flags: int) -> list[str]:
+    """What the bits of a message's sysFlag mean."""
+    names = []
+    if flags & SysFlag.COMPRESSED:
+        names.append(f"compressed ({_COMPRESSIONS.get(flags >> 8 & 7, 'unknown')})")
+    if flags & TRANSACTION_MASK:
+        names.append(_TRANSACTIONS[flags & TRANSACTION_MASK])
+    named = {
+        "multi tags": SysFlag.MULTI_TAGS,
+        "need unwrap": SysFlag.NEED_UNWRAP,
+        "inner batch": SysFlag.INNER_BATCH,
+    }
+    return names + [name for name, bit in named.items() if flags & bit]
 
 
 def clean(text: Any) -> Any:

@@ -109,6 +109,7 @@ class MessageDocument(Struct):
     reconsume_times: int
     flag: int
     sys_flag: int
+    sys_flag_means: list[str]
     size: int
     properties: dict[str, str]
     body: str

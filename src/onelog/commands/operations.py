@@ -13,7 +13,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from types import MappingProxyType, NoneType
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
@@ -232,15 +232,22 @@ def shown(title: str, kind: Any, found: Any, utc: bool) -> Iterator[RenderableTy
         yield _listed(title, kind, found[:ROWS_MAX], len(found[ROWS_MAX:]), utc)
         return
     hints = get_type_hints(kind) if isinstance(kind, type) else {}
-    inner = {key: each for key, each in found.items() if isinstance(each, dict | list) and each}
+    inner = {key: each for key, each in found.items() if each and _has_parts(each)}
     plain = {key: each for key, each in found.items() if key not in (*inner, "failures")}
     yield facts(plain, utc=utc)
     for key, each in inner.items():
-        is_list = isinstance(each, list) and isinstance(each[0], str | int)
-        if is_list:
-            yield facts({key: ", ".join(map(str, each))})
+        title = key.replace("_", " ")
+        if get_origin(hints.get(key)) is dict and not any(map(_has_parts, each.values())):
+            # Names that somebody else gave.
+            yield table(title, "name, value", rows=sorted(each.items()), utc=utc)
         else:
-            yield from shown(key.replace("_", " "), hints.get(key), each, utc)
+            yield from shown(title, hints.get(key), each, utc)
+
+
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, dict) or (
+        isinstance(value, list) and isinstance(next(iter(value), 0), dict)
+    )
 
 
 def _listed(title: str, kind: Any, found: list[Any], rest: int, utc: bool) -> RenderableType:

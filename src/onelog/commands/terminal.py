@@ -87,7 +87,7 @@ def facts(values: Mapping[str, Any], *, utc: bool = False) -> Table:
     """Names and values, a line each."""
     made = Table.grid(padding=(0, 2))
     for name, value in values.items():
-        made.add_row(name.replace("_", " "), _cell(value, "", name, utc))
+        made.add_row(name.removesuffix("_ms").replace("_", " "), _cell(value, "", name, utc))
     return made
 
 

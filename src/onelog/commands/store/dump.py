@@ -8,20 +8,19 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from onelog.admin.documents import flag_names
 from onelog.client.connection.address import host_text
-from onelog.commands.message.views import TRANSACTIONS
 from onelog.commands.store import Body
 from onelog.commands.terminal import console, show_text, text_of
 from onelog.commands.times import show_time
 from onelog.errors import OffsetOutOfRangeError, StoreError, TopicNotFoundError
-from onelog.message import INNER_COUNT, TRANSACTION_MASK, Message, SysFlag, decode_properties
+from onelog.message import INNER_COUNT, Message, SysFlag, decode_properties
 from onelog.record.entries import PADDING_SIZE
 from onelog.store.outcomes import outcomes_in
 from onelog.store.reader import StoreReader
 from onelog.store.readonly import open_readonly
 
 _SHORT_BYTES = 120
-_COMPRESSIONS = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}
 
 
 class Found(NamedTuple):
@@ -128,7 +127,7 @@ def as_document(found: Found, body: Body) -> dict[str, Any]:
         "keys": message.keys,
         "flag": message.flag,
         "sys_flag": message.sys_flag,
-        "sys_flag_means": _flag_names(message.sys_flag),
+        "sys_flag_means": flag_names(message.sys_flag),
         "born_ms": message.born_ms,
         "born_host": host_text(message.born_host),
         "store_ms": message.store_ms,
@@ -168,20 +167,6 @@ def _inner_count(message: Message) -> int | None:
     return int(stated) if stated.isascii() and stated.isdigit() else 1
 
 
-def _flag_names(flags: int) -> list[str]:
-    names = []
-    if flags & SysFlag.COMPRESSED:
-        names.append(f"compressed ({_COMPRESSIONS.get(flags >> 8 & 7, 'unknown')})")
-    if flags & TRANSACTION_MASK:
-        names.append(TRANSACTIONS[flags & TRANSACTION_MASK])
-    named = {
-        "multi tags": SysFlag.MULTI_TAGS,
-        "need unwrap": SysFlag.NEED_UNWRAP,
-        "inner batch": SysFlag.INNER_BATCH,
-    }
-    return names + [name for name, bit in named.items() if flags & bit]
-
-
 # -- for people --------------------------------------------------------------------------------
 
 
@@ -204,7 +189,7 @@ def _show(found: Found, how: Body, out: Console) -> None:
     _line(out, "id", message.message_id)
     born = f"{show_time(message.born_ms)} at {host_text(message.born_host)}"
     _line(out, "born", f"{born}, stored at {host_text(message.store_host)}")
-    flags = ", ".join([f"flag {message.flag}", *_flag_names(message.sys_flag)])
+    flags = ", ".join([f"flag {message.flag}", *flag_names(message.sys_flag)])
     if message.reconsume_times:
         flags += f", consumed {message.reconsume_times} times before"
     _line(out, "flags", flags)
