@@ -168,7 +168,7 @@ def schedule_in_core(folder: Path, count: int) -> Rate:
         with prepared_input(), Stopwatch() as watch:
             for at in range(0, count, 500):
                 for message in messages[at : at + 500]:
-                    intent = intent_of(message.properties, clock.now_ms())
+                    intent = intent_of(message.properties, clock)
                     core.broker.publish.send(SELF, message, _ignore, None, intent)
                 while soon:
                     soon.pop()()

@@ -115,7 +115,7 @@ class Producers:
         return self.world.told.pop().error
 
     def _becomes(self, message: NewMessage) -> NewMessage:
-        intent = intent_of(message.properties, self.world.clock.now_ms())
+        intent = intent_of(message.properties, self.world.clock)
         return message if intent is None else self.world.core.publisher.postponed(message, intent)
 
     def commit(self, where: Appended | Check, *, checked: bool = False) -> None:

@@ -262,7 +262,7 @@ class World:
 
     def publish(self, message: NewMessage, token: Any = None) -> None:
         """What RocketMQ's gateway does with a message, which says in properties what it is for."""
-        intent = intent_of(message.properties, self.clock.now_ms())
+        intent = intent_of(message.properties, self.clock)
         self.broker.publish.send(SELF, message, self.on_stored, token, intent)
 
     def send(

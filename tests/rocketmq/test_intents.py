@@ -2,6 +2,7 @@
 
 import pytest
 
+from onelog.clock import ManualClock
 from onelog.core.publish import Intent
 from onelog.errors import MessageError
 from onelog.message import encode_properties
@@ -66,7 +67,7 @@ def test_a_time_that_is_no_number_is_refused(text: str) -> None:
 )
 def test_what_a_sender_wants(properties: dict[str, str], intent: Intent | None) -> None:
     encoded = encode_properties({"KEYS": "k", **properties})
-    assert intent_of(encoded, NOW_MS) == intent
+    assert intent_of(encoded, ManualClock(NOW_MS)) == intent
     assert intent is None or any(needle in encoded for needle in NEEDLES)
     timed = intent is not None and intent.deliver_at_ms is not None
     assert is_timed(encoded) or not timed
@@ -82,4 +83,4 @@ def test_what_a_sender_wants(properties: dict[str, str], intent: Intent | None) 
 )
 def test_what_cannot_be_is_refused(properties: dict[str, str]) -> None:
     with pytest.raises(MessageError):
-        intent_of(encode_properties(properties), NOW_MS)
+        intent_of(encode_properties(properties), ManualClock(NOW_MS))

@@ -167,7 +167,7 @@ class Clients:
     ) -> None:
         what = bytes(message.body).partition(b";")[0].decode()
         self.kernel.note(node.name, "send", what)
-        intent = intent_of(message.properties, node.wall.now_ms())
+        intent = intent_of(message.properties, node.wall)
         broker.publish.send(SELF, message, self._told(node, what, promise), None, intent)
 
     def _send(self, node: Node, broker: Broker) -> None:

@@ -39,8 +39,7 @@ from onelog.wire.remoting.administration import is_remote_request, refusal
 from onelog.wire.remoting.body import Body
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.frame import REQUEST_HEADER_BYTES_MAX
-from onelog.wire.remoting.headers import CompactHeaders
+from onelog.wire.remoting.frame import REQUEST_HEADER_BYTES_MAX, CompactHeaders
 from onelog.wire.remoting.registration import DataVersion, decode_registration
 from onelog.wire.remoting.routes import BrokerMemberGroupAnswer, TopicRouteData
 

@@ -29,11 +29,11 @@ from onelog.wire.remoting.command import (
 )
 from onelog.wire.remoting.frame import (
     FRAME_BYTES_MAX,
+    CompactHeaders,
     RemotingFrameReader,
     encode_request,
     encode_response,
 )
-from onelog.wire.remoting.headers import CompactHeaders
 
 Answered = Callable[[Command | OnelogError], None]
 

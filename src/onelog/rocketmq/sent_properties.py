@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from operator import itemgetter
 
+from onelog.clock import Clock
 from onelog.core.publish import Intent
 from onelog.core.schedule.records import DELETE_KEY, DUE_MS, UNITS_MS
 from onelog.core.transactions.half_records import HALF_MARK
@@ -42,7 +43,7 @@ _UNITS_MS = {name.encode(): unit_ms for name, unit_ms in UNITS_MS.items()}
 _NUMBER = re.compile(rb"[+-]?[0-9]{1,18}")
 
 
-def intent_of(properties: bytes, now_ms: int) -> Intent | None:
+def intent_of(properties: bytes, clock: Clock) -> Intent | None:
     """What the message is to become; None if it is just to be stored."""
     # `find` is half the price of `in`.
     if properties.find(_HALF_NEEDLE) >= 0 and _is_half(properties):
@@ -50,7 +51,10 @@ def intent_of(properties: bytes, now_ms: int) -> Intent | None:
     level = _level(properties) if properties.find(_LEVEL_NEEDLE) >= 0 else 0
     if level > 0:
         return Intent(delay_level=level)
-    due_ms = wanted_ms(properties, now_ms) if properties.find(_TIMED_NEEDLE) >= 0 else None
+    if properties.find(_TIMED_NEEDLE) < 0:
+        return None
+    now_ms = clock.now_ms()
+    due_ms = wanted_ms(properties, now_ms)
     if due_ms is None:
         return None
     recalls = property_value(properties, DELETE_KEY)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from onelog.clock import Clock
 from onelog.config import BrokerConfig
 from onelog.core.access import SELF, Principal
 from onelog.core.broker import Broker
@@ -38,7 +39,7 @@ def end_half(
     *,
     commits: bool,
     checked: bool,
-    now_ms: Callable[[], int],
+    clock: Clock,
     look_up: LookUp,
 ) -> None:
     """Commit a half message, or roll it back; `checked` if the broker had asked.
@@ -47,7 +48,7 @@ def end_half(
     """
     end = broker.transactions.roll_back_half
     if commits:
-        intent = lambda message: intent_of(message.properties, now_ms())  # noqa: E731
+        intent = lambda message: intent_of(message.properties, clock)  # noqa: E731
         end = partial(broker.transactions.commit_half, intent_of=intent)
 
     def act(_: object = None) -> None:

@@ -108,7 +108,8 @@ class StoreReader:
 
     def min_offset(self, topic: str, queue_id: int) -> QueueOffset:
         """The oldest message still there; 0 for a queue that was never written to."""
-        queue = self.queue_table.find(topic, queue_id)
+        queues = self.queue_table.by_topic.get(topic)
+        queue = queues.get(queue_id) if queues else None
         if queue is None:
             return QueueOffset(0)
         if self.carried:

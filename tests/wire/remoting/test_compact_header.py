@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.errors import WireError
-from onelog.wire.remoting import headers as compact_header
-from onelog.wire.remoting.headers import CompactHeaders, encode_compact_header
+from onelog.wire.remoting import frame as compact_header
+from onelog.wire.remoting.frame import CompactHeaders, encode_compact_header
 
 int16s = st.integers(-(2**15), 2**15 - 1)
 int32s = st.integers(-(2**31), 2**31 - 1)

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from onelog.errors import WireError
 from onelog.wire.remoting.command import INT32_MAX, INT32_MIN
-from onelog.wire.remoting.headers import decode_json_header, encode_json_header
+from onelog.wire.remoting.frame import decode_json_header, encode_json_header
 
 int32s = st.integers(INT32_MIN, INT32_MAX)
 texts = st.text(st.characters(codec="utf-8"), max_size=40)

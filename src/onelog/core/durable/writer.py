@@ -500,7 +500,7 @@ class Writer:
         else:
             first, last = stored_at[0], stored_at[-1]
             # One append: they lie side by side, unless a segment has ended between them.
-            is_run = first.log_offset >= self._open.log.newest_start
+            is_run = first is last or first.log_offset >= self._open.log.newest_start
             size = last.log_offset + last.size - first.log_offset if is_run else None
             self.account(
                 cast(Sequence[NewMessage], messages), cast(Sequence[Appended], stored_at), size

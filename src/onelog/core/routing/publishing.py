@@ -409,7 +409,11 @@ class Publishing:
         """
         if self.check is not None and principal is not SELF:
             self.check(principal, vhost, exchange, key)
-        found = self._topology.vhost(vhost).exchange(exchange)
+        try:
+            found = self._vhosts[vhost].exchanges[exchange]
+        except KeyError:
+            self._refuse(vhost, exchange)
+            raise
         if len(record) > self.body_bytes_max:
             self._refuse_size(len(record))
         route = found.routes.get(key)

@@ -20,7 +20,7 @@ from onelog.gateways.amqp.replies import REPLY_TO, REPLY_TO_BYTES, REPLY_TO_PREF
 from onelog.message import Appended, AppendedRun
 from onelog.record.forms.amqp_fields import field_spans, property_of, with_properties
 from onelog.wire.amqp.codes import ReplyCode
-from onelog.wire.amqp.frame import content_frames
+from onelog.wire.amqp.frame import ack_frame, content_frames
 from onelog.wire.amqp.methods import ENCODERS, NUMBERS, Arguments
 
 if TYPE_CHECKING:
@@ -215,7 +215,8 @@ class Publishing:
             if refused.issuperset(range(self._confirmed + 1, self._done + 1)):
                 self._confirmed = self._done
         if self._done > self._confirmed:
-            channel.reply("basic.ack", self._done, self._done - self._confirmed > 1)
+            multiple = self._done - self._confirmed > 1
+            self.session.connection.write(ack_frame(channel.number, self._done, multiple))
             self._confirmed = self._done
 
     # -- transactions --------------------------------------------------------------------------

@@ -206,7 +206,7 @@ def _message(
             extra,
         ),
     )
-    return message, intent_of(encoded, gateway.clock.now_ms()), properties["UNIQ_KEY"]
+    return message, intent_of(encoded, gateway.clock), properties["UNIQ_KEY"]
 
 
 def _pick_queue(call: Call, config: TopicConfig, properties: dict[str, str]) -> int:
@@ -367,7 +367,7 @@ def end_transaction(call: Call, request: Any) -> Any:
         call,
         commits=commits,
         checked=request.source == TransactionSource.SOURCE_SERVER_CHECK,
-        now_ms=gateway.clock.now_ms,
+        clock=gateway.clock,
         look_up=call.look_up,
     )
     return None

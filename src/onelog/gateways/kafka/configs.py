@@ -26,6 +26,7 @@ from onelog.config_sources import value_of
 from onelog.core.catalog import topics
 from onelog.core.catalog.topics import COMPACT, DELETE, MAX_MESSAGE_BYTES, TopicConfig
 from onelog.errors import ConfigError
+from onelog.gateways import GatewayContext
 
 CLEANUP_POLICY = "cleanup.policy"
 TIMESTAMP_TYPE = "message.timestamp.type"
@@ -241,3 +242,41 @@ def message_bytes_max(config: TopicConfig, kafka: KafkaConfig) -> int:
 def in_sync_min(config: TopicConfig, kafka: KafkaConfig) -> int:
     """How many replicas must be in sync for a producer that waits for them all."""
     return int(config.attributes.get(IN_SYNC_MIN, kafka.in_sync_min))
+
+
+class ProduceTarget(NamedTuple):
+    """What a topic's settings say to its producers, looked up once."""
+
+    topic: TopicConfig
+    partitions: int
+    """Those that are queues of the same number; 0 in a cluster, where placements say which."""
+    message_bytes_max: int
+    in_sync_min: int
+    needs_keys: bool
+    """Whether messages without a key would be lost."""
+    appends_time: bool
+
+
+class ProduceTargets(dict[str, ProduceTarget]):
+    """Those that were produced to, by name, until something of theirs changes."""
+
+    def __init__(self, context: GatewayContext) -> None:
+        super().__init__()
+        self._context = context
+        context.broker.topics.on_change.append(self._topic_changed)
+
+    def _topic_changed(self, name: str, config: TopicConfig | None) -> None:
+        self.pop(name, None)
+
+    def add(self, topic: TopicConfig) -> ProduceTarget:
+        """Remember a topic, whose name is one for Kafka's clients."""
+        kafka = self._context.loaded.config.kafka
+        target = self[topic.name] = ProduceTarget(
+            topic,
+            topic.queues if kafka.node_id < 0 else 0,
+            message_bytes_max(topic, kafka),
+            in_sync_min(topic, kafka),
+            bool(topic.attributes) and COMPACT in topic.cleanup,
+            topic.attributes.get(TIMESTAMP_TYPE) == APPEND_TIME,
+        )
+        return target

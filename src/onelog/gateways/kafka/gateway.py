@@ -60,6 +60,8 @@ class KafkaGateway:
     def refresh(self, loaded: Loaded) -> None:
         """Most settings are looked up where they are needed."""
         self.context.broker.publish.set_batch_bytes_max(loaded.config.kafka.message_bytes_max)
+        if self._shared is not None:
+            self._shared.targets.clear()
         minutes = loaded.config.kafka.offsets_retention_minutes
         self.context.broker.groups.forget_after(minutes * 60_000)
 

@@ -9,18 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal, TypeVar
 
-from onelog.core.catalog.topics import COMPACT, TopicConfig
 from onelog.core.durable.durability import Acks
 from onelog.core.transactions.in_place import Stamp
 from onelog.errors import NotLeaderError, OnelogError, ReplicasMissingError
 from onelog.gateways.kafka import batches, message_sets
 from onelog.gateways.kafka.batches import BatchError
-from onelog.gateways.kafka.configs import (
-    APPEND_TIME,
-    TIMESTAMP_TYPE,
-    in_sync_min,
-    message_bytes_max,
-)
+from onelog.gateways.kafka.configs import ProduceTarget
 from onelog.gateways.kafka.error_codes import error_code_in
 from onelog.gateways.kafka.names import NO_ID, require_topic
 from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, leader_of
@@ -105,15 +99,14 @@ class _Producing:
 def produce(session: KafkaSession, request: Request) -> Steps:
     fields = request.fields
     producing = _Producing(session, request)
-    settings = session.gateway.context.loaded.config.kafka
     for topic in fields["topic_data"]:
         result: list[Fields] = []
         name = topic.get("name")
-        known: TopicConfig | None = None
+        target: ProduceTarget | None = None
         if name is None:
             name = session.gateway.ids.name_of(topic["topic_id"]) or ""
         try:
-            known = require_topic(session.broker, session.principal, name)
+            target = _target(session, name)
         except OnelogError as error:
             failure = error
         for each in topic["partition_data"]:
@@ -124,20 +117,18 @@ def produce(session: KafkaSession, request: Request) -> Steps:
                 if fields["acks"] not in (-1, 0, 1):
                     reason = f"acks is {fields['acks']}; it is 0, 1 or -1"
                     raise BatchError(ErrorCode.INVALID_REQUIRED_ACKS, reason)
-                if known is None:
+                if target is None:
                     raise failure
                 if fields["acks"] == ALL:
-                    session.broker.publish.require_replicas(
-                        session.principal, in_sync_min(known, settings)
-                    )
-                _publish(producing, known, each, partition)
+                    session.broker.publish.require_replicas(session.principal, target.in_sync_min)
+                _publish(producing, target, each, partition)
             except BatchError as error:
                 producing.refuse(partition, error.code, str(error))
                 producing.done()
             except OnelogError as error:
                 producing.fail(partition, error)
-                if known is not None and isinstance(error, NotLeaderError):
-                    partition["current_leader"] = leader_of(session, known, each["index"])
+                if target is not None and isinstance(error, NotLeaderError):
+                    partition["current_leader"] = leader_of(session, target.topic, each["index"])
                 producing.done()
             yield
         producing.answer.append(
@@ -147,42 +138,51 @@ def produce(session: KafkaSession, request: Request) -> Steps:
     return None
 
 
-def _publish(producing: _Producing, topic: TopicConfig, wanted: Fields, result: Fields) -> None:
+def _target(session: KafkaSession, name: str) -> ProduceTarget:
+    """A topic that is produced to, and that they may know of."""
+    targets = session.gateway.targets
+    target = targets.get(name)
+    if target is None or not session.broker.users.is_open:
+        topic = require_topic(session.broker, session.principal, name)
+        target = target or targets.add(topic)
+    return target
+
+
+def _publish(producing: _Producing, target: ProduceTarget, wanted: Fields, result: Fields) -> None:
     session, request = producing.session, producing.request
-    data = wanted["records"]
-    queue_id = session.gateway.cluster.queue(topic, wanted["index"])
+    data, queue_id = wanted["records"], wanted["index"]
+    if not 0 <= queue_id < target.partitions:
+        queue_id = session.gateway.cluster.queue(target.topic, queue_id)
     if request.version < _BATCH_VERSION:
         now_ms = session.gateway.clock.now_ms()
         if not message_sets.is_little(data):
-            rest = partial(_converted, producing, topic, queue_id, result)
+            rest = partial(_converted, producing, target, queue_id, result)
             session.read_apart(lambda: message_sets.to_batch_apart(data, now_ms), rest)
             return
         data = memoryview(message_sets.to_batch(data, now_ms))
-    _check(producing, topic, queue_id, data, result)
+    _check(producing, target, queue_id, data, result)
 
 
 def _check(
-    producing: _Producing, topic: TopicConfig, queue_id: int, data: memoryview, result: Fields
+    producing: _Producing, target: ProduceTarget, queue_id: int, data: memoryview, result: Fields
 ) -> None:
     """Append a batch that is as it should be; if that takes a while to see, later."""
-    settings = producing.session.gateway.context.loaded.config.kafka
-    bytes_max = message_bytes_max(topic, settings)
-    batch = batches.checked(data, producing.request.version, bytes_max)
-    needs_keys = bool(topic.attributes) and COMPACT in topic.cleanup
+    batch = batches.checked(data, producing.request.version, target.message_bytes_max)
+    needs_keys = target.needs_keys
     if batches.is_to_look_into(batch, needs_keys):
         keyless = batches.look_into(data, batch)
         if keyless is None:
-            rest = partial(_looked_into, producing, topic, queue_id, data, batch, result)
+            rest = partial(_looked_into, producing, target, queue_id, data, batch, result)
             producing.session.read_apart(lambda: batches.look_into_much(data), rest)
             return
         if needs_keys:
             _require_keys(keyless, result)
-    _append(producing, topic, queue_id, data, batch, result)
+    _append(producing, target, queue_id, data, batch, result)
 
 
 def _converted(
     producing: _Producing,
-    topic: TopicConfig,
+    target: ProduceTarget,
     queue_id: int,
     result: Fields,
     found: bytes | BatchError | None,
@@ -190,14 +190,14 @@ def _converted(
     """A worker has made a batch of an old producer's messages."""
 
     def go_on() -> None:
-        _check(producing, topic, queue_id, memoryview(_found(found)), result)
+        _check(producing, target, queue_id, memoryview(_found(found)), result)
 
     _go_on(producing, result, go_on)
 
 
 def _looked_into(
     producing: _Producing,
-    topic: TopicConfig,
+    target: ProduceTarget,
     queue_id: int,
     data: memoryview,
     batch: Batch,
@@ -208,9 +208,9 @@ def _looked_into(
 
     def go_on() -> None:
         keyless = _found(found)
-        if topic.attributes and COMPACT in topic.cleanup:
+        if target.needs_keys:
             _require_keys(keyless, result)
-        _append(producing, topic, queue_id, data, batch, result)
+        _append(producing, target, queue_id, data, batch, result)
 
     _go_on(producing, result, go_on)
 
@@ -238,19 +238,19 @@ def _go_on(producing: _Producing, result: Fields, go_on: Callable[[], None]) -> 
 
 def _append(
     producing: _Producing,
-    topic: TopicConfig,
+    target: ProduceTarget,
     queue_id: int,
     data: memoryview | bytes,
     batch: Batch,
     result: Fields,
 ) -> None:
     session, request = producing.session, producing.request
-    if topic.attributes.get(TIMESTAMP_TYPE) == APPEND_TIME:
+    if target.appends_time:
         now_ms = session.gateway.clock.now_ms()
         data = batches.with_append_time(memoryview(data), now_ms)
         result["log_append_time_ms"] = now_ms
     message = NewMessage(
-        topic.name,
+        target.topic.name,
         queue_id,
         data,
         sys_flag=_KAFKA_FORM,
@@ -266,7 +266,7 @@ def _append(
         session.principal,
         message,
         _stored,
-        (producing, topic.name, queue_id, result),
+        (producing, target.topic.name, queue_id, result),
         stamp=stamp,
         acks=Acks.DURABLE if request.fields["acks"] == ALL else Acks.MASTER,
     )

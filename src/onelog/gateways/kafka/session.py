@@ -27,6 +27,7 @@ from onelog.gateways import GatewayContext
 from onelog.gateways.kafka.cluster.agreement import Agreement
 from onelog.gateways.kafka.cluster.spread import Spread
 from onelog.gateways.kafka.cluster.view import Cluster, KafkaNode
+from onelog.gateways.kafka.configs import ProduceTargets
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.fetch_sessions import FetchSessions
 from onelog.gateways.kafka.groups.offsets_topic import OffsetsTopic
@@ -123,6 +124,7 @@ class Gateway:
         self.versions: dict[int, range] = {int(key): each for key, each in versions.items()}
         """What is served of each API; what is advertised, a client may use."""
         self.ids = TopicIds(context.broker)
+        self.targets = ProduceTargets(context)
         # Clients do not take a new address for a number that they know: each master has its own.
         config = context.loaded.config.broker
         node_id = context.loaded.config.kafka.node_id
@@ -284,6 +286,7 @@ class KafkaSession(FramedSession):
             return
         if (
             not self.principal.name
+            and not self.broker.users.is_open
             and key not in _BEFORE_LOGIN
             and self.broker.users.logins.is_needed
         ):

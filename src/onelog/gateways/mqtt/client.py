@@ -98,7 +98,7 @@ class MqttClient:
         self._consumers: dict[str, Consumer] = {}
         """By the name of the queue."""
         self._window: Window | None = None
-        self._replays: list[Iterator[tuple[Subscribed, bytes | None]]] = []
+        self.replays: list[Iterator[tuple[Subscribed, bytes | None]]] = []
 
     # -- coming and going ----------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class MqttClient:
         if is_over:
             for name in shared:
                 self._clients.unshare(name, self.client_id)
-        self._replays.clear()
+        self.replays.clear()
 
     def _unbound(self, name: str, subscriptions: Sequence[Subscribed]) -> Iterator[None]:
         """Lead nothing more to this client."""
@@ -200,7 +200,7 @@ class MqttClient:
         is_new = self.subscriptions.set(text, subscribed)
         if not subscribed.filter.group and (is_new if replay is None else replay):
             found = self._broker.topics.retained.matching(subscribed.filter.levels)
-            self._replays.append((subscribed, body) for body in found)
+            self.replays.append((subscribed, body) for body in found)
 
     def unsubscribe(self, text: str) -> bool:
         """End a subscription; whether there was one."""
@@ -318,21 +318,16 @@ class MqttClient:
             name: each for name, each in self._consumers.items() if each is not consumer
         }
 
-    @property
-    def is_replaying(self) -> bool:
-        """Whether retained messages are to be sent yet."""
-        return bool(self._replays)
-
     def go_on(self) -> None:
         """Send what waits, as far as the window and the connection let it."""
         outgoing = self.outgoing
         if outgoing.waits:
             outgoing.go_on(self._clients.now_ms())
             outgoing.settle()
-        while self._replays and outgoing.has_room and not outgoing.turn_is_over():
-            found = next(self._replays[0], None)
+        while self.replays and outgoing.has_room and not outgoing.turn_is_over():
+            found = next(self.replays[0], None)
             if found is None:
-                del self._replays[0]
+                del self.replays[0]
             elif found[1] is not None:
                 self._replay(found[0], found[1])
 

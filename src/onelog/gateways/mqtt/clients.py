@@ -342,7 +342,7 @@ class Clients:
         """
         content = mqtt.Content(flags & 7, self.now_ms(), client_id, raw_topic, properties, payload)
         body = mqtt.encode(*content)
-        self.encoder.made(body, content)
+        self.encoder.made = body, content
         if flags & 1:
             on_recorded = partial(_retained, topic.text)
             self.broker.topics.retained.retain(topic.text, body if payload else None, on_recorded)

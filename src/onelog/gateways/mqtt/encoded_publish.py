@@ -97,18 +97,15 @@ class PublishEncoder:
         self.body: bytes | memoryview = b""
         self.last = NO_PUBLISH
         """What the last body was made into."""
-        self._made: tuple[bytes, Content] = (b"", _NOTHING)
-
-    def made(self, body: bytes, content: Content) -> None:
-        """This body was made of this content: nobody has to read it again."""
-        self._made = body, content
+        self.made: tuple[bytes, Content] = (b"", _NOTHING)
+        """A body, and the content that it was made of: nobody has to read it again."""
 
     def of(self, body: bytes | memoryview, form: int) -> EncodedPublish:
         """The letter with a record's body of this form."""
         if body is self.body:
             return self.last
-        if body is self._made[0]:
-            publish = EncodedPublish(self._made[1])
+        if body is self.made[0]:
+            publish = EncodedPublish(self.made[1])
         else:
             in_form = body if form in (_MQTT_FORM, Form.MQTT) else _converted(body)
             publish = EncodedPublish(mqtt.read(in_form))

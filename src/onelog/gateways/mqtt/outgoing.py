@@ -88,7 +88,7 @@ class Outgoing:
     """The messages on their way to one connected client."""
 
     __slots__ = (
-        "_alias_max _aliases _bytes_max _connection _held _held_bytes _is_plain _last_id "
+        "_alias_max _aliases _bytes_max _connection held _held_bytes _is_plain _last_id "
         "_level acknowledge acknowledgements dropped in_flight recorder send settle window"
     ).split()
 
@@ -110,7 +110,7 @@ class Outgoing:
         self.recorder: Recorder | None = None
         """Of a durable session."""
         self.in_flight: dict[int, UnacknowledgedPublish] = {}
-        self._held: (
+        self.held: (
             deque[tuple[EncodedPublish, Grant, ConsumedQueue | None, int, bool, bool]] | None
         ) = None
         self._held_bytes = 0
@@ -139,7 +139,7 @@ class Outgoing:
                 if self._alias_max:
                     halves = self._aliased(publish, halves, grant.ids, now_ms)
                 self.send(halves[0])
-        elif self._held or connection.congested or len(self.in_flight) >= self.window:
+        elif self.held or connection.congested or len(self.in_flight) >= self.window:
             self._hold(publish, grant, None, 0, False, False)
         elif self._is_plain and grant.is_plain and publish.is_plain:
             live = _LIVE[min(publish.qos, grant.qos)]
@@ -159,15 +159,15 @@ class Outgoing:
         again: bool,
         own: bool,
     ) -> None:
-        if self._held is None:
-            self._held = deque()
+        if self.held is None:
+            self.held = deque()
         if queue is None:
-            is_full = self._held_bytes > WAITING_BYTES_MAX or len(self._held) >= WAITING_MAX
+            is_full = self._held_bytes > WAITING_BYTES_MAX or len(self.held) >= WAITING_MAX
             if is_full:
                 self.dropped += 1
                 return
             self._held_bytes += len(publish.payload)
-        self._held.append((publish, grant, queue, position, again, own))
+        self.held.append((publish, grant, queue, position, again, own))
 
     def take(
         self,
@@ -279,7 +279,7 @@ class Outgoing:
 
     def go_on(self, now_ms: int) -> None:
         """Send what waits, as far as the window lets it."""
-        held = self._held
+        held = self.held
         while held and not self._connection.congested and len(self.in_flight) < self.window:
             publish, grant, queue, position, again, is_own = held[0]
             if is_own and self._is_used(position):
@@ -296,7 +296,7 @@ class Outgoing:
     @property
     def waits(self) -> bool:
         """Whether there is something to go on with."""
-        return bool(self._held or self.acknowledgements.waiting)
+        return bool(self.held or self.acknowledgements.waiting)
 
     def turn_is_over(self) -> bool:
         """Whether to go on in the client's next turn."""
@@ -306,7 +306,7 @@ class Outgoing:
     def has_room(self) -> bool:
         """Whether more may come from what can wait elsewhere."""
         return (
-            not self._held and not self._connection.congested and len(self.in_flight) < self.window
+            not self.held and not self._connection.congested and len(self.in_flight) < self.window
         )
 
     # -- from the client -----------------------------------------------------------------------
@@ -400,11 +400,11 @@ class Outgoing:
                 back.append((sent.queue, sent.position))
             elif is_over:
                 self.acknowledge(sent.queue, sent.position)
-        for _, _, queue, position, _, _ in self._held or ():
+        for _, _, queue, position, _, _ in self.held or ():
             if queue is not None:
                 back.append((queue, position))
         self.settle()
         for queue, positions in by_queue(back).items():
             queue.requeue(positions, counted=False)
         self.in_flight = {}
-        self._held = None
+        self.held = None

@@ -156,7 +156,7 @@ class MqttSession(FramedSession):
                 return
             spans = reader.spans(SPANS_MAX)
             if not spans:
-                if self._client is not None and self._client.is_replaying:
+                if self._client is not None and self._client.replays:
                     self._client.go_on()
                 return
             for head, at, end in spans:
@@ -183,8 +183,12 @@ class MqttSession(FramedSession):
             self._client_goes_on()
 
     def _client_goes_on(self) -> None:
-        if self._client is not None:
-            self._client.go_on()
+        client = self._client
+        # For most clients nothing waits, and to look costs less than a call.
+        if client is not None:
+            outgoing = client.outgoing
+            if client.replays or outgoing.held or outgoing.acknowledgements.waiting:
+                client.go_on()
 
     def writable(self) -> None:
         """The peer reads again."""

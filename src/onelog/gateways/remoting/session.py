@@ -24,8 +24,7 @@ from onelog.rocketmq.sent_properties import PlainForms
 from onelog.wire.remoting.administration import is_remote_request
 from onelog.wire.remoting.codes import ResponseCode
 from onelog.wire.remoting.command import Command
-from onelog.wire.remoting.frame import REQUEST_HEADER_BYTES_MAX
-from onelog.wire.remoting.headers import CompactHeaders
+from onelog.wire.remoting.frame import REQUEST_HEADER_BYTES_MAX, CompactHeaders
 from onelog.wire.remoting.signature import ACCESS_KEY, signed_parts
 
 log = logging.getLogger(__name__)

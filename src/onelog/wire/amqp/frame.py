@@ -44,12 +44,14 @@ BASIC = 60
 _END = 0xCE
 _FRAME = Struct(">BHI")
 _LENGTH = Struct(">I")
+_ACK_FRAME = Struct(">BHIIQ?B")
 _CONTENT = Struct(">BHIHxxQ")
 _TOLERANCE = 8
 """Bytes that a frame may have too many, as with RabbitMQ."""
 _CACHED_MAX = 1_000
 _PREFIX_BYTES_MAX = 1_024
 _PUBLISH = NUMBERS["basic.publish"]
+_ACK = NUMBERS["basic.ack"]
 _CONTENTS = frozenset(
     NUMBERS[name] for name in ("basic.publish", "basic.return", "basic.deliver", "basic.get-ok")
 )
@@ -401,6 +403,11 @@ class EventReader:
 def method_frame(channel: int, payload: bytes) -> bytes:
     """A method, encoded already, as a frame."""
     return b"%b%b\xce" % (_FRAME.pack(METHOD, channel, len(payload)), payload)
+
+
+def ack_frame(channel: int, tag: int, multiple: bool) -> bytes:
+    """basic.ack, the answer that there are most of."""
+    return _ACK_FRAME.pack(METHOD, channel, 13, _ACK, tag, multiple, _END)
 
 
 def content_frames(

@@ -140,10 +140,16 @@ def read_fields(header: Header, frame: memoryview) -> schema.Fields:
     api = schema.apis()[header.key]
     try:
         if header.version in api.flexible:
-            at = schema.skip_tags(frame, at)
-        return schema.decode_request(header.key, header.version, frame, at)
+            at = schema.skip_tags(frame, at) if frame[at] else at + 1
     except IndexError:
         raise WireError(f"{api.name} {header.version} is cut off in its header") from None
+    except WireError as error:
+        raise WireError(f"{api.name} {header.version}: {error}") from None
+    try:
+        fields: schema.Fields = schema.decoder(header.key, header.version, "request")(frame, at)[0]
+        return fields
+    except schema.DECODE_ERRORS as error:
+        raise WireError(f"{api.name} {header.version}: {schema.cut_off(error)}") from None
     except WireError as error:
         raise WireError(f"{api.name} {header.version}: {error}") from None
 
@@ -187,7 +193,7 @@ def encode_request(
 def encode_answer(key: int, version: int, number: int, fields: schema.Fields) -> list[Piece]:
     """An answer, in pieces that go to the socket one after the other."""
     pieces = _answer_head(key, version)
-    schema.encode_response_to(key, version, fields, pieces)
+    schema.encoder(key, version, "response")(fields, pieces)
     pieces[0] = _SIZED.pack(_LENGTH_BYTES + sum(map(len, pieces)), number)
     return joined(pieces)
 

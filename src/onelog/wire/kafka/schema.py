@@ -51,6 +51,8 @@ _FIXED = {
 }
 _ZEROS: dict[str, str] = {"bool": "False", "string": "''", "bytes": "b''", "float64": "0.0"}
 _NO_UUID = bytes(16)
+_SMALL = [bytes((each,)) for each in range(128)]
+"""Varints of one byte, as nearly all are; what is compiled makes no call for them."""
 STRING_BYTES_MAX = (1 << 15) - 1
 _STEP = 1_000
 """Elements of one length that are decoded in one step."""
@@ -195,6 +197,7 @@ class _Source:
         self.names: dict[str, Any] = {
             "uvarint": uvarint,
             "encode_uvarint": encode_uvarint,
+            "SMALL": _SMALL,
             "take": _take,
             "room": _room,
             "elements": _elements,
@@ -311,7 +314,7 @@ class _Decoder:
         count, tag, size, end = (source.fresh(stem) for stem in ("n", "t", "z", "e"))
         source.add(
             depth,
-            f"{count}, at = uvarint(data, at)",
+            *_uvarint(count),
             f"for _ in range(room(data, at, {count})):",
             f"    {tag}, at = uvarint(data, at)",
             f"    {size}, at = uvarint(data, at)",
@@ -340,7 +343,7 @@ class _Decoder:
         """The length of a field, -1 for null."""
         name = self.source.fresh("n")
         if self.flexible:
-            self.source.add(depth, f"{name}, at = uvarint(data, at)", f"{name} -= 1")
+            self.source.add(depth, *_uvarint(name), f"{name} -= 1")
         else:
             layout = self.source.layout("h" if narrow else "i")
             self.source.add(
@@ -367,7 +370,15 @@ class _Decoder:
             if each.kind == "string" and self.flexible:
                 source.add(depth + 1, f"if {size} > STRING_BYTES_MAX:")
                 source.add(depth + 2, f"raise WireError('{each.name} is too long a text')")
-            source.add(depth + 1, f"{name}, at = take(data, at, {size})")
+            end = source.fresh("e")
+            source.add(
+                depth + 1,
+                f"{end} = at + {size}",
+                f"if {end} > len(data):",
+                f"    take(data, at, {size})",
+                f"{name} = data[at:{end}]",
+                f"at = {end}",
+            )
             if each.kind == "string":
                 source.add(depth + 1, f"{name} = str({name}, 'utf-8')")
             elif each.kind == "bytes":
@@ -399,7 +410,13 @@ class _Decoder:
                 form = _FIXED[each.kind]
                 source.add(depth, f"{name} = list(struct.unpack(f'>{{{size}}}{form}', {raw}))")
             return
-        source.add(depth, f"{name} = []", f"for _ in range(room(data, at, {size})):")
+        source.add(
+            depth,
+            f"{name} = []",
+            f"if {size} > len(data) - at:",
+            f"    room(data, at, {size})",
+            f"for _ in range({size}):",
+        )
         if self.in_steps:
             source.add(depth + 1, "yield 1")
         element = (
@@ -408,6 +425,16 @@ class _Decoder:
             else self.value(_element(each), depth + 1)
         )
         source.add(depth + 1, f"{name}.append({element})")
+
+
+def _uvarint(name: str) -> tuple[str, ...]:
+    """Lines that read a length or a count."""
+    return (
+        f"{name} = data[at]",
+        "at += 1",
+        f"if {name} > 127:",
+        f"    {name}, at = uvarint(data, at - 1)",
+    )
 
 
 def _element(each: _Field) -> _Field:
@@ -473,7 +500,7 @@ class _Encoder:
         tag, raw = source.fresh("t"), source.fresh("r")
         source.add(
             depth,
-            f"add(encode_uvarint(len({parts})))",
+            f"add(SMALL[len({parts})])",
             f"for {tag}, {raw} in {parts}:",
             f"    add(encode_uvarint({tag}))",
             f"    add(encode_uvarint(len({raw})))",
@@ -482,7 +509,12 @@ class _Encoder:
 
     def length(self, expression: str, depth: int, narrow: bool) -> None:
         if self.flexible:
-            self.source.add(depth, f"add(encode_uvarint({expression} + 1))")
+            size = self.source.fresh("n")
+            self.source.add(
+                depth,
+                f"{size} = {expression} + 1",
+                f"add(SMALL[{size}] if {size} < 128 else encode_uvarint({size}))",
+            )
         else:
             layout = self.source.layout("h" if narrow else "i")
             self.source.add(depth, f"add({layout}.pack({expression}))")
@@ -556,13 +588,15 @@ def _api(key: int) -> Api:
 
 
 @functools.cache
-def _decoder(key: int, version: int, part: str, in_steps: bool = False) -> Any:
+def decoder(key: int, version: int, part: str, in_steps: bool = False) -> Any:
+    """What decodes a `request` or `response` of a version: a `Decode`, or a generator like it."""
     api = _api(key)
     return _Decoder(version, version in api.flexible, in_steps).compiled(getattr(api, part))
 
 
 @functools.cache
-def _encoder(key: int, version: int, part: str, in_steps: bool = False) -> Any:
+def encoder(key: int, version: int, part: str, in_steps: bool = False) -> Any:
+    """The inverse: an `Encode`, or a generator like it."""
     api = _api(key)
     return _Encoder(version, version in api.flexible, in_steps).compiled(getattr(api, part))
 
@@ -572,7 +606,7 @@ def decode_request(key: int, version: int, data: memoryview, at: int = 0) -> Fie
 
     librdkafka relies on that: its question for all topics has an array length that is too long.
     """
-    return _decode(_decoder(key, version, "request"), data, at)[0]
+    return _decode(decoder(key, version, "request"), data, at)[0]
 
 
 def decode_long_request(
@@ -580,54 +614,52 @@ def decode_long_request(
 ) -> Generator[int, None, Fields]:
     """The same in steps, for a request that may have very many parts: how many each has."""
     try:
-        fields, _ = yield from _decoder(key, version, "request", True)(data, at)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise _cut_off(error) from None
+        fields, _ = yield from decoder(key, version, "request", True)(data, at)
+    except DECODE_ERRORS as error:
+        raise cut_off(error) from None
     return cast(Fields, fields)
 
 
 def decode_response(key: int, version: int, data: memoryview, at: int = 0) -> Fields:
     """The fields of an answer; all of its bytes must be used."""
-    fields, end = _decode(_decoder(key, version, "response"), data, at)
+    fields, end = _decode(decoder(key, version, "response"), data, at)
     if end != len(data):
         raise WireError(f"{len(data) - end} bytes follow the end of a message")
     return fields
 
 
-def _decode(decoder: Decode, data: memoryview, at: int) -> tuple[Fields, int]:
+def _decode(decode: Decode, data: memoryview, at: int) -> tuple[Fields, int]:
     try:
-        return decoder(data, at)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise _cut_off(error) from None
+        return decode(data, at)
+    except DECODE_ERRORS as error:
+        raise cut_off(error) from None
 
 
-def _cut_off(error: Exception) -> WireError:
+DECODE_ERRORS = struct.error, IndexError, UnicodeDecodeError
+"""What a `Decode` raises of bytes that are no such message, beside `WireError`."""
+
+
+def cut_off(error: Exception) -> WireError:
+    """What these are told as."""
     return WireError(f"a message is cut off or not what it says: {error}")
 
 
 def encode_request(key: int, version: int, fields: Fields) -> "list[bytes | memoryview]":
     """The bytes of a request, in pieces."""
     out: list[bytes | memoryview] = []
-    _encoder(key, version, "request")(fields, out)
+    encoder(key, version, "request")(fields, out)
     return out
 
 
 def encode_response(key: int, version: int, fields: Fields) -> "list[bytes | memoryview]":
     """The bytes of an answer, in pieces."""
     out: list[bytes | memoryview] = []
-    encode_response_to(key, version, fields, out)
+    encoder(key, version, "response")(fields, out)
     return out
-
-
-def encode_response_to(
-    key: int, version: int, fields: Fields, out: "list[bytes | memoryview]"
-) -> None:
-    """Add the bytes of an answer to others."""
-    _encoder(key, version, "response")(fields, out)
 
 
 def encode_long_response_to(
     key: int, version: int, fields: Fields, out: "list[bytes | memoryview]"
 ) -> Iterator[None]:
     """The same in steps, for an answer that may have very many parts."""
-    yield from _encoder(key, version, "response", True)(fields, out)
+    yield from encoder(key, version, "response", True)(fields, out)

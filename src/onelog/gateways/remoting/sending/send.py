@@ -78,7 +78,7 @@ def send_message(session: BrokerSession, command: Command) -> None:
         properties += missing
     else:
         properties, unique = gateway.plain_forms.storable(properties, gateway.store_host)
-        intent = intent_of(properties, gateway.clock.now_ms())
+        intent = intent_of(properties, gateway.clock)
         if PRIORITY_NEEDLE in properties or LITE_NEEDLE in properties:
             config = session.broker.topics.find(session.principal, topic) or create_wanted_topic(
                 session, header

@@ -77,7 +77,7 @@ def end_transaction(session: BrokerSession, command: Command) -> Success | None:
             (session, command),
             commits=outcome == _COMMIT,
             checked=checked,
-            now_ms=session.gateway.clock.now_ms,
+            clock=session.gateway.clock,
             look_up=partial(session.look_up, command),
         )
         return None
