@@ -26,6 +26,7 @@ the topic that was asked for and the number of its earlier deliveries.
 import base64
 import binascii
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -66,6 +67,7 @@ _NAMES = {
 """The members of an acknowledgement in a batch: as 5.x writes them, and the long names it reads."""
 
 _decode_any = msgspec.json.Decoder().decode
+_SHOWN = itemgetter("consumerGroup", "topic", "queueId", "extraInfo", "offset")
 
 
 class Receipt(NamedTuple):
@@ -90,6 +92,16 @@ class Receipt(NamedTuple):
             # Its pop time stays, so the time that it is invisible counts from there.
             invisible_ms += now_ms - popped_ms
         return self._replace(first_offset=offset, popped_ms=popped_ms, invisible_ms=invisible_ms)
+
+
+class Shown(NamedTuple):
+    """What a request about one message says of it, with the receipt that is shown for it."""
+
+    group: str
+    topic: str
+    queue_id: int
+    receipt: Receipt
+    offset: int
 
 
 class QueueInfo(NamedTuple):
@@ -183,6 +195,33 @@ def parse_receipt(text: str) -> Receipt:
         except ValueError:  # Of a number without digits.
             pass
     raise InvalidReceiptError(f"a receipt has other things than numbers in {text[:100]!r}")
+
+
+def decode_shown(ext: dict[str, str], broker: str) -> Shown:
+    """Of an acknowledgement, say; the receipt must fit the rest of the request, and the broker."""
+    try:
+        group, topic, queue, text, at = _SHOWN(ext)
+    except KeyError as missing:
+        raise InvalidRequestError(f"the custom field <{missing.args[0]}> is null") from None
+    if (
+        len(queue) < 10
+        and len(at) < 19
+        and queue.isdecimal()
+        and at.isdecimal()
+        and (queue + at).isascii()
+    ):  # As `fields` reads numbers, without its calls: there is one such request a message.
+        queue_id, offset = int(queue), int(at)
+    else:
+        queue_id, offset = fields.int32(ext, "queueId"), fields.number(ext, "offset")
+    receipt = parse_receipt(text)
+    if (
+        receipt.queue_id != queue_id
+        or receipt.offset not in (None, offset)
+        or receipt.retry != retry_mark(topic)
+        or receipt.broker != broker
+    ):
+        raise InvalidReceiptError(f"the receipt {receipt} was given for another message")
+    return Shown(group, topic, queue_id, receipt, offset)
 
 
 def decode_batch(body: Buffer) -> list[BatchAck]:

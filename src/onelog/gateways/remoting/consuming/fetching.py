@@ -30,13 +30,12 @@ from onelog.wire.remoting.pop import (
     ORDERED_QUEUE,
     BatchAck,
     QueueInfo,
-    Receipt,
+    Shown,
     decode_batch,
+    decode_shown,
     message_offset_info,
     order_count_info,
-    parse_receipt,
     real_topic,
-    retry_mark,
     start_offset_info,
 )
 
@@ -287,31 +286,22 @@ def polling_info(session: BrokerSession, command: Command) -> Success:
 
 def ack_message(session: BrokerSession, command: Command) -> None:
     """ACK_MESSAGE: one message is done."""
-    ext = command.ext
-    group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
-    receipt, offset = _receipt(session, ext, group, topic)
-    session.broker.queues.acknowledge(
-        session.principal, group, topic, receipt.queue_id, offset, receipt.popped_ms
-    )
-    session.broker.queues.when_leases_safe(partial(session.conclude, command, _DONE))
+    group, topic, queue_id, receipt, offset = _shown(session, command)
+    queues, principal = session.broker.queues, session.principal
+    try:
+        queues.acknowledge(principal, group, topic, queue_id, offset, receipt.popped_ms)
+    except OnelogError:
+        _check_queue(session, group, topic, queue_id)  # It says more, if that is what is wrong.
+        raise
+    queues.when_leases_safe(partial(session.conclude, command, _DONE))
 
 
-def _receipt(
-    session: BrokerSession, ext: dict[str, str], group: str, topic: str
-) -> tuple[Receipt, int]:
-    """The receipt in a request, and the offset it is for; they must fit the rest of the request."""
-    queue_id = fields.int32(ext, "queueId")
-    _check_queue(session, group, topic, queue_id)
-    receipt = parse_receipt(fields.text(ext, "extraInfo"))
-    offset = fields.number(ext, "offset")
-    if (
-        receipt.queue_id != queue_id
-        or receipt.offset not in (None, offset)
-        or receipt.retry != retry_mark(topic)
-        or receipt.broker != session.broker.admin.config.name
-    ):
-        raise InvalidReceiptError(f"the receipt {receipt} was given for another message")
-    return receipt, offset
+def _shown(session: BrokerSession, command: Command) -> Shown:
+    """The message that a request is about; they may consume it, if they have leased it."""
+    shown = decode_shown(command.ext, session.broker.admin.config.name)
+    if not session.broker.users.is_open:
+        _check_queue(session, shown.group, shown.topic, shown.queue_id)
+    return shown
 
 
 def _check_queue(session: BrokerSession, group: str, topic: str, queue_id: int) -> None:
@@ -344,12 +334,11 @@ def _acknowledge(session: BrokerSession, ack: BatchAck) -> int:
 
 def change_invisible_time(session: BrokerSession, command: Command) -> None:
     """CHANGE_MESSAGE_INVISIBLETIME: a message is to come back at another time than agreed."""
-    ext = command.ext
-    group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
-    receipt, offset = _receipt(session, ext, group, topic)
-    invisible_ms = fields.number(ext, "invisibleTime")
+    group, topic, queue_id, receipt, offset = _shown(session, command)
+    _check_queue(session, group, topic, queue_id)
+    invisible_ms = fields.number(command.ext, "invisibleTime")
     popped_ms = session.broker.queues.extend(
-        session.principal, group, topic, receipt.queue_id, offset, receipt.popped_ms, invisible_ms
+        session.principal, group, topic, queue_id, offset, receipt.popped_ms, invisible_ms
     )
     now_ms = session.gateway.clock.now_ms()
     extended = receipt.extended(offset, popped_ms, invisible_ms, now_ms)
