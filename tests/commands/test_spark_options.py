@@ -91,8 +91,8 @@ class ToldError(Exception):
 
 JOBS = {
     "onelog_examples.sales_board.start": ("sales-board", "in", "--folder", "x"),
-    "onelog.spark.jobs.redistribute.start": ("redistribute", "in", "--to", "out"),
-    "onelog.spark.jobs.deduplicate.start": ("deduplicate", "in", "--to", "out"),
+    "onelog.spark.jobs.copies.redistribute": ("redistribute", "in", "--to", "out"),
+    "onelog.spark.jobs.copies.deduplicate": ("deduplicate", "in", "--to", "out"),
     "onelog.spark.jobs.reconcile.reconcile": (
         "reconcile",
         "in",

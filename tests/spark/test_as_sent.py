@@ -15,7 +15,7 @@ from onelog.errors import MessageError
 from onelog.spark import lake
 from onelog.spark.brokers import disconnect
 from onelog.spark.columns.messages import spark_schema
-from onelog.spark.jobs import deduplicate, reconcile, redistribute
+from onelog.spark.jobs import copies, reconcile
 from onelog.spark.jobs.queries import run
 from onelog.spark.options import write_options
 from onelog.spark.write.sink import OnelogWriter
@@ -157,10 +157,10 @@ def test_a_copy_is_what_was_sent(
 def test_jobs_keep_all_of_it(spark: "SparkSession", mq: EmbeddedBroker, tmp_path: Path) -> None:
     link = {"nameserver": mq.nameserver}
     mq.create_topic("once", 1)
-    run(deduplicate.start(spark, link, "sent", "once", tmp_path / "once"))
+    run(copies.deduplicate(spark, link, "sent", "once", tmp_path / "once"))
     keyless = [each for each in SENT if each.key is None]
     assert sorted(map(repr, heard(mq, "once", 8))) == sorted(map(repr, SENT + keyless))
-    run(redistribute.start(spark, link, "sent", "wide", tmp_path / "wide", times=2))
+    run(copies.redistribute(spark, link, "sent", "wide", tmp_path / "wide", times=2))
     assert sorted(map(repr, heard(mq, "wide", 14))) == sorted(map(repr, SENT * 2))
     assert reconcile.reconcile(spark, link, "sent", "wide").is_same
     different = reconcile.reconcile(spark, link, "sent", "once")

@@ -12,8 +12,8 @@ from onelog.spark import lake, pipelines
 from onelog.spark.columns.messages import ALL, spark_schema
 from onelog.spark.folders import local_folder
 from onelog.spark.jobs import topics
+from onelog.spark.lake import LakeSink
 from onelog.spark.lake import tables as lake_tables
-from onelog.spark.lake.sink import LakeSink
 from onelog.spark.options import read_options
 from tests.spark.threaded_cluster import ThreadedCluster
 

@@ -16,9 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from onelog.config import SecurityConfig
 from onelog.core.access import SELF, Principal
 from onelog.core.users import logins as logins_module
-from onelog.core.users.logins import Logins
+from onelog.core.users.logins import Logins, Tokens
 from onelog.core.users.passwords import prove, signature
-from onelog.core.users.tokens import Tokens
 from onelog.errors import NotAuthenticatedError, OnelogError
 from tests.core.world import World
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onelog.spark.jobs import deduplicate
+from onelog.spark.jobs import copies
 from onelog.spark.jobs.queries import Ran, run
 from tests.commands.running import run as onelog
 from tests.spark.jobs.stored import bodies, link, messages, send_born
@@ -23,7 +23,7 @@ def test_what_repeats_a_key_is_left_out_also_in_a_later_run(
     cluster.send("payments", [b"no key", b"no key"])
 
     given = link(cluster)
-    run(deduplicate.start(spark, given, "payments", "once", tmp_path, remember_seconds=600))
+    run(copies.deduplicate(spark, given, "payments", "once", tmp_path, remember_seconds=600))
     assert sorted(bodies(cluster, "once"))[-2:] == [b"no key", b"no key"]
     found = {each.keys[0]: bytes(each.body) for each in messages(cluster, "once") if each.keys}
     assert found.keys() == {"a", "b", "c"}
@@ -55,7 +55,7 @@ def test_a_field_of_the_body_can_be_the_key(
     cluster.topic("payments", 1)
     cluster.topic("once", 1)
     cluster.send("payments", [b'{"id": 1}', b'{"id": 2}', b'{"id":1, "try": 2}', b"no JSON"])
-    run(deduplicate.start(spark, link(cluster), "payments", "once", tmp_path, by="$.id"))
+    run(copies.deduplicate(spark, link(cluster), "payments", "once", tmp_path, by="$.id"))
     assert len(bodies(cluster, "once")) == 3
     assert {b'{"id": 2}', b"no JSON"} <= set(bodies(cluster, "once"))
 
@@ -67,7 +67,7 @@ def test_by_the_time_of_messages_what_is_older_than_the_span_is_late(
     cluster.topic("once", 1)
 
     def copy() -> Ran:
-        query = deduplicate.start(
+        query = copies.deduplicate(
             spark,
             link(cluster),
             "payments",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onelog.errors import ConfigError, TopicNotFoundError
-from onelog.spark.jobs import redistribute, topics
+from onelog.spark.jobs import copies, topics
 from onelog.spark.jobs.queries import run
 from tests.commands.running import run as onelog
 from tests.spark.jobs.stored import bodies, link, messages
@@ -77,7 +77,7 @@ def test_a_group_is_taken_along_from_where_it_is(
         offsets.commit("readers", "orders", 0, 4)
 
     cluster.run(commit())
-    query = redistribute.start(
+    query = copies.redistribute(
         spark, link(cluster), "orders", "wide", tmp_path / "c", group="readers"
     )
     assert run(query).rows == 6
@@ -88,7 +88,7 @@ def test_a_group_is_taken_along_from_where_it_is(
 
 def test_mistakes_are_named(cluster: ThreadedCluster) -> None:
     with pytest.raises(TopicNotFoundError, match="nothing"):
-        redistribute.target(link(cluster), "nothing", "wide", 2)
+        copies.target(link(cluster), "nothing", "wide", 2)
     cluster.topic("orders", 1)
     with pytest.raises(ConfigError, match="to itself"):
-        redistribute.target(link(cluster), "orders", "orders", 2)
+        copies.target(link(cluster), "orders", "orders", 2)

@@ -88,9 +88,9 @@ def redistribute(
 ) -> None:
     """Copy a backlog to a topic with more queues; messages of one key keep their order."""
     from onelog.commands.job import running
-    from onelog.spark.jobs import redistribute as work
+    from onelog.spark.jobs import copies
 
-    query = work.start(
+    query = copies.redistribute(
         job.spark,
         job.link,
         source,
@@ -125,9 +125,9 @@ def deduplicate(
 ) -> None:
     """Copy a topic without the messages that repeat an earlier one."""
     from onelog.commands.job import running
-    from onelog.spark.jobs import deduplicate as work
+    from onelog.spark.jobs import copies
 
-    query = work.start(
+    query = copies.deduplicate(
         job.spark,
         job.link,
         source,

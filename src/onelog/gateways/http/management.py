@@ -31,9 +31,9 @@ from onelog.errors import (
 from onelog.gateways import RABBITMQ_VERSION, GatewayContext
 from onelog.gateways.http import (
     management_clients,
-    management_definitions,
     management_nodes,
     management_users,
+    management_views,
     policies,
 )
 from onelog.gateways.http.management_call import Body, Call
@@ -553,7 +553,7 @@ ROUTES = """
     /definitions                       GET export POST load
     /definitions/{vhost}               GET export POST load
 """
-_PLACES = (management_clients, management_definitions, management_nodes, management_users, policies)
+_PLACES = (management_clients, management_views, management_nodes, management_users, policies)
 
 
 def _acts(line: str) -> tuple[str, dict[str, Act]]:
