@@ -11,6 +11,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 60
+PART_LINES, PARTS_MAX = 130, 15
+"""A file under so many lines that one other imports is mostly a part of that one; so many may be
+concepts all the same: a program's entry, a format of somebody else's, a job."""
 BANNED_WORDS = frozenset(
     form
     for word in ("util", "helper", "common", "misc", "manager", "base", "impl", "service")
@@ -156,6 +159,30 @@ def lonely_test_file(name: str, modules: frozenset[str]) -> Iterator[str]:
         yield f"is about {package}, which does not exist"
 
 
+def importers(texts: dict[str, str]) -> dict[str, set[str]]:
+    """Of each module those that import it, or something from it."""
+    found: dict[str, set[str]] = {name: set() for name in texts}
+    for name, text in texts.items():
+        for node in ast.walk(ast.parse(text)):
+            named: list[str] = []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                named = [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
+            elif isinstance(node, ast.Import):
+                named = [each.name for each in node.names]
+            for each in found.keys() & set(named):
+                found[each].add(name)
+    return found
+
+
+def lonely_parts(texts: dict[str, str]) -> list[str]:
+    """Small modules with a single importer."""
+    return sorted(
+        name
+        for name, by in importers(texts).items()
+        if len(by) == 1 and texts[name].count("\n") < PART_LINES
+    )
+
+
 def complaints(paths: list[Path], rule: str) -> list[str]:
     found = []
     for path in paths:
@@ -193,6 +220,27 @@ def test_tests_are_a_mirror_of_the_packages() -> None:
     names = [relative(path) for path in TEST_FILES]
     assert names
     assert [f"{name} {said}" for name in names for said in lonely_test_file(name, modules)] == []
+
+
+def test_a_file_is_a_concept_and_not_a_part_of_its_only_importer() -> None:
+    root = ROOT / "src"
+    package = root / "onelog"
+    files = [path for path in PYTHON_FILES if path.is_relative_to(package)]
+    texts = {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): (
+            path.read_text("utf-8")
+        )
+        for path in files
+    }
+    packages = {".".join(path.relative_to(root).parts[:-1]) for path in files}
+    parts = [name for name in lonely_parts(texts) if name not in packages]
+    assert len(parts) <= PARTS_MAX, f"{len(parts)} small files with one importer: {parts}"
+
+
+def test_the_rule_on_parts_finds_small_modules_with_one_importer() -> None:
+    large = "x = 1\n" * PART_LINES
+    assert lonely_parts({"a": "from b import c\nimport d\n", "b.c": "", "d": large}) == ["b.c"]
+    assert not lonely_parts({"a": "import b\n", "b": "", "c": "from b import x\n"})
 
 
 def test_the_rule_on_file_length_finds_line_801() -> None:

@@ -1,6 +1,7 @@
-"""`onelog up`, `onelog broker`, `onelog nameserver`: the programs that serve.
+"""The programs that serve, `onelog up`, `broker` and `nameserver`; `config`, and `console`.
 
-Only names, options and help; what they do is `serving`, in the program that the process becomes.
+Of the programs only names, options and help; what they do is `serving`, in the program that the
+process becomes. `config` shows every setting, its value, and where that came from.
 """
 
 import json
@@ -8,11 +9,16 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from onelog.commands.session import Output
+from onelog.errors import OnelogError
 from onelog.names import STARTED
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", envvar="ONELOG_CONFIG", help="TOML file with settings.")
@@ -189,3 +195,89 @@ def _start(
     os.environ[STARTED] = text
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-P", "-m", "onelog", *sys.argv[1:]])
+
+
+def config(
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY]...", help="Only these settings, or all of a section."),
+    ] = None,
+    config_file: ConfigFile = None,
+    set_: Set = None,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Only settings that are not at their default.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+) -> None:
+    """Show every setting, its value and its source: default, file, environment or flag."""
+    from onelog.commands.serving import settings
+    from onelog.config_sources import describe
+
+    rows = describe(settings(config_file, set_, {}))
+    if keys:
+        rows = [row for key in keys for row in _named(key, rows)]
+    if changed:
+        rows = [row for row in rows if row["source"] != "default"]
+    Output(as_json=json, utc=False).show(rows, _table(rows))
+
+
+def _named(key: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    from onelog.config import Config
+    from onelog.config_sources import value_of
+
+    section = [row for row in rows if row["key"].startswith(key.rstrip(".") + ".")]
+    if section:
+        return section
+    value_of(Config(), key)  # Refuses a key that does not exist, and says what is near it.
+    return [row for row in rows if row["key"] == key]
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """Values as one would write them; an empty text would look like nothing at all."""
+    value = row["value"]
+    shown = str(value).lower() if isinstance(value, bool) else str(value) or '""'
+    more = " (can change while running)" if row["reloadable"] else ""
+    return {**row, "value": shown, "help": row["help"] + more}
+
+
+def _table(rows: list[dict[str, Any]]) -> "Table":
+    from onelog.commands.terminal import table
+
+    columns = "setting=key, value, source, accepts, meaning=help"
+    made = table(f"settings: {len(rows)}", columns, rows=map(_shown, rows))
+    made.columns[0].no_wrap = True
+    for shown, row in zip(made.rows, rows, strict=True):
+        shown.style = None if row["source"] == "default" else "bold"
+    return made
+
+
+def console(
+    host: Annotated[str | None, typer.Option(help="The broker's address.")] = None,
+    port: Annotated[int | None, typer.Option(help="Its HTTP port.", min=1, max=65_535)] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    config: ConfigFile = None,
+    set_: Set = None,
+) -> None:
+    """Say where the console of a broker is, if one answers there."""
+    import http.client
+    import webbrowser
+
+    from onelog.commands import serving
+
+    loaded = serving.settings(config, set_, {"broker.host": host, "http.port": port}).config
+    _, called = serving.addresses(loaded.broker.host, loaded.http.port)
+    address = f"http://{called}/"
+    try:
+        connection = http.client.HTTPConnection(called, timeout=5)
+        connection.request("GET", "/healthz")
+        status = connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        raise OnelogError(
+            f"no console answers at {address} ({error}): start one with `onelog up`, or say where "
+            "it is with --host and --port"
+        ) from None
+    if status != 200:
+        raise OnelogError(f"what answers at {address} is no OneLog")
+    typer.echo(address)
+    if open_ and not webbrowser.open(address):
+        raise OnelogError(f"found no browser to open {address} with")

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from onelog.core.schedule.cron import parse_cron
+from onelog.core.schedule.schedules import parse_cron
 from onelog.errors import InvalidRequestError
 
 

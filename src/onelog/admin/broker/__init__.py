@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from onelog.admin.broker import clusters, groups, history, lake, replicas, routing, topics, users
+from onelog.admin.broker import clusters, groups, history, lake, routing, topics, users
 from onelog.admin.broker.call import Call as Call
 from onelog.admin.table import OPERATIONS
 
-_PLACES = (clusters, replicas, lake, topics, groups, history, routing, users)
+_PLACES = (clusters, lake, topics, groups, history, routing, users)
 FUNCTIONS: dict[str, Callable[[Call, Any], Awaitable[Any]]] = {
     each.name: next(getattr(place, each.name) for place in _PLACES if hasattr(place, each.name))
     for each in OPERATIONS

@@ -2,18 +2,27 @@
 
 The newest come first. A filter looks at so many messages at most, and says how many it looked at;
 whoever wants more goes on from there.
+
+A message is also shown as clients of each protocol get it. Every view is made by the conversions
+that the gateways use; nothing is shown that a client would not get. What belongs to one delivery
+(tags, subscriptions, receipts) is left out.
 """
 
 import asyncio
+import json
 import time
+from collections.abc import Iterable
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 from onelog.admin.broker.call import Call
-from onelog.admin.topics import MessageQuery
+from onelog.admin.documents import clean, shown
+from onelog.admin.topics import Encoding, Field, MessageQuery, View
+from onelog.admin.topics import Protocol as ProtocolName
 from onelog.core.cursors.fetch import Cursor, Limits
 from onelog.core.cursors.forms import offset_in
 from onelog.core.filters.tags import Subscription, subscribe
+from onelog.core.routing.names import swapped
 from onelog.errors import (
     FilterDisabledError,
     MessageNotFoundError,
@@ -21,11 +30,18 @@ from onelog.errors import (
     OnelogError,
     WireError,
 )
+from onelog.gateways.http.messages import shown as as_json
 from onelog.gateways.http.requests import called, looked_up
-from onelog.message import KEYS, Message, QueueOffset, property_value
+from onelog.gateways.stomp.headers import shown as stomp_headers
+from onelog.gateways.stomp.headers import text_of
+from onelog.message import KEYS, Message, QueueOffset, decode_properties, property_value
 from onelog.record.decode import decode_messages
 from onelog.record.dispatch import targets
-from onelog.record.forms.conversion import rocketmq_messages
+from onelog.record.forms import Form, amqp, amqp_fields, form_of, mqtt
+from onelog.record.forms.conversion import neutral_of, rocketmq_messages
+from onelog.record.forms.neutral import Neutral
+from onelog.wire.mqtt.packets import read_publish_properties
+from onelog.wire.mqtt.properties import Property
 
 WINDOW = 200
 BYTES_MAX = 1 << 20
@@ -44,7 +60,6 @@ class Wanted(Protocol):
 
     def wants(self, properties: bytes) -> bool:
         """Whether one with these properties is."""
-        ...
 
 
 class OfKey:
@@ -264,3 +279,107 @@ async def by_id(
             return record, record
 
     return await looked_up(call.context, find)
+
+
+VALUE_CHARACTERS_MAX = 4_096
+_AMQ_TOPIC = "amq.topic"
+
+
+def form_name(record: Message) -> ProtocolName:
+    """In which form a record is stored."""
+    names: dict[int, ProtocolName] = {Form.KAFKA: "kafka", Form.AMQP: "amqp", Form.MQTT: "mqtt"}
+    return names.get(form_of(record.sys_flag), "rocketmq")
+
+
+def views(message: Message) -> list[View]:
+    """A message of RocketMQ's form, as each protocol has it."""
+    neutral = neutral_of(message)
+    made: tuple[tuple[ProtocolName, Iterable[tuple[str, Any]]], ...] = (
+        ("rocketmq", _rocketmq(message)),
+        ("kafka", _kafka(message, neutral)),
+        ("amqp", _amqp(message, neutral)),
+        ("stomp", _stomp(message, neutral)),
+        ("mqtt", _mqtt(message, neutral)),
+        ("http", _http(message)),
+    )
+    return [View(name, [_field(*each) for each in fields]) for name, fields in made]
+
+
+def _field(name: str, value: Any) -> Field:
+    encoding: Encoding = "text"
+    if isinstance(value, bytes):
+        value, encoding = shown(value)
+    elif value is not None and not isinstance(value, str):
+        value = text_of(value)
+    return Field(clean(name), clean(value[:VALUE_CHARACTERS_MAX] if value else value), encoding)
+
+
+def _rocketmq(message: Message) -> Iterable[tuple[str, Any]]:
+    yield "topic", message.topic
+    yield "queueId", message.queue_id
+    yield "queueOffset", message.queue_offset
+    yield "msgId", message.message_id
+    yield "bornTimestamp", message.born_ms
+    yield "reconsumeTimes", message.reconsume_times
+    yield from decode_properties(message.properties).items()
+
+
+def _kafka(message: Message, neutral: Neutral) -> Iterable[tuple[str, Any]]:
+    yield "topic", message.topic
+    yield "partition", message.queue_id
+    yield "offset", message.queue_offset
+    yield "timestamp", neutral.time_ms
+    yield "key", neutral.key
+    yield "value", None if neutral.body is None else f"{len(neutral.body)} B"
+    for name, value in neutral.headers:
+        yield f"header {name}", value
+
+
+def _content(message: Message, neutral: Neutral) -> amqp.Content:
+    return amqp.read(amqp.from_neutral(neutral, key=message.topic))
+
+
+def _amqp(message: Message, neutral: Neutral) -> Iterable[tuple[str, Any]]:
+    content = _content(message, neutral)
+    yield "exchange", content.exchange
+    yield "routing key", content.key
+    yield "body", f"{len(content.body)} B"
+    for name, value in amqp_fields.decode_properties(content.properties).items():
+        if name == "headers":
+            for header, each in value.items():
+                yield f"header {header}", each if isinstance(each, bytes) else text_of(each)
+        else:
+            yield name, value
+
+
+def _stomp(message: Message, neutral: Neutral) -> Iterable[tuple[str, Any]]:
+    content = _content(message, neutral)
+    if content.exchange == _AMQ_TOPIC:
+        yield "destination", f"/topic/{content.key}"
+    elif content.exchange:
+        yield "destination", f"/exchange/{content.exchange}/{content.key}"
+    else:
+        yield "destination", f"/queue/{message.topic}"
+    yield "content-length", len(content.body)
+    yield from stomp_headers(content.properties)
+
+
+def _mqtt(message: Message, neutral: Neutral) -> Iterable[tuple[str, Any]]:
+    content = mqtt.read(mqtt.from_neutral(neutral))
+    yield "topic", content.topic or swapped(_content(message, neutral).key)
+    yield "payload", f"{len(content.payload)} B"
+    for number, value in read_publish_properties(content.properties).items():
+        if number == Property.USER_PROPERTY:
+            for name, text in value:
+                yield f"user property {name}", text
+        else:
+            yield Property(number).name.lower().replace("_", " "), value
+
+
+def _http(message: Message) -> Iterable[tuple[str, Any]]:
+    found = as_json(message.topic, message.queue_id, message.queue_offset, message)
+    for name, value in found.items():
+        if name.startswith("body"):
+            yield name, f"{len(value or '')} characters"
+        else:
+            yield name, value if isinstance(value, str) else json.dumps(value)

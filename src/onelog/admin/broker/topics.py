@@ -11,8 +11,7 @@ import msgspec
 
 from onelog.admin.broker.call import Call, Pace
 from onelog.admin.broker.cluster_admin import admin_of
-from onelog.admin.broker.reading import browse, by_id, by_key
-from onelog.admin.broker.views import form_name, views
+from onelog.admin.broker.reading import browse, by_id, by_key, form_name, views
 from onelog.admin.documents import LONG_BYTES, document
 from onelog.admin.operations import Done, Listing, OfTopic, fill, paged
 from onelog.admin.topics import (

@@ -14,14 +14,12 @@ import ssl
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from onelog.client.admin.bindings import Bindings, SyncBindings
-from onelog.client.admin.cluster import Clusters, SyncClusters
+from onelog.client.admin.cluster import Clusters, Operations, SyncClusters, SyncOperations
 from onelog.client.admin.dead_letters import DeadLetters, SyncDeadLetters
 from onelog.client.admin.delays import Delays, SyncDelays
 from onelog.client.admin.groups import Groups, Positions, SyncGroups, SyncPositions
 from onelog.client.admin.messages import Messages, SyncMessages
-from onelog.client.admin.operations import Operations, SyncOperations
-from onelog.client.admin.topics import SyncTopics, Topics
+from onelog.client.admin.topics import Bindings, SyncBindings, SyncTopics, Topics
 from onelog.client.admin.traces import SyncTraces, Traces
 from onelog.client.admin.users import SyncUsers, Users
 from onelog.client.connection.nodes import TIMEOUT_MS, Nodes

@@ -67,7 +67,7 @@ def compare_stores(
     json: Json = False,
 ) -> None:
     """Say whether two stores have the same log, byte for byte. Exit code 1 if they differ."""
-    from onelog.commands.store.compare import compare
+    from onelog.commands.store.verify import compare
 
     if not compare(first, second, as_json=json):
         raise typer.Exit(1)

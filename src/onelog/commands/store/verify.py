@@ -1,4 +1,4 @@
-"""`onelog store verify`: every record, queue entry and index entry, with a progress bar."""
+"""`onelog store verify` and `compare`: every record of a store, or of two, with a progress bar."""
 
 import dataclasses
 import json
@@ -9,6 +9,8 @@ from rich.progress import DownloadColumn, TransferSpeedColumn
 
 from onelog.commands.terminal import console, progress_bar, show_count, show_text
 from onelog.config import StoreConfig
+from onelog.store.compare import Comparison
+from onelog.store.compare import compare as compare_stores
 from onelog.store.verify import Verification
 from onelog.store.verify import verify as verify_store
 
@@ -62,3 +64,36 @@ def _show(found: Verification, out: Console) -> None:
         out.print(f"all right, in {seconds:.1f} s", style="green")
     else:
         out.print(f"{show_count(found.problems_total)} problems, in {seconds:.1f} s", style="red")
+
+
+def compare(first: Path, second: Path, *, as_json: bool) -> bool:
+    """Compare two stores and print what was found; whether they have the same log."""
+    columns = (DownloadColumn(binary_units=True), TransferSpeedColumn())
+    with progress_bar("comparing", None, *columns) as on_progress:
+        found = compare_stores(first, second, on_progress)
+    if as_json:
+        print(json.dumps({"same": found.same, **dataclasses.asdict(found)}, indent=2))
+    else:
+        _show_comparison(found, console())
+    return found.same
+
+
+def _show_comparison(found: Comparison, out: Console) -> None:
+    for folder, (start, end) in (
+        (found.first, found.first_range),
+        (found.second, found.second_range),
+    ):
+        out.print(f"{folder}: log {start} .. {end}", soft_wrap=True)
+    if found.differs_at is not None:
+        out.print(f"they differ from log offset {found.differs_at} on:", style="red")
+        out.print(f"  {found.first_record}\n  {found.second_record}", soft_wrap=True)
+    elif found.end > found.start:
+        size = f"{found.end - found.start:,} bytes, {found.start} .. {found.end}"
+        out.print(
+            f"the same in all that both have: {size}, in {found.took_ms / 1000:.1f} s",
+            style="green",
+        )
+    elif found.same:
+        out.print("one of the logs is empty: there is nothing to compare", style="green")
+    else:
+        out.print("they have no part of the log in common", style="red")

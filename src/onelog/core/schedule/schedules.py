@@ -6,7 +6,10 @@ with its next time, until it has come as often as it should:
     table     "schedules": {id: what is published, and how often}
               "schedule_times": {id: [next time, how often after that; -1 for ever]}
 
-With a cron entry, each of its times begins a run of its own: the delay, then the repeats.
+With a cron entry, each of its times begins a run of its own: the delay, then the repeats. It has
+minute, hour, day of month, month, and day of week (0 or 7 is Sunday). A field is `*`, a number, a
+range `a-b`, each with a step `/n`, or several of these with commas. If both days are given, either
+is enough, as cron has it. Times are UTC: none of them is there twice a year, or never.
 
 Invariant: each time is published by one append with the record of the next time. What was due while
 the broker was down is published once.
@@ -14,9 +17,11 @@ the broker was down is published once.
 
 import base64
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
 from onelog.core.access import Principal
 from onelog.core.durable.deadlines import Deadlines
@@ -25,7 +30,6 @@ from onelog.core.durable.tables import Change, in_parts
 from onelog.core.durable.writer import OnStored
 from onelog.core.routing.routing import Routing
 from onelog.core.routing.targets import DeadLetter
-from onelog.core.schedule.cron import parse_cron
 from onelog.errors import (
     BrokerBusyError,
     InvalidRequestError,
@@ -33,6 +37,93 @@ from onelog.errors import (
     OnelogError,
     StoreError,
 )
+
+_FIELDS = (
+    ("minute", 0, 59),
+    ("hour", 0, 23),
+    ("day of month", 1, 31),
+    ("month", 1, 12),
+    ("day of week", 0, 7),
+)
+_PART = re.compile(r"(?:(\*)|([0-9]{1,2})(?:-([0-9]{1,2}))?)(?:/([0-9]{1,2}))?")
+_TEXT_MAX = 400
+_YEARS_MAX = 8
+"""So long it may be from one 29 February to the next."""
+
+
+class Cron(NamedTuple):
+    """When something is due."""
+
+    minutes: frozenset[int]
+    hours: frozenset[int]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    """0 is Sunday."""
+    either_day: bool
+    """Whether one of the two days is enough: both are given."""
+
+    def next_ms(self, after_ms: int) -> int | None:
+        """The next time after this one; None if there is none in years."""
+        minute = timedelta(minutes=1)
+        at = datetime.fromtimestamp(after_ms // 60_000 * 60, UTC) + minute
+        last = at.year + _YEARS_MAX
+        while at.year <= last:
+            if at.month not in self.months:
+                at = (at.replace(day=1, hour=0, minute=0) + timedelta(days=32)).replace(day=1)
+            elif not self._is_day(at):
+                at = at.replace(hour=0, minute=0) + timedelta(days=1)
+            elif at.hour not in self.hours:
+                at = at.replace(minute=0) + timedelta(hours=1)
+            elif at.minute not in self.minutes:
+                at += minute
+            else:
+                return int(at.timestamp()) * 1000
+        return None
+
+    def _is_day(self, at: datetime) -> bool:
+        in_month, in_week = at.day in self.days, at.isoweekday() % 7 in self.weekdays
+        return in_month or in_week if self.either_day else in_month and in_week
+
+
+def parse_cron(text: str) -> Cron:
+    """What a text of five fields says; `InvalidRequestError` if it says nothing."""
+    fields = text[:_TEXT_MAX].split()
+    if len(fields) != len(_FIELDS):
+        names = ", ".join(name for name, _, _ in _FIELDS)
+        raise InvalidRequestError(
+            f"{text[:80]!r} has {len(fields)} fields; a cron entry has {names}"
+        )
+    minutes, hours, days, months, weekdays = (
+        _parsed(field, *known) for field, known in zip(fields, _FIELDS, strict=True)
+    )
+    found = Cron(
+        minutes,
+        hours,
+        days,
+        months,
+        frozenset(day % 7 for day in weekdays),
+        "*" not in (fields[2], fields[4]),
+    )
+    if found.next_ms(0) is None:
+        raise InvalidRequestError(f"{text[:80]!r} is never: no month has such a day")
+    return found
+
+
+def _parsed(field: str, name: str, least: int, most: int) -> frozenset[int]:
+    found: set[int] = set()
+    for part in field.split(","):
+        match = _PART.fullmatch(part)
+        if match is None:
+            raise InvalidRequestError(f"{part[:40]!r} is no {name} of a cron entry")
+        star, first, last, step = match.groups()
+        begin = least if star else int(first)
+        end = most if star or (step and not last) else int(last or first)
+        if not least <= begin <= end <= most or step == "0":
+            raise InvalidRequestError(f"a {name} is from {least} to {most}, and {part!r} is not")
+        found |= set(range(begin, end + 1, int(step or 1)))
+    return frozenset(found)
+
 
 log = logging.getLogger(__name__)
 
