@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from onelog import __version__
-from onelog.commands import bench, bind, consume, demo, produce, serve
+from onelog.commands import bind, consume, produce, serve, trials
 from onelog.errors import OnelogError
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ app.command()(serve.nameserver)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("bind")(bind.bind)
-app.command("bench")(bench.bench)
+app.command("bench")(trials.bench)
 app.command("config")(serve.config)
 app.command("console")(serve.console)
-app.command("demo")(demo.demo)
+app.command("demo")(trials.demo)
 for _name, _text in {
     "topic": "Topics: where they are, what is in them, how they are set.",
     "group": "Consumer groups: members, lag, positions, settings.",
