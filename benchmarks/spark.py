@@ -285,7 +285,8 @@ def decode_rate(topic: str, chunks: list[bytes], rounds: int) -> tuple[float, fl
     """In a process of its own: MB of bodies a second, a CPU second; MB of records a second."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from onelog.spark.columns.messages import RecordDecoder, Selection, spark_schema
+    from onelog.spark.columns.messages import RecordDecoder
+    from onelog.spark.columns.schema import Selection, spark_schema
 
     decoder = RecordDecoder(COLUMNS, to_arrow_schema(spark_schema(COLUMNS), timezone="UTC"))
     selection = Selection("broker-a", topic)

@@ -13,7 +13,7 @@ from onelog.client.message import Queue
 from onelog.message import encode_properties
 from onelog.net.peer import Peer
 from onelog.spark.brokers import connect, disconnect
-from onelog.spark.columns.messages import spark_schema
+from onelog.spark.columns.schema import spark_schema
 from onelog.spark.columns.tables import Table
 from onelog.spark.options import ReadOptions, read_options
 from onelog.spark.read.batch import OnelogReader

@@ -13,7 +13,8 @@ from onelog.record.forms import FORM_MASK
 from onelog.record.forms.conversion import in_rocketmq_form
 from onelog.record.forms.kafka import Codec
 from onelog.record.forms.neutral import Neutral
-from onelog.spark.columns.messages import ALL, RecordDecoder, RowFilters, Selection
+from onelog.spark.columns.messages import RecordDecoder
+from onelog.spark.columns.schema import ALL, RowFilters, Selection
 from tests.record.forms.samples import kafka_batch, neutrals
 from tests.record.forms.test_forms import MESSAGES
 from tests.spark.record_samples import IPV6, QUICK, arrow_schema, encoded, rows_of

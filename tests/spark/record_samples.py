@@ -27,7 +27,7 @@ from onelog.record.encode import encode
 from onelog.record.forms import FORM_MASK, amqp, rocketmq
 from onelog.record.inner_batch import encode_batch, unwrapped
 from onelog.record.layout import topic_field
-from onelog.spark.columns.messages import spark_schema
+from onelog.spark.columns.schema import spark_schema
 
 QUICK = settings(max_examples=40, deadline=None)
 """For properties over whole records, of which one example is many."""

@@ -10,7 +10,8 @@ from onelog.message import Message, NewMessage, SysFlag, encode_properties
 from onelog.record.compression import Compression, compress
 from onelog.record.dispatch import targets
 from onelog.record.inner_batch import encode_batch
-from onelog.spark.columns.messages import EVERY_ROW, RecordDecoder, RowFilters
+from onelog.spark.columns.messages import RecordDecoder
+from onelog.spark.columns.schema import EVERY_ROW, RowFilters
 from onelog.spark.options import SplitBy
 from onelog.spark.read import store_files
 from onelog.spark.read.offsets import QueueRange

@@ -14,7 +14,7 @@ from onelog.embedded_broker import EmbeddedBroker
 from onelog.errors import MessageError
 from onelog.spark import lake
 from onelog.spark.brokers import disconnect
-from onelog.spark.columns.messages import spark_schema
+from onelog.spark.columns.schema import spark_schema
 from onelog.spark.jobs import copies, reconcile
 from onelog.spark.jobs.queries import run
 from onelog.spark.options import write_options

@@ -9,7 +9,7 @@ import pytest
 from onelog.config_sources import load
 from onelog.errors import ConfigError
 from onelog.spark import lake, pipelines
-from onelog.spark.columns.messages import ALL, spark_schema
+from onelog.spark.columns.schema import ALL, spark_schema
 from onelog.spark.folders import local_folder
 from onelog.spark.jobs import topics
 from onelog.spark.lake import LakeSink

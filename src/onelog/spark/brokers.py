@@ -15,8 +15,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from onelog.client.admin.admin import AsyncAdmin
-from onelog.client.admin.topics import TopicKind
 from onelog.client.connection import background
 from onelog.client.connection.instance import Instance
 from onelog.client.connection.nodes import at_once
@@ -92,6 +90,9 @@ class Brokers:
     # -- questions -----------------------------------------------------------------------------
 
     def topics(self) -> tuple[str, ...]:
+        from onelog.client.admin.admin import AsyncAdmin
+        from onelog.client.admin.topics import TopicKind
+
         async def ask() -> tuple[str, ...]:
             names = await AsyncAdmin(self._nodes).topics.names()
             return tuple(each.name for each in names if each.kind is TopicKind.USER)

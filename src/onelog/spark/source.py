@@ -76,9 +76,9 @@ class OnelogDataSource(DataSource):
 
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":  # noqa: N802
         """For `spark.readStream`."""
-        from onelog.spark.closed_pipes import hide_closed_pipes
         from onelog.spark.options import read_options
         from onelog.spark.read.stream import OnelogStreamReader
+        from onelog.spark.workers import hide_closed_pipes
 
         if any(each.endswith(SOURCE_RUNNER) for each in sys.orig_argv):
             hide_closed_pipes()  # The query that it belongs to was stopped.

@@ -14,7 +14,8 @@ from onelog.errors import ConfigError, UndecodableError
 from onelog.message import NewMessage
 from onelog.spark.bodies import decoding
 from onelog.spark.bodies.decoding import BodyFormat, json_format, message_columns
-from onelog.spark.columns.messages import RecordDecoder, Selection, spark_schema
+from onelog.spark.columns.messages import RecordDecoder
+from onelog.spark.columns.schema import Selection, spark_schema
 from onelog.spark.options import Decode, Form
 from tests.spark.bodies.test_avro import container, written
 from tests.spark.record_samples import encoded, rows_of, to_arrow

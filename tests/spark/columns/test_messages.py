@@ -14,7 +14,8 @@ from onelog.message import NewMessage, SysFlag, encode_properties
 from onelog.record.decode import decode_message, decode_records
 from onelog.record.inner_batch import encode_batch
 from onelog.spark.columns import messages as columns
-from onelog.spark.columns.messages import ALL, RecordDecoder, RowFilters, Selection, spark_schema
+from onelog.spark.columns.messages import RecordDecoder
+from onelog.spark.columns.schema import ALL, RowFilters, Selection, spark_schema
 from tests.spark.record_samples import (
     INT64,
     QUICK,

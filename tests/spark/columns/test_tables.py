@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from onelog.errors import ConfigError
 from onelog.spark.bodies.ddl import parse_ddl
-from onelog.spark.columns.messages import ALL
+from onelog.spark.columns.schema import ALL
 from onelog.spark.columns.tables import Table, given_table, own_table
 from onelog.spark.options import read_options
 

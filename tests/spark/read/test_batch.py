@@ -14,7 +14,7 @@ from onelog.core.access import SELF
 from onelog.errors import ConfigError, DataLossError
 from onelog.message import NewMessage, NewRun, SysFlag, encode_properties
 from onelog.record.inner_batch import encode_batch
-from onelog.spark.columns.messages import ALL, spark_schema
+from onelog.spark.columns.schema import ALL, spark_schema
 from onelog.spark.columns.tables import Table
 from onelog.spark.options import read_options
 from onelog.spark.read.batch import OnelogPruningReader, OnelogReader

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from onelog.errors import DataLossError, StoreCorruptError
 from onelog.message import NewMessage, encode_properties
 from onelog.record.entries import ENTRY, ENTRY_BYTES, PADDING_SIZE
-from onelog.spark.columns.messages import RowFilters, spark_schema
+from onelog.spark.columns.schema import RowFilters, spark_schema
 from onelog.spark.columns.tables import Table
 from onelog.spark.options import SplitBy, TopicSelection, read_options
 from onelog.spark.read import store_files

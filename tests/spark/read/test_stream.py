@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from onelog.client.message import Queue
 from onelog.errors import ConfigError, DataLossError
 from onelog.spark.brokers import connect
-from onelog.spark.columns.messages import spark_schema
+from onelog.spark.columns.schema import spark_schema
 from onelog.spark.columns.tables import Table
 from onelog.spark.options import read_options
 from onelog.spark.read.offsets import Json, Offsets

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from onelog.client.message import Queue
 from onelog.errors import DataLossError, TransactionOpenError
 from onelog.spark.brokers import connect
-from onelog.spark.columns.messages import spark_schema
+from onelog.spark.columns.schema import spark_schema
 from onelog.spark.columns.tables import Table
 from onelog.spark.options import ReadOptions, read_options
 from onelog.spark.read.batch import OnelogReader

@@ -15,7 +15,8 @@ from onelog.record.forms import FORM_MASK, Form, amqp, kafka, mqtt
 from onelog.record.forms.kafka import Codec
 from onelog.record.forms.neutral import Neutral
 from onelog.record.inner_batch import encode_batch
-from onelog.spark.columns.messages import ALL, EVERY_ROW, RecordDecoder, RowFilters, Selection
+from onelog.spark.columns.messages import RecordDecoder
+from onelog.spark.columns.schema import ALL, EVERY_ROW, RowFilters, Selection
 from onelog.store.reader import FetchStatus
 from tests.core.compaction import queues as compacted
 from tests.core.world import World

@@ -21,7 +21,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 from onelog.errors import ConfigError
 from onelog.spark.bodies.ddl import parse_ddl
 from onelog.spark.bodies.typed_values import Decoded, columns
-from onelog.spark.columns.messages import ALL, BodyError
+from onelog.spark.columns.messages import BodyError
+from onelog.spark.columns.schema import ALL
 from onelog.spark.options import Decode, Form, Framing, Mode
 
 ERROR = "_error"

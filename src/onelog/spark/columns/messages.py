@@ -14,14 +14,12 @@ import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from isal.isal_zlib import crc32
-from pyspark.sql import types as sql
 
 from onelog.errors import ConfigError, OnelogError, UndecodableError, WireError
 from onelog.message import TAGS, TRANSACTION_MASK, UNIQUE_KEY, SysFlag, message_id
@@ -32,6 +30,14 @@ from onelog.record.columns.properties import PropertyColumns, as_text, texts_of
 from onelog.record.decode import decode_records
 from onelog.record.forms import FORM_MASK
 from onelog.record.layout import CRC_MASK
+from onelog.spark.columns.schema import (
+    ALL,
+    INCARNATION,
+    TYPES,
+    Selection,
+    arrow_schema,
+    spark_schema,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -43,82 +49,10 @@ _COPIED_BODY_BYTES_MAX = 256
 _TIMESTAMP_MS_MAX = (1 << 63) // 1000 - 1
 _HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), np.uint16)
 
-_TYPES: dict[str, tuple[sql.DataType, pa.DataType]] = {
-    "topic": (sql.StringType(), pa.string()),
-    "queue": (sql.IntegerType(), pa.int32()),
-    "offset": (sql.LongType(), pa.int64()),
-    "key": (sql.StringType(), pa.string()),
-    "key_bytes": (sql.BinaryType(), pa.binary()),
-    "tags": (sql.StringType(), pa.string()),
-    "body": (sql.BinaryType(), pa.binary()),
-    "properties": (
-        sql.MapType(sql.StringType(), sql.StringType()),
-        pa.map_(pa.string(), pa.string()),
-    ),
-    "headers": (
-        sql.ArrayType(
-            sql.StructType(
-                [
-                    sql.StructField("key", sql.StringType()),
-                    sql.StructField("value", sql.BinaryType()),
-                ]
-            )
-        ),
-        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
-    ),
-    "born_time": (sql.TimestampType(), pa.timestamp("us", "UTC")),
-    "store_time": (sql.TimestampType(), pa.timestamp("us", "UTC")),
-    "message_id": (sql.StringType(), pa.string()),
-    "flag": (sql.IntegerType(), pa.int32()),
-    "broker": (sql.StringType(), pa.string()),
-    "log_offset": (sql.LongType(), pa.int64()),
-    "_incarnation": (sql.LongType(), pa.int64()),
-}
-INCARNATION = "_incarnation"
-"""When the topic was made on that broker, in milliseconds; 0 if nobody knows. Only who asks for
-this column gets it: offsets mean something within one incarnation only (see `offsets`)."""
-ALL = tuple(name for name in _TYPES if name != INCARNATION)
-"""The columns there are, in the order in which a table has them."""
-
+_TYPES = arrow_schema(spark_schema([*ALL, INCARNATION]))
 _OF_KEYS = frozenset(("key", "key_bytes", "properties"))
 
 OnCorruption = Literal["fail", "skip"]
-
-
-def spark_schema(names: Sequence[str]) -> sql.StructType:
-    """The schema of a table with these columns; `ConfigError` for a column that there is not."""
-    unknown = [name for name in names if name not in _TYPES]
-    if unknown:
-        raise ConfigError(f"columns: there is no column {unknown[0]!r}; there are {', '.join(ALL)}")
-    return sql.StructType([sql.StructField(name, _TYPES[name][0]) for name in names])
-
-
-@dataclass(frozen=True, slots=True)
-class RowFilters:
-    """Which rows are wanted; the others are dropped before their bodies are decoded."""
-
-    tags: frozenset[str] | None = None
-    store_ms_from: int | None = None
-    """The first store time that is wanted."""
-    store_ms_until: int | None = None
-    """The first store time that is not wanted any more."""
-
-
-EVERY_ROW = RowFilters()
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Where records come from, and which of their rows are wanted."""
-
-    broker: str
-    topic: str | None = None
-    """The topic of the queue that was read, which may not be the one that a record names: a row's
-    topic, queue and offset are the ones that its record has there."""
-    first_offset: int | None = None
-    end_offset: int | None = None
-    filters: RowFilters = EVERY_ROW
-    incarnation: int = 0
 
 
 class BodyColumns(Protocol):
@@ -257,14 +191,14 @@ def _require_type(schema: pa.Schema, name: str) -> None:
     """Refuse a schema in which a column is missing or has another type than it can have."""
     if schema.get_field_index(name) < 0:
         raise ConfigError(f"schema: the column {name!r} is asked for, but the schema lacks it")
-    given, own = schema.field(name).type, _TYPES[name][1]
+    given, own = schema.field(name).type, _TYPES.field(name).type
     is_wide = (given, own) in ((pa.large_string(), pa.string()), (pa.large_binary(), pa.binary()))
     is_other_zone = pa.types.is_timestamp(own) and pa.types.is_timestamp(given)
     is_map = pa.types.is_map(own) and pa.types.is_map(given)
     is_map |= pa.types.is_list(own) and pa.types.is_list(given)
     if given != own and not is_wide and not is_map and not (is_other_zone and given.tz):
         raise ConfigError(
-            f"schema: the column {name!r} is {_TYPES[name][0].simpleString()}, not {given}: "
+            f"schema: the column {name!r} is {TYPES[name].simpleString()}, not {given}: "
             "leave the schema out, and cast the column afterwards"
         )
 
@@ -394,8 +328,8 @@ _BUILD: dict[str, Callable[[_Batch], pa.Array]] = {
     "key": lambda batch: texts_of(batch.keys),
     "key_bytes": lambda batch: batch.keys,
     "tags": lambda batch: batch.properties.column(TAGS),
-    "properties": lambda batch: batch.properties.maps(_TYPES["properties"][1]),
-    "headers": lambda batch: batch.properties.headers(_TYPES["headers"][1]),
+    "properties": lambda batch: batch.properties.maps(_TYPES.field("properties").type),
+    "headers": lambda batch: batch.properties.headers(_TYPES.field("headers").type),
     "born_time": lambda batch: _times(batch.layout.born_ms),
     "store_time": lambda batch: _times(batch.layout.store_ms),
     "message_id": _message_ids,

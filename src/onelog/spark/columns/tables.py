@@ -6,21 +6,18 @@ there, or one that its body format gives.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from onelog.errors import ConfigError
-from onelog.spark.bodies.decoding import (
-    BodyFormat,
-    body_format,
-    json_format,
-    message_columns,
-)
-from onelog.spark.columns import messages as columns
-from onelog.spark.columns.messages import RecordDecoder
+from onelog.spark.columns import schema as columns
+from onelog.spark.columns.schema import arrow_schema
 from onelog.spark.options import Corruption, Decode, ReadOptions
+
+if TYPE_CHECKING:
+    from onelog.spark.bodies.decoding import BodyFormat
+    from onelog.spark.columns.messages import RecordDecoder
 
 Sample = Callable[[int], Iterable[bytes]]
 """Gives the bodies of so many messages, or fewer."""
@@ -31,10 +28,12 @@ class Table:
     """Columns, and how they are had."""
 
     schema: StructType
-    bodies: BodyFormat | None = None
+    bodies: "BodyFormat | None" = None
 
-    def decoder(self, on_corruption: Corruption) -> RecordDecoder:
+    def decoder(self, on_corruption: Corruption) -> "RecordDecoder":
         """What makes rows of records, in a task."""
+        from onelog.spark.columns.messages import RecordDecoder
+
         arrow = arrow_schema(self.schema)
         if self.bodies is None:
             return RecordDecoder(arrow.names, arrow, on_corruption=on_corruption)
@@ -49,6 +48,8 @@ def own_table(options: ReadOptions, sample: Sample) -> Table:
     """The table that the options describe; where they leave it open, a sample tells."""
     if options.decode is None:
         return Table(columns.spark_schema(options.columns or columns.ALL))
+    from onelog.spark.bodies.decoding import message_columns
+
     bodies = _format(options.decode, sample)
     names = message_columns(options.columns, bodies.schema)
     own = columns.spark_schema(names)
@@ -75,23 +76,21 @@ def given_table(options: ReadOptions, schema: StructType, sample: Sample) -> Tab
     return Table(schema, bodies)
 
 
-def _known_format(decode: Decode, schema: StructType) -> BodyFormat | None:
+def _known_format(decode: Decode, schema: StructType) -> "BodyFormat | None":
     """For JSON without a schema of its own: what is no column of messages is in the bodies."""
     if decode.form != "json" or not decode.needs_sample:
         return None
     fields = [
         each for each in schema.fields if each.name not in (*columns.ALL, columns.INCARNATION)
     ]
-    return json_format(StructType(fields), decode.mode) if fields else None
+    if not fields:
+        return None
+    from onelog.spark.bodies.decoding import json_format
+
+    return json_format(StructType(fields), decode.mode)
 
 
-def _format(decode: Decode, sample: Sample) -> BodyFormat:
+def _format(decode: Decode, sample: Sample) -> "BodyFormat":
+    from onelog.spark.bodies.decoding import body_format
+
     return body_format(decode, sample(decode.sample_records) if decode.needs_sample else ())
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark insists on."""
-    try:
-        return to_arrow_schema(schema, timezone="UTC")
-    except TypeError:  # Before 4.2 the zone is not the caller's business.
-        return to_arrow_schema(schema)

@@ -29,8 +29,7 @@ from pyspark.sql.types import StructType
 
 from onelog.errors import ConfigError
 from onelog.spark.bodies.json import JsonBodies, infer_schema
-from onelog.spark.columns.messages import ALL, INCARNATION
-from onelog.spark.columns.tables import arrow_schema
+from onelog.spark.columns.schema import ALL, INCARNATION, arrow_schema
 from onelog.spark.folders import local_folder
 from onelog.spark.jobs.queries import OnProgress, Ran, ShouldStop, run, triggered
 from onelog.spark.lake import tables as lake_tables
@@ -40,7 +39,7 @@ from onelog.spark.lake.tables import Form
 from onelog.spark.lake.types import conflict, merged, named
 from onelog.spark.options import read_options
 from onelog.spark.read.batch import sample_bodies
-from onelog.spark.worker_memory import settle
+from onelog.spark.workers import settle
 from onelog.spark.write.stream_writers import Messages, stream_writer
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from onelog.errors import ConfigError, UndecodableError
-from onelog.spark.columns.messages import INCARNATION
+from onelog.spark.columns.schema import INCARNATION
 from onelog.spark.lake.types import fit
 from onelog.spark.read.offsets import Extent
 

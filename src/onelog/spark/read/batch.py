@@ -13,27 +13,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from onelog.errors import ConfigError
 from onelog.spark.brokers import connect
-from onelog.spark.closed_pipes import hide_closed_pipes
-from onelog.spark.columns import messages as columns
-from onelog.spark.columns.messages import RecordDecoder, RowFilters, Selection
+from onelog.spark.columns.schema import RowFilters, Selection, spark_schema
 from onelog.spark.columns.tables import Table
 from onelog.spark.options import ReadOptions
-from onelog.spark.read import store_files
 from onelog.spark.read.boundaries import EARLIEST, LATEST, BoundaryKind
 from onelog.spark.read.offsets import Origin, QueueRange, Snapshot, resolve, split
 from onelog.spark.read.origins import origin_of
 from onelog.spark.read.pruning import OFFSET_MAX, Pruning, prune, pruning_of
-from onelog.spark.read.store_files import StoreSplit
-from onelog.spark.worker_memory import settle
-from onelog.spark.write.stream_writers import task
+from onelog.spark.workers import hide_closed_pipes, settle, task
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.datasource import Filter
+
+    from onelog.spark.columns.messages import RecordDecoder
+    from onelog.spark.read.store_files import StoreSplit
 
 _PLAIN_TAG = re.compile(r"[^\s|*]+")
 
@@ -50,7 +48,7 @@ class QueuePartition(InputPartition):
 class StorePartition(InputPartition):
     """What one task reads from a store's files."""
 
-    split: StoreSplit
+    split: "StoreSplit"
     filters: RowFilters
 
 
@@ -100,7 +98,7 @@ class OnelogReader(DataSourceReader):
             for queue in sorted(snapshot.extents)
         ]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return read_partition(self._options, self._table, partition)
 
 
@@ -128,6 +126,8 @@ def plan(
     if tags is not None and not tags:
         return []
     if options.store is not None:
+        from onelog.spark.read import store_files
+
         splits = store_files.plan(
             options.store,
             list(ranges),
@@ -153,7 +153,7 @@ def sample_bodies(options: ReadOptions, count: int) -> list[bytes]:
     ]
     # What is deleted between the look and the reading is not worth an error.
     tolerant = replace(options, fail_on_data_loss=False)
-    table = Table(columns.spark_schema(["body"]))
+    table = Table(spark_schema(["body"]))
     return [
         body
         for part in plan(tolerant, ranges, Pruning(), snapshot)
@@ -164,12 +164,14 @@ def sample_bodies(options: ReadOptions, count: int) -> list[bytes]:
 
 def read_partition(
     options: ReadOptions, table: Table, partition: InputPartition
-) -> Iterator[pa.RecordBatch]:
+) -> "Iterator[pa.RecordBatch]":
     """The rows of one partition, in a task."""
     if task() is not None:
         hide_closed_pipes()
     decoder = table.decoder(options.on_corruption)
     if isinstance(partition, StorePartition):
+        from onelog.spark.read import store_files
+
         yield from store_files.read(partition.split, decoder, partition.filters)
     elif isinstance(partition, QueuePartition):
         yield from _pulled(options, partition, decoder)
@@ -178,8 +180,8 @@ def read_partition(
 
 
 def _pulled(
-    options: ReadOptions, partition: QueuePartition, decoder: RecordDecoder
-) -> Iterator[pa.RecordBatch]:
+    options: ReadOptions, partition: QueuePartition, decoder: "RecordDecoder"
+) -> "Iterator[pa.RecordBatch]":
     assert options.link is not None
     brokers = connect(options.link)
     filters = partition.filters

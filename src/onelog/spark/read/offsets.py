@@ -13,12 +13,14 @@ goes back unless the topic was made again or the user accepts the loss of data.
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from onelog.client.message import Queue
 from onelog.errors import ConfigError, DataLossError, TransactionOpenError
 from onelog.spark.read.boundaries import EARLIEST_OFFSET, LATEST_OFFSET, Boundary, BoundaryKind
-from onelog.store.outcomes import Aborted
+
+if TYPE_CHECKING:
+    from onelog.store.outcomes import Aborted
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +59,7 @@ class Snapshot:
 
     extents: Mapping[Queue, Extent]
     incarnations: Incarnations = field(default_factory=dict)
-    aborted: Mapping[Queue, Sequence[Aborted]] = field(default_factory=dict)
+    aborted: "Mapping[Queue, Sequence[Aborted]]" = field(default_factory=dict)
     """Transactions whose messages are to be left out; brokers leave them out themselves."""
     written: Mapping[Queue, int] = field(default_factory=dict)
     """Of queues whose extent ends before a transaction that is open: where they end with it."""

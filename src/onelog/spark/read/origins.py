@@ -7,6 +7,7 @@ named and does not exist raises `ConfigError`, unless the query has seen it befo
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from onelog.client.message import Queue
 from onelog.errors import ConfigError, StoreError, TopicNotFoundError
@@ -22,9 +23,9 @@ from onelog.rocketmq.names import BENCHMARK_TOPIC, SYSTEM_TOPICS, UPPER_SYSTEM_P
 from onelog.spark.brokers import Brokers, connect
 from onelog.spark.options import ReadOptions, TopicSelection
 from onelog.spark.read.offsets import Extent, Origin, Snapshot, find_queue, queue_name
-from onelog.store.outcomes import outcomes_in
-from onelog.store.reader import StoreReader
-from onelog.store.readonly import open_readonly
+
+if TYPE_CHECKING:
+    from onelog.store.reader import StoreReader
 
 SAMPLE_RECORDS = 64
 _INTERNAL_PREFIXES = (
@@ -110,13 +111,18 @@ class StoreOrigin(Origin):
         self._folder = folder
         self._subscription = subscription
 
-    def _open(self) -> StoreReader:
+    def _open(self) -> "StoreReader":
+        # The store's files need numpy, which brokers do not.
+        from onelog.store.readonly import open_readonly
+
         try:
             return open_readonly(self._folder)
         except StoreError as error:
             raise ConfigError(f"option store: {error}") from None
 
     def snapshot(self, *, missing_ok: bool = False) -> Snapshot:
+        from onelog.store.outcomes import outcomes_in
+
         reader = self._open()
         queues = reader.queues()
         wanted = self._subscription

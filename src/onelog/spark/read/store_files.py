@@ -50,7 +50,8 @@ from onelog.record.dispatch import TagsCodes, targets
 from onelog.record.entries import ENTRY_DTYPE, PADDING_SIZE
 from onelog.record.forms import FORM_MASK, Form, kafka
 from onelog.record.layout import BLANK, CRC_PROPERTY_BYTES, RECORD_BYTES_MIN
-from onelog.spark.columns.messages import EVERY_ROW, ROWS_MAX, RecordDecoder, RowFilters, Selection
+from onelog.spark.columns.messages import ROWS_MAX, RecordDecoder
+from onelog.spark.columns.schema import EVERY_ROW, RowFilters, Selection
 from onelog.spark.options import SplitBy
 from onelog.spark.read.offsets import QueueRange, lose, split
 from onelog.store.commitlog import CommitLog

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from onelog.client.message import Queue
@@ -39,6 +38,7 @@ from onelog.spark.read.origins import ClusterOrigin, StoreOrigin, origin_of
 from onelog.spark.read.pruning import Pruning
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.streaming.datasource import ReadLimit
 
 try:
@@ -287,7 +287,7 @@ class OnelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- in a task -----------------------------------------------------------------------------
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return read_partition(self._options, self._table, partition)
 
 

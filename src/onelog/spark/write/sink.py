@@ -44,11 +44,11 @@ from onelog.rocketmq.names import DEFAULT_TOPIC
 from onelog.spark.brokers import Patience, connect, patiently
 from onelog.spark.link import Link
 from onelog.spark.options import WriteOptions
-from onelog.spark.worker_memory import settle
+from onelog.spark.workers import settle, task
 from onelog.spark.write.deciders import DeciderFile
 from onelog.spark.write.queues import Parts, QueueChoice
 from onelog.spark.write.rows import RowEncoder, check_columns
-from onelog.spark.write.stream_writers import Messages, task
+from onelog.spark.write.stream_writers import Messages
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.fields import EMPTY_BODIES
 

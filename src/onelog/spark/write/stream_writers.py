@@ -5,13 +5,14 @@ A sink says what its tasks and its driver do (`StreamWork`); the classes that Sp
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
 from onelog.errors import ConfigError
+from onelog.spark.workers import task
 from onelog.spark.write.deciders import QUERY_PREFIX
 
 try:
@@ -90,13 +91,6 @@ def in_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBat
     arrow = to_arrow_schema(schema)
     while some := list(itertools.islice(rows, ROWS_PER_BATCH)):
         yield pa.RecordBatch.from_pylist([row.asDict() for row in some], schema=arrow)
-
-
-def task() -> Any:
-    """The context of the running task; None on a driver."""
-    from pyspark import TaskContext
-
-    return TaskContext.get()
 
 
 def query_and_batch() -> tuple[str, int]:
