@@ -21,16 +21,22 @@ from onelog.rocketmq.names import TRACE_TOPIC
 
 OfWhatTopic = Annotated[Text, about("Only messages to this topic.", "--topic", "-t")]
 DryRun = Annotated[bool, about("Only show what would be done.", "--dry-run")]
+_TO_TOPIC = (
+    "Not to their own topics, all of whose groups get them; %RETRY%GROUP is this group's alone."
+)
 _SINCE = "Given up from this time on: 2026-05-01 10:30:00, or how long ago: 2h."
 
 
 class TraceQuery(Identified):
     """In which topic; not needed if the message was traced, or the id is a stored one's."""
 
+    id: Annotated[Id, about("The message's unique key, or its id.")]
     topic: Annotated[
         Text, about("Its topic, if ID is the key of an untraced message.", "--topic", "-t")
     ] = ""
-    trace_topic: Annotated[Text, about("Where clients write their traces.")] = TRACE_TOPIC
+    trace_topic: Annotated[Text, about("Where clients that trace (enableMsgTrace) write it.")] = (
+        TRACE_TOPIC
+    )
 
 
 class Step(Struct):
@@ -94,7 +100,7 @@ class DelayQuery(Arguments):
 
 
 class Waiting(Struct):
-    """A message that waits for its time. Only with a handle it can be taken back."""
+    """A message that waits, for its time or a level. Only with a handle it can be taken back."""
 
     columns: ClassVar[str] = (
         "due=due_ms, >delay level=level, topic, >queue, broker, keys, unique key, id, "
@@ -112,6 +118,12 @@ class Waiting(Struct):
     body_bytes: int
     level: int | None
     handle: str | None
+
+
+class Cancel(Identified):
+    """Which message; one that waits for a delay level cannot be taken back."""
+
+    id: Annotated[Id, about("Of a timed message: its recall handle, its id or its unique key.")]
 
 
 class Cancelled(Done):
@@ -204,8 +216,10 @@ class Resend(OfGroup):
     ] = field(default_factory=list)
     key: Annotated[Text, about("All letters with this key.")] = ""
     everything: Annotated[bool, about("All that were not resent or dropped yet.", "--all")] = False
-    to_topic: Annotated[Text, about("Not to their own topics, but to this one.")] = ""
-    again: Annotated[bool, about("Also those that were resent already.", "--again")] = False
+    to_topic: Annotated[Text, about(_TO_TOPIC)] = ""
+    again: Annotated[
+        bool, about("Also those that were resent: else it is done once.", "--again")
+    ] = False
     dry_run: DryRun = False
 
 
@@ -293,13 +307,13 @@ OPERATIONS = declared(
     GET /v1/delays = delay list
         cluster list_delays(DelayQuery) -> ClusterListing[Waiting]: List messages that wait
     DELETE /v1/delays/{id} = delay cancel
-        cluster cancel_delay(Identified) -> Cancelled: Take a timed message back
+        cluster cancel_delay(Cancel) -> Cancelled: Take a timed message back, before it is delivered
     GET /v1/dead-letters = dlq list
         cluster list_boxes(BoxQuery) -> ClusterListing[Box]: List groups with dead letters
     GET /v1/dead-letters/{group} = dlq show
         cluster list_letters(LetterQuery) -> Listing[DeadLetter]: List dead letters of a group
     DELETE /v1/dead-letters/{group} = dlq drop
-        cluster drop_letters(Drop) -> Dropped: Be done with dead letters
+        cluster drop_letters(Drop) -> Dropped: Be done with dead letters, which stay until retention
     POST /v1/dead-letters/{group}/resend = dlq resend
         cluster resend_letters(Resend) -> Resent: Send dead letters again
     GET /v1/transactions = transaction list

@@ -13,6 +13,7 @@ from onelog.admin.history import (
     Box,
     BoxQuery,
     BoxQueue,
+    Cancel,
     Cancelled,
     DeadLetter,
     DelayQuery,
@@ -28,7 +29,7 @@ from onelog.admin.history import (
     TraceQuery,
     Waiting,
 )
-from onelog.admin.operations import ClusterListing, Identified, Listing, fill
+from onelog.admin.operations import ClusterListing, Listing, fill
 from onelog.admin.table import OPERATIONS
 from onelog.client.admin.admin import AsyncAdmin
 from onelog.client.admin.dead_letters import Resending
@@ -115,7 +116,7 @@ async def list_delays(at: Network, given: DelayQuery) -> ClusterListing[Waiting]
     return ClusterListing(items, listing.count, failures=list(map(str, listing.failures)))
 
 
-async def cancel_delay(at: Network, given: Identified) -> Cancelled:
+async def cancel_delay(at: Network, given: Cancel) -> Cancelled:
     handle = await at.admin.delays.find(given.id)
     await at.admin.delays.cancel(handle)
     return fill(Cancelled, handle, done=True, due_ms=handle.time_ms - 1, handle=handle.encode())

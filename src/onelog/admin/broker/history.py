@@ -9,6 +9,7 @@ from onelog.admin.documents import clean
 from onelog.admin.history import (
     Box,
     BoxQuery,
+    Cancel,
     Cancelled,
     DeadLetter,
     DelayQuery,
@@ -54,11 +55,11 @@ async def list_delays(call: Call, given: DelayQuery) -> ClusterListing[Waiting]:
     return await network.list_delays(network_of(call), given)
 
 
-async def cancel_delay(call: Call, given: Identified) -> Cancelled:
+async def cancel_delay(call: Call, given: Cancel) -> Cancelled:
     """Take a message back, by its handle, id or unique key: it is never delivered."""
     handle = await admin_of(call).delays.find(given.id)
     call.check("publish", handle.topic, "topic")
-    return await network.cancel_delay(network_of(call), Identified(id=handle.encode()))
+    return await network.cancel_delay(network_of(call), Cancel(id=handle.encode()))
 
 
 async def list_boxes(call: Call, given: BoxQuery) -> ClusterListing[Box]:
