@@ -20,3 +20,7 @@ async def test_the_role_admin_makes_an_administrator_as_the_flag_does(
     assert (await onelog("user", "update", "bob", "--role", "admin")).code == 0
     found = (await onelog("user", "list", "--json")).document
     assert [each["roles"] for each in found] == [["admin"], ["admin"]]
+    (last,) = (await onelog("user", "audit", "root", "--count", "1", "--json")).document
+    assert (last["user"], last["thing"], last["result"]) == ("root", "user bob changed", "done")
+    assert "actions: " in (await onelog("user", "audit")).out
+    assert (await onelog("user", "audit", "nobody", "--json")).document == []

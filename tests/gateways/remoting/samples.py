@@ -338,7 +338,6 @@ _SAMPLES: list[tuple[Code, dict[str, str], object]] = [
     (Code.AUTH_LIST_USER, {"filter": "b"}, b""),
     (Code.ASK_OPERATION, {"operation": "list_topics"}, b'{"q": "o"}'),
     (Code.RUN_OPERATION, {"operation": "delete_topic"}, b'{"topic": "o"}'),
-    (Code.LIST_AUDIT, {"maxNum": "9", "username": "bob"}, b""),
     (Code.AUTH_CREATE_ACL, {"subject": "User:bob"}, _ACL),
     (Code.AUTH_UPDATE_ACL, {"subject": "Role:readers"}, _ACL),
     (Code.AUTH_DELETE_ACL, {"subject": "User:bob", "resource": "Topic:*"}, b""),

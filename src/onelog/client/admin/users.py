@@ -40,12 +40,14 @@ class Users:
         await self._nodes.change(masters, lambda each: self._nodes.ask(each, code, ext, data))
         return tuple(masters)
 
-    async def _first(self, code: RequestCode, ext: dict[str, str], cluster: str | None) -> bytes:
+    async def _first(
+        self, code: RequestCode, ext: dict[str, str], cluster: str | None, body: bytes = b""
+    ) -> bytes:
         """What one of the masters says: they all have the same."""
         masters = await self._clusters.masters(cluster)
         address = masters[min(masters)]
         accept = frozenset({ResponseCode.POLICY_NOT_EXIST})
-        answer = await self._nodes.ask(address, code, ext, accept=accept)
+        answer = await self._nodes.ask(address, code, ext, body, accept=accept)
         return bytes(answer.body)
 
     async def create(
@@ -141,8 +143,10 @@ class Users:
         self, count: int = 100, user: str = "", *, cluster: str | None = None
     ) -> builtins.list[AuditEntry]:
         """What administrators did last, on the first broker, newest first."""
-        ext = {"maxNum": str(count), "username": user}
-        return _decoded(await self._first(RequestCode.LIST_AUDIT, ext, cluster), AuditEntry)
+        asked = msgspec.json.encode({"limit": count, "user": user})
+        code, ext = RequestCode.ASK_OPERATION, {"operation": "list_audit"}
+        found = msgspec.json.decode(await self._first(code, ext, cluster, asked))
+        return msgspec.convert(found["items"], builtins.list[AuditEntry])
 
 
 def _decoded(body: bytes, kind: type[B]) -> builtins.list[B]:

@@ -22,13 +22,12 @@ from onelog.core.users.passwords import Proofs, prove
 from onelog.core.users.permissions import ANY, Effect, Match, Rule
 from onelog.core.users.users import ADMIN_ROLE, Role, User
 from onelog.errors import InvalidRequestError, UserNotFoundError
-from onelog.gateways.remoting.session import BrokerSession, Handler, Success, by_worker
+from onelog.gateways.remoting.session import BrokerSession, Handler, Success
 from onelog.wire.remoting import fastjson, fields
 from onelog.wire.remoting.codes import RequestCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.users import AclInfo, PolicyEntry, PolicyInfo, UserInfo
 
-AUDIT_COUNT_MAX = 1_000
 _ACTIONS = {
     "Pub": "publish",
     "Sub": "consume",
@@ -276,16 +275,7 @@ def list_acls(session: BrokerSession, command: Command) -> Success:
     return Success(body=msgspec.json.encode(found))
 
 
-def list_audit(session: BrokerSession, command: Command) -> Success:
-    """LIST_AUDIT: the last administrative actions, newest first."""
-    count = max(1, min(fields.int32(command.ext, "maxNum", 100), AUDIT_COUNT_MAX))
-    user = command.ext.get("username") or ""
-    entries = session.broker.users.audited(session.principal, count, user)
-    return Success(body=msgspec.json.encode(entries))
-
-
 HANDLERS: dict[int, Handler] = {
-    RequestCode.LIST_AUDIT: by_worker(list_audit),
     RequestCode.AUTH_CREATE_USER: create_user,
     RequestCode.AUTH_UPDATE_USER: update_user,
     RequestCode.AUTH_DELETE_USER: delete_user,
