@@ -168,13 +168,16 @@ class Guard:
         takes = scope["type"] == "http" and scope["method"] in _SAFE
         if takes and not scope["path"].startswith(TAKING):
             return ""
-        origin = headers.get("origin")
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if origin is None and site is None:
+            # Without TLS browsers say of a GET to other machines at most which page was before; old
+            # ones say no more of what a form sends.
+            before = _parts(headers.get("referer", ""))
+            origin = f"{before.scheme}://{before.netloc}" if before.netloc else None
         if origin is None:
-            # Without TLS browsers say of a GET to other machines at most which page was before.
-            is_trusted = not takes or not headers.get("user-agent", "").startswith("Mozilla/")
-            site = headers.get("sec-fetch-site", "none" if is_trusted else "")
-            before = urlsplit(headers.get("referer", "")).netloc.lower()
-            return "" if site in _SAME or (not site and before == host.lower()) else _FOREIGN
+            is_program = not takes or not headers.get("user-agent", "").startswith("Mozilla/")
+            is_own = site in _SAME or (site is None and is_program)
+            return "" if is_own else _FOREIGN
         allowed = self._context.loaded.config.http.origins.split(",")
         is_same = _parts(origin).netloc.lower() == host.lower()
         return "" if is_same or "*" in allowed or origin in allowed else _FOREIGN
