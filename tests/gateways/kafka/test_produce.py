@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 from confluent_kafka import TopicPartition
 
+from onelog.core.access import SELF
 from onelog.core.transactions.producers import BatchProducers
 from onelog.record.forms.kafka import Attribute, Codec, with_crc
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
@@ -121,6 +122,18 @@ async def test_unknown_topics_partitions_and_acks_are_refused(tmp_path: Path) ->
         assert (await client.produce("onelog_sys_tables", GOOD))["error_code"] == nowhere
         refused = await client.produce("orders", GOOD, acks=2)
         assert refused["error_code"] == ErrorCode.INVALID_REQUIRED_ACKS
+
+
+async def test_a_topic_that_was_made_anew_has_the_partitions_of_the_new_one(tmp_path: Path) -> None:
+    async with kafka(tmp_path) as server, raw(server) as client:
+        await client.make_topic("orders", 2)
+        assert (await client.produce("orders", GOOD, 1))["error_code"] == 0
+        nowhere = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        server.broker.topics.delete(SELF, "orders")
+        assert (await client.produce("orders", GOOD, 1))["error_code"] == nowhere
+        await client.make_topic("orders", 1)
+        assert (await client.produce("orders", GOOD, 1))["error_code"] == nowhere
+        assert (await client.produce("orders", GOOD, 0))["error_code"] == 0
 
 
 async def test_who_asks_for_all_replicas_waits_for_them_and_others_do_not(tmp_path: Path) -> None:

@@ -81,12 +81,14 @@ async def test_librdkafkas_administrator_changes_settings(tmp_path: Path) -> Non
 async def test_settings_that_are_not_named_go_back_in_the_old_way(tmp_path: Path) -> None:
     async with kafka(tmp_path) as server, raw(server) as client:
         await client.make_topic("orders", retention_ms="60000", max_message_bytes="100")
+        large = batch_of(bytes(4_000))
+        assert (await client.produce("orders", large))["error_code"] == ErrorCode.MESSAGE_TOO_LARGE
         named = [{"name": "max.message.bytes", "value": "5000"}]
         wanted = {"resource_type": 2, "resource_name": "orders", "configs": named}
         told = await client.ask(ApiKey.ALTER_CONFIGS, 1, {"resources": [wanted]})
         assert told["responses"][0]["error_code"] == 0
         assert server.core.topics.require("orders").attributes == {"max.message.bytes": "5000"}
-        assert (await client.produce("orders", batch_of(bytes(4_000))))["error_code"] == 0
+        assert (await client.produce("orders", large))["error_code"] == 0
         odd = {"resource_type": 4, "resource_name": "0", "configs": named}
         told = await client.ask(ApiKey.ALTER_CONFIGS, 1, {"resources": [odd]})
         assert told["responses"][0]["error_code"] == ErrorCode.INVALID_REQUEST
