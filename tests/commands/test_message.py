@@ -11,7 +11,7 @@ import pytest
 
 from onelog.client.admin.messages import Consumption, Found
 from onelog.client.connection.address import Address
-from onelog.commands.message.views import LONG_BYTES, document, line, show_message, show_messages
+from onelog.commands.message import LONG_BYTES, document, line, show_message, show_messages
 from onelog.commands.terminal import console
 from onelog.message import NewMessage, encode_properties
 from onelog.record.decode import decode_records
