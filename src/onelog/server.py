@@ -297,6 +297,7 @@ class BrokerServer:
             list(HTTP_ROUTES),
         )
         self.context.operate = partial(_operate, self.context)
+        self.context.finish = self._outbox.finish
         self.gateways = {
             section: _imported(entry_point)(self.context)
             for section, entry_point in GATEWAYS

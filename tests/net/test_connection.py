@@ -61,6 +61,12 @@ class Wire(asyncio.Transport):
     def abort(self) -> None:
         self.ended.append("aborted")
 
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.writes.append(b"")
+
     def pause_reading(self) -> None:
         self._reading = False
 

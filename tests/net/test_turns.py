@@ -148,3 +148,40 @@ async def test_when_there_is_too_much_unfinished_requests_are_not_read_on_either
     connections[0].data_received(b"too late")
     assert [wire.is_reading() for wire in wires] == [False, False, True]
     await eventually(lambda: all(wire.is_reading() for wire in wires))
+
+
+async def test_a_connection_that_ends_while_it_waits_for_its_turn_sees_when_its_peer_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, connections, wires, _ = laborious(monkeypatch, 1)
+    connections[0].data_received(b"x" * 100)
+    assert not wires[0].is_reading()
+    connections[0].end()
+    assert wires[0].is_reading()
+
+
+async def test_what_is_left_behind_is_gone_through_in_order_in_a_bounded_part_of_each_tick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(net_connection, "BUSY_SECONDS", 0.0045)
+    monkeypatch.setattr(net_connection, "monotonic", lambda: clock[0])
+    done: list[str] = []
+    outbox = Outbox(asyncio.get_running_loop())
+
+    def steps(name: str) -> Any:
+        for number in range(4):
+            done.append(f"{name}{number}")
+            clock[0] += 0.001
+            yield
+
+    for name in "abcdefghij":
+        outbox.finish(steps(name))
+    assert done == [f"{name}0" for name in "abcdefghij"]
+    longest = 0
+    while len(done) < 40:
+        before = len(done)
+        await asyncio.sleep(0)
+        longest = max(longest, len(done) - before)
+    assert longest <= 6
+    assert done[10:16] == ["a1", "a2", "a3", "b1", "b2", "b3"]

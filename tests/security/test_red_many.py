@@ -3,6 +3,7 @@
 What counts is how long the thread that serves everybody computes, as in `test_red_loop`.
 """
 
+import itertools
 import json
 import struct
 import time
@@ -25,7 +26,7 @@ from onelog.wire.mqtt.codes import V5
 from onelog.wire.mqtt.packets import Publish, Subscribe, SubscribeFilter, Unsubscribe
 from onelog.wire.remoting.codes import RequestCode
 from tests.e2e import floods
-from tests.e2e.floods import amqp, h2, kafka, press, remoting, stomp
+from tests.e2e.floods import amqp, h2, kafka, press, pressing, remoting, run, stomp
 from tests.gateways.kafka.live import kafka as kafka_broker
 from tests.gateways.kafka.raw import batch_of, fetch_fields, raw
 from tests.security.test_red_loop import Besieged, besieged
@@ -34,6 +35,9 @@ from tests.waiting import eventually
 __all__ = ["besieged"]
 
 MANY = 60_000
+SHORT_CPU_MS = 100
+"""What the broker computes until others are served where each step is known to be a short one:
+half of it where nothing else runs."""
 Fields = dict[str, Any]
 
 
@@ -326,6 +330,49 @@ def test_very_many_filters_that_are_given_up_at_once_hold_nobody(besieged: Besie
     gone = packets.encode_unsubscribe(V5, Unsubscribe(2, filters, {}))
     hello, data = floods.mqtt_hello("giving-up"), subscribe(filters) + gone
     besieged.press("mqtt", hello, data, connections=1, repeat=False, seconds=4)
+
+
+def test_a_client_with_very_many_shared_filters_that_leaves_holds_nobody(
+    besieged: Besieged,
+) -> None:
+    port, filters = besieged.ports["mqtt"], [f"$share/g{each}/left/behind" for each in range(9_000)]
+    with pressing(port, floods.mqtt_hello("leaver"), subscribe(filters), 1, repeat=False) as found:
+        run(found, 4)
+        besieged.seen()
+    time.sleep(2)
+    besieged.check(SHORT_CPU_MS)
+
+
+def test_a_session_with_very_many_filters_that_comes_and_goes_holds_nobody(
+    besieged: Besieged,
+) -> None:
+    hello = floods.mqtt_hello("back", clean=False, properties={0x11: 60})
+    filters = [f"$share/g{each % 900}/back/{each // 900}" for each in range(4_500)]
+    press(besieged.ports["mqtt"], hello, subscribe(filters), connections=1, repeat=False, seconds=4)
+    besieged.seen()
+    for _ in range(5):
+        press(besieged.ports["mqtt"], hello, b"", connections=8, repeat=False, seconds=0.3)
+    besieged.check(SHORT_CPU_MS)
+    again = floods.mqtt_hello("back")  # Which ends the session that was.
+    press(besieged.ports["mqtt"], again, b"\xc0\0", connections=1, repeat=False, seconds=2)
+    besieged.check(SHORT_CPU_MS)
+
+
+def test_a_message_that_very_many_filters_of_one_client_match_holds_nobody(
+    besieged: Besieged,
+) -> None:
+    levels = itertools.product("+a", repeat=12)
+    filters = ["/".join((*each, last)) for each in levels for last in "+#"]
+    port = besieged.ports["mqtt"]
+    with pressing(port, floods.mqtt_hello("eager"), subscribe(filters), 1, repeat=False) as found:
+        run(found, 4)
+        besieged.seen()
+        topics = [b"a/" * 12 + b"%d" % each for each in range(20)]
+        data = b"".join(
+            packets.encode_publish(V5, Publish(each, 0, 0, b"", b"x")) for each in topics
+        )
+        press(port, floods.mqtt_hello(), data, connections=1, repeat=False, seconds=2)
+        besieged.check(SHORT_CPU_MS)
 
 
 # -- gRPC ------------------------------------------------------------------------------------------

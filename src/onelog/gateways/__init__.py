@@ -6,7 +6,7 @@ core.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol, TypeVar
@@ -168,6 +168,8 @@ class GatewayContext:
     whether it may change something, and where they are."""
     clients: Callable[[], Iterable[ClientState]] = field(init=False, default=tuple)
     """Who is connected by AMQP, with their channels."""
+    finish: Callable[[Iterator[None]], None] = field(init=False, default=lambda steps: None)
+    """Goes through what is left behind, some steps in each tick."""
     kept: dict[str, Any] = field(init=False, default_factory=dict)
     """What administration keeps from one request to the next, by what it is."""
     at_close: list[Callable[[], Awaitable[None]]] = field(init=False, default_factory=list)

@@ -123,6 +123,10 @@ class FramedSession(ABC):
             work.popleft()
         return True
 
+    def drop_work(self) -> None:
+        """Nobody is there any more for whom it is done."""
+        self._work.clear()
+
     @abstractmethod
     def _handle_read(self) -> None:
         """Handle the frames that are whole, as far as the connection lets it."""
@@ -181,6 +185,8 @@ class Outbox:
         """Whose turn it is next, and what has arrived for them since; nothing, if they have more
         to do of what had arrived before."""
         self._late_bytes = 0
+        self._left: deque[Iterator[None]] = deque()
+        """What is to be done of what connections have left behind."""
         self._calls: list[Callable[[], None]] = []
         self._waiting: list[Connection] = []
 
@@ -212,15 +218,29 @@ class Outbox:
             self._expect()
 
     def finish(self, steps: Iterator[None]) -> None:
-        """Go through what a connection leaves behind, some steps in each tick."""
+        """Go through what a connection leaves behind: the first step now, the others in order,
+        behind those of others, some in each tick."""
+        if self._is_finished(steps, 0):
+            return
+        self._left.append(steps)
+        if len(self._left) == 1:
+            self.after(self._finish_some)
+
+    def _finish_some(self) -> None:
         ends = monotonic() + BUSY_SECONDS
+        while self._left and self._is_finished(self._left[0], ends):
+            self._left.popleft()
+        if self._left:
+            self.after(self._finish_some)
+
+    def _is_finished(self, steps: Iterator[None], ends: float) -> bool:
         try:
             for _ in steps:
                 if monotonic() > ends:
-                    self.after(partial(self.finish, steps))
-                    return
+                    return False
         except Exception:
             log.exception("the end of a connection was not handled")
+        return True
 
     def after(self, call: Callable[[], None], seconds: float = 0) -> None:
         """Have something done in the next tick, or after a while."""
@@ -494,6 +514,8 @@ class Connection(asyncio.Protocol):
             try:
                 if self._transport.can_write_eof():
                     self._transport.write_eof()
+                    # Whatever it waited for: else nobody would see when the peer closes.
+                    self._transport.resume_reading()
                 else:
                     self._transport.close()
             except RuntimeError as error:
@@ -658,6 +680,8 @@ class Connection(asyncio.Protocol):
         else:
             if left is not None:
                 self._outbox.finish(left)
+        if isinstance(self._session, FramedSession):
+            self._session.drop_work()
         if self.line is not None:
             self.line.close()
         # Breaks the cycle, so that both are freed now: the collector may not look for hours.

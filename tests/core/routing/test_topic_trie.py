@@ -1,9 +1,12 @@
 import re
+import time
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onelog.core.routing import topic_trie
 from onelog.core.routing.names import swapped
 from onelog.core.routing.topic_trie import TopicTrie
 
@@ -89,3 +92,50 @@ def test_a_topic_of_mqtt_becomes_a_key_and_is_read_back(topic: str) -> None:
 )
 def test_levels_are_words(topic: str, key: str) -> None:
     assert swapped(topic) == key
+
+
+@pytest.mark.parametrize("places_max", [8, 40, 32_000])
+@given(patterns=st.lists(PATTERNS, max_size=30), keys=st.lists(KEYS, max_size=5), data=st.data())
+def test_patterns_in_rows_match_what_those_in_the_tree_do_while_they_come_and_go(
+    places_max: int, patterns: list[str], keys: list[str], data: st.DataObject
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic_trie, "TREE_WORDS_MAX", 0)
+        patch.setattr(topic_trie, "_PLACES_MAX", places_max)
+        trie: TopicTrie[str] = TopicTrie()
+        there: list[str] = []
+        for pattern in patterns:
+            if trie.add(pattern, pattern):
+                there.append(pattern)
+            for gone in data.draw(st.lists(st.sampled_from(there), max_size=1)) if there else ():
+                assert trie.remove(gone, gone)
+                there.remove(gone)
+            for key in keys:
+                assert set(trie.match(key)) == {each for each in there if matches(each, key)}
+        for gone in there:
+            assert trie.remove(gone, gone)
+        assert trie._rows == []
+
+
+def test_what_is_remembered_of_keys_counts_what_they_match() -> None:
+    trie: TopicTrie[int] = TopicTrie()
+    for number in range(1_000):
+        trie.add("#", number)
+    for number in range(1_000):
+        assert len(trie.match(f"key.{number}")) == 1_000
+    assert sum(map(len, trie._cached.values())) <= topic_trie.REMEMBERED_MAX
+
+
+def test_very_many_long_patterns_of_which_one_changes_are_matched_in_a_moment() -> None:
+    random = Random(7)
+    trie: TopicTrie[int] = TopicTrie()
+    patterns = {".".join(random.choices("*a", k=190)) for _ in range(8_000)}
+    for number, pattern in enumerate(patterns):
+        trie.add(pattern, number)
+    spent = []
+    for number, pattern in enumerate(sorted(patterns)[:3_000:100]):
+        trie.remove(pattern, list(patterns).index(pattern))
+        began = time.thread_time()
+        assert len(trie.match(".".join("a" * 190))) == 8_000 - number - 1
+        spent.append(time.thread_time() - began)
+    assert min(spent) < 0.1, "it was 0.25 where nothing else ran"

@@ -498,3 +498,26 @@ def test_a_port_that_answers_slowly_read_byte_by_byte(url: str) -> None:
         for byte in GREETING:
             raw.sendall(bytes((byte,)))
         assert raw.recv(7)[:3] == b"\1\0\0"
+
+
+def test_what_waits_behind_the_end_of_its_channel_is_for_the_next_one_of_that_number(
+    url: str,
+) -> None:
+    with Raw(url) as raw:
+        raw.shake_hands().open()
+        said: list[tuple[Any, ...]] = [
+            ("tx.select",),
+            ("tx.commit",),  # What follows waits for it.
+            ("channel.close", 200, "", 0, 0),
+            ("channel.open",),
+            ("basic.qos", 0, 7, False),
+        ]
+        raw.socket.sendall(b"".join(method_frame(1, ENCODERS[each[0]](*each[1:])) for each in said))
+        heard = [raw.hear()[1] for _ in said]
+        assert heard == [
+            "tx.select-ok",
+            "tx.commit-ok",
+            "channel.close-ok",
+            "channel.open-ok",
+            "basic.qos-ok",
+        ]

@@ -6,22 +6,29 @@ for any number of words, none included.
 Patterns are kept word by word in a tree, which a key goes down by all ways that its words lead to,
 side by side. Patterns that could be at very many places at once are not in the tree: those with
 any number of words before their end, and long ones. They are rows of bits, one bit for each of
-their places, and a word of the key moves all of them in a few operations on one large number. So
-the work for a key is its words times a bound that does not depend on what they are. What a key
-matched is remembered until patterns change.
+their places, and a word of the key moves all of a row in a few operations on one large number. So
+the work for a key is its words times a bound that does not depend on what they are. A row has so
+many places at most: to lay one out anew, when its patterns change, or to look for what has matched,
+takes a time that grows with it. What a key matched is remembered until patterns change.
 
 Invariant: `match` answers each value once, in the order in which its first pattern was added.
 """
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
+import numpy as np
+
 _Value = TypeVar("_Value")
-CACHED_MAX = 20_000
-"""Keys whose matches are remembered."""
+REMEMBERED_MAX = 60_000
+"""Keys that are remembered, and what they match."""
 TREE_WORDS_MAX = 16
 """Of a pattern in the tree."""
-_MASKS_BYTES_MAX = 8 << 20
+_PLACES_MAX = 32_000
+"""Of one row."""
+_MASKS_BYTES_MAX = 1 << 20
+"""What one row keeps of words that it was asked for."""
 
 
 class _Node(Generic[_Value]):
@@ -41,7 +48,7 @@ class _Node(Generic[_Value]):
         return not (self.words or self.any_word or self.any_number or self.values)
 
 
-class _Rows(Generic[_Value]):
+class _Row(Generic[_Value]):
     """Patterns side by side: bit n of a number stands for place n of all their places.
 
     Before each word of a pattern is a place, and one behind the last. A place moves on to the next
@@ -51,7 +58,7 @@ class _Rows(Generic[_Value]):
     def __init__(self) -> None:
         self.patterns: dict[tuple[str, ...], dict[_Value, int]] = {}
         self._ends: dict[int, tuple[str, ...]] = {}
-        self._at: dict[str, list[int]] = {}
+        self._at: dict[str, array[int]] = {}
         """The places before each word,"""
         self._masks: dict[str, int] = {}
         """and the same as bits, for words that were asked for."""
@@ -59,34 +66,63 @@ class _Rows(Generic[_Value]):
         self._size = 0
         self._starts = self._many = self._one = self._finals = 0
         self._is_stale = False
+        self._end_of: dict[tuple[str, ...], int] = {}
+        self._places = self._living = 0
+        """How many there are, and how many of them are of patterns that are still there."""
 
-    def change(self) -> None:
-        """Patterns came or went."""
-        self._is_stale = True
+    def has_room(self, words: tuple[str, ...]) -> bool:
+        """Whether one more pattern fits."""
+        return not self._places or self._places + len(words) < _PLACES_MAX
 
-    def _lay_out(self, one: str, many: str) -> None:
+    def values_of(self, words: tuple[str, ...]) -> dict[_Value, int]:
+        """Those of a pattern, which is there from now on."""
+        values = self.patterns.get(words)
+        if values is None:
+            values = self.patterns[words] = {}
+            self._places += len(words) + 1
+            self._living += len(words) + 1
+            self._is_stale = True
+        return values
+
+    def drop(self, words: tuple[str, ...]) -> None:
+        """A pattern is gone; its places are left until they are too many."""
+        del self.patterns[words]
+        self._living -= len(words) + 1
+        if self._living < self._places // 4:
+            self._is_stale = True
+        elif not self._is_stale:
+            bit = self._end_of.pop(words)
+            del self._ends[bit]
+            self._finals ^= 1 << bit
+
+    def lay_out(self, one: str, many: str) -> None:
         """Give each word of each pattern its place."""
         self._is_stale = False
+        self._places = self._living
         self._at, self._masks, self._masks_bytes, self._ends = {}, {}, 0, {}
-        starts: list[int] = []
+        starts, at = array("I"), self._at
         bit = 0
         for words in self.patterns:
             starts.append(bit)
-            for word in words:
-                self._at.setdefault(word, []).append(bit)
-                bit += 1
+            for place, word in enumerate(words, bit):
+                places = at.get(word)
+                if places is None:
+                    places = at[word] = array("I")
+                places.append(place)
+            bit += len(words)
             self._ends[bit] = words
             bit += 1
+        self._end_of = {words: end for end, words in self._ends.items()}
         self._size = bit // 8 + 1
-        self._starts, self._finals = self._bits(starts), self._bits(self._ends)
-        self._one = self._bits(self._at.pop(one, ()))
-        self._many = self._bits(self._at.pop(many, ()))
+        self._starts, self._finals = self._bits(starts), self._bits(array("I", self._ends))
+        self._one = self._bits(at.pop(one, starts[:0]))
+        self._many = self._bits(at.pop(many, starts[:0]))
 
-    def _bits(self, places: Iterable[int]) -> int:
-        row = bytearray(self._size)
-        for bit in places:
-            row[bit >> 3] |= 1 << (bit & 7)
-        return int.from_bytes(row, "little")
+    def _bits(self, places: "array[int]") -> int:
+        row = np.zeros(self._size * 8, np.uint8)
+        if places:
+            row[np.frombuffer(places, np.uint32)] = 1
+        return int.from_bytes(np.packbits(row, bitorder="little").tobytes(), "little")
 
     def _mask(self, word: str) -> int:
         mask = self._masks.get(word)
@@ -103,7 +139,7 @@ class _Rows(Generic[_Value]):
     def find(self, words: Sequence[str], one: str, many: str) -> list[dict[_Value, int]]:
         """The values of the patterns that a key matches, and their order."""
         if self._is_stale:
-            self._lay_out(one, many)
+            self.lay_out(one, many)
         stays = self._many
         places = self._starts
         places |= (places & stays) << 1
@@ -127,8 +163,10 @@ class TopicTrie(Generic[_Value]):
     def __init__(self, separator: str = ".", one: str = "*", many: str = "#") -> None:
         self._separator, self._one, self._many = separator, one, many
         self._root: _Node[_Value] = _Node()
-        self._rows: _Rows[_Value] = _Rows()
+        self._rows: list[_Row[_Value]] = []
+        self._row_of: dict[tuple[str, ...], _Row[_Value]] = {}
         self._cached: dict[str, tuple[_Value, ...]] = {}
+        self._remembered = 0
         self._added = 0
         self._count = 0
 
@@ -139,9 +177,7 @@ class TopicTrie(Generic[_Value]):
         """Add a value under a pattern; False if it is there already."""
         words = self._words(pattern)
         if self._is_wide(words):
-            if words not in self._rows.patterns:
-                self._rows.change()
-            values = self._rows.patterns.setdefault(words, {})
+            values = self._row(words).values_of(words)
         else:
             node = self._root
             for word in words:
@@ -154,6 +190,17 @@ class TopicTrie(Generic[_Value]):
         values[value] = self._added
         self._cached.clear()
         return True
+
+    def _row(self, words: tuple[str, ...]) -> _Row[_Value]:
+        """Where a pattern is, or is to be."""
+        row = self._row_of.get(words)
+        if row is None:
+            if not self._rows or not self._rows[-1].has_room(words):
+                if self._rows:  # One at a time has to be laid out anew when a key is looked for.
+                    self._rows[-1].lay_out(self._one, self._many)
+                self._rows.append(_Row())
+            row = self._row_of[words] = self._rows[-1]
+        return row
 
     def _is_wide(self, words: tuple[str, ...]) -> bool:
         """Whether a pattern can be at more than a few places at once."""
@@ -187,12 +234,14 @@ class TopicTrie(Generic[_Value]):
         return True
 
     def _remove_wide(self, words: tuple[str, ...], value: _Value) -> bool:
-        values = self._rows.patterns.get(words, {})
-        if values.pop(value, None) is None:
+        row = self._row_of.get(words)
+        if row is None or row.patterns[words].pop(value, None) is None:
             return False
-        if not values:
-            del self._rows.patterns[words]
-            self._rows.change()
+        if not row.patterns[words]:
+            row.drop(words)
+            del self._row_of[words]
+            if not row.patterns:
+                self._rows.remove(row)
         self._count -= 1
         self._cached.clear()
         return True
@@ -201,14 +250,20 @@ class TopicTrie(Generic[_Value]):
         """The values of all patterns that a key matches."""
         found = self._cached.get(key)
         if found is None:
-            if len(self._cached) >= CACHED_MAX:
+            found = self.find(key)
+            self._remembered += 1 + len(found)
+            if self._remembered > REMEMBERED_MAX:
                 self._cached.clear()
-            found = self._cached[key] = self._find(key)
+                self._remembered = 1 + len(found)
+            self._cached[key] = found
         return found
 
-    def _find(self, key: str) -> tuple[_Value, ...]:
+    def find(self, key: str) -> tuple[_Value, ...]:
+        """`match`, of a key that is not worth remembering."""
         words = key.split(self._separator)
-        matching = self._rows.find(words, self._one, self._many) if self._rows.patterns else []
+        matching: list[dict[_Value, int]] = []
+        for row in self._rows:
+            matching += row.find(words, self._one, self._many)
         places = [self._root]
         for word in words:
             reached: list[_Node[_Value]] = []

@@ -170,6 +170,9 @@ class Channel:
         self.waiting = None
         while left and not self.is_closing:
             self.handle(left.popleft())
+            if self.session.channels.get(self.number) is not self:
+                self.session.dispatch(left)
+                break
             if self._keep_waiting(left):
                 break
             if left and self.session.connection.turn_is_over():
@@ -228,3 +231,7 @@ class Channel:
         self.waiting = None
         self.publishing.end()
         yield from self.consuming.ending()
+
+    def take_apart(self) -> None:
+        """Nobody knows it any more: without this, only the collector would free it."""
+        del self.publishing, self.consuming

@@ -23,7 +23,7 @@ read only after it has written; a client that publishes while the disk is full i
 import asyncio
 import base64
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from typing import Any
 
@@ -215,6 +215,8 @@ class AmqpSession(FramedSession):
         """What the client says of itself."""
         self._capabilities: dict[str, Any] = {}
         self.channels: dict[int, Channel] = {}
+        self._ended: list[Channel] = []
+        """Channels that have ended with the connection, and may be in the middle of a method."""
         self.confirmed: set[int] = set()
         """Channels that the broker has closed, as the client has confirmed."""
         self.acknowledgements = Acknowledgements()
@@ -303,6 +305,10 @@ class AmqpSession(FramedSession):
         self.flush_acknowledgements()
         yield from self.broker.queues.declared.leaving(self)
         self.broker.groups.channel_closed(self)
+        for channel in (*channels.values(), *self._ended):
+            channel.take_apart()
+        self._ended, self.resuming = [], []
+        self.paused.clear()
 
     def _handle_read(self) -> None:
         if self.connection.held or (self.state == ConnectionState.GREETING and not self._greet()):
@@ -346,6 +352,15 @@ class AmqpSession(FramedSession):
         self.flush_acknowledgements()
         if published:
             self._pace(published, scattered)
+
+    def dispatch(self, events: Iterable[Event]) -> None:
+        """Handle what had to wait behind the end of its channel."""
+        for event in events:
+            channel = self.channels.get(event[0])
+            if channel is not None and self.state == ConnectionState.OPEN:
+                channel.handle(event)
+            elif self.state == ConnectionState.OPEN:
+                self._handle(event)
 
     def _pace(self, published: int, scattered: int) -> None:
         """Let who publishes much, and waits for nothing, be read less often, and more at a time.
@@ -521,6 +536,7 @@ class AmqpSession(FramedSession):
         """A channel is closed, as both sides know."""
         if self.channels.get(channel.number) is channel:
             del self.channels[channel.number]
+            channel.take_apart()
 
     # -- signs of life -------------------------------------------------------------------------
 
@@ -604,6 +620,7 @@ class AmqpSession(FramedSession):
             if not channel.is_closing:
                 channel.end()
                 channel.is_closing = True
+        self._ended += channels.values()
         self.flush_acknowledgements()
 
 

@@ -154,5 +154,9 @@ class HttpSession:
             self.protocol.resume_writing()
 
     def connection_lost(self) -> None:
-        if self.protocol is not None:
-            self.protocol.connection_lost(None)
+        protocol, self.protocol = self.protocol, None
+        if protocol is not None:
+            protocol.connection_lost(None)
+            # Each request that it has knows it: nothing else would free them soon.
+            protocol.cycle = self._cycle = None
+            protocol.pipeline = ()

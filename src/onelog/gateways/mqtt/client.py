@@ -9,7 +9,7 @@ shared filter is a queue with all who have it as its consumers.
 Invariant: a message reaches a client once, however many of its filters match.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -102,41 +102,55 @@ class MqttClient:
 
     # -- coming and going ----------------------------------------------------------------------
 
-    def resume(self, known: dict[str, tuple[int, int]]) -> None:
-        """Go on with a durable session: its filters, and what was on its way."""
+    def resume(self, known: dict[str, tuple[int, int]]) -> Iterator[None]:
+        """Go on with a durable session, in steps: its filters, and what was on its way.
+
+        Nothing is consumed before all packet ids are known that are in use.
+        """
         self.is_durable = True
         self.outgoing.recorder = self
         for text, (options, identifier) in known.items():
             subscribed = Subscribed(read_filter(text), options, identifier)
             self.subscriptions.set(text, subscribed)
+            yield
         if any(each.qos and not each.filter.group for each in self._all()):
             self._queue = self._declared()
         exchanges = self._broker.queues.packet_ids.of(self.client_id)
-        for packet_id, position in exchanges.released.items():
+        for packet_id, position in list(exchanges.released.items()):
             self.outgoing.resume(packet_id, self._queue, position, is_shared=False)
-        self._resume_shared(exchanges.shared)
+            yield
+        yield from self._resume_shared(exchanges.shared)
         for each in self._all():
             if each.filter.group:
                 self._share(each)
             elif not each.qos:
                 self._bind(self._lively(), each.filter)
+            yield
         if self._queue is not None:
             self._consume(self._queue.name, None)
 
-    def _resume_shared(self, shared: dict[int, tuple[str, int]]) -> None:
+    def _resume_shared(self, shared: dict[int, tuple[str, int]]) -> Iterator[None]:
         """Send messages of shared filters again that are this client's."""
+        grants = {shared_name(each.filter): each.grant for each in self._all() if each.filter.group}
         for packet_id, (name, position) in list(shared.items()):
+            yield
             queue = self._clients.find_shared(name)
             if queue is None:
                 self.outgoing.resume(packet_id, None, position, is_shared=True)
                 continue
             sent = UnacknowledgedPublish(NO_PUBLISH, 2, (b"", b""), queue, position, True)
             self.outgoing.in_flight[packet_id] = sent  # Until it is read.
-            again = partial(self._send_again, packet_id, sent, queue)
+            grant = grants.get(name, Grant(2, False, ()))
+            again = partial(self._send_again, packet_id, sent, queue, grant)
             read_again(self._broker.queues.declared, queue, position, again)
 
     def _send_again(
-        self, packet_id: int, sent: UnacknowledgedPublish, queue: WorkQueue, found: list[Delivery]
+        self,
+        packet_id: int,
+        sent: UnacknowledgedPublish,
+        queue: WorkQueue,
+        grant: Grant,
+        found: list[Delivery],
     ) -> None:
         if self.outgoing.in_flight.get(packet_id) is not sent:
             return  # The client is gone, or has answered.
@@ -144,9 +158,6 @@ class MqttClient:
             self.outgoing.resume(packet_id, queue, sent.position, is_shared=True)
         for position, _, body, form, _, _ in found:
             publish = self._clients.encoder.of(body, form)
-            names = {shared_name(each.filter): each for each in self._all() if each.filter.group}
-            subscribed = names.get(queue.name)
-            grant = Grant(2, False, ()) if subscribed is None else subscribed.grant
             now_ms = self._clients.now_ms()
             self.outgoing.send_again(packet_id, publish, grant, queue, position, now_ms)
 
@@ -154,29 +165,38 @@ class MqttClient:
         return list(self.subscriptions.by_filter.values())
 
     def leave(self, *, is_over: bool) -> None:
-        """The connection is gone, and the session with it or not."""
-        workqueues = self._broker.queues.declared
-        for consumer in self._consumers.values():
-            workqueues.cancel(consumer)
-        self.outgoing.give_back(is_over=is_over)
-        shared = {shared_name(each.filter) for each in self._all() if each.filter.group}
-        self._consumers.clear()
-        if self._live is not None:
-            live, self._live = self._live, None
-            live.put = live.put_all = _nowhere
-            self._clients.finish(self._unbound(live.name, self._all()))
-        if is_over:
-            for name in shared:
-                self._clients.unshare(name, self.client_id)
-        self.replays.clear()
+        """The connection is gone, and the session with it or not.
 
-    def _unbound(self, name: str, subscriptions: Sequence[Subscribed]) -> Iterator[None]:
-        """Lead nothing more to this client."""
-        for each in subscriptions:
-            if not each.filter.group and not (self.is_durable and each.qos):
-                self._unbind(name, each.filter)
-                yield
-        self._broker.publish.routing.remove_queue(DEFAULT_VHOST, name)
+        It gets nothing more from now on, and its own queue is free for its next connection. What
+        there may be very many of goes in steps.
+        """
+        consumers, self._consumers = self._consumers, {}
+        for consumer in consumers.values():
+            consumer.pause()
+        if self._live is not None:
+            self._live.put = self._live.put_all = _nowhere
+        self.replays.clear()
+        own = None if self._queue is None else consumers.pop(self._queue.name, None)
+        if own is not None:
+            self._broker.queues.declared.cancel(own)
+        until = self._clients.next_number()
+        self._clients.context.finish(self._leaving(list(consumers.values()), is_over, until))
+
+    def _leaving(self, consumers: list[Consumer], is_over: bool, until: int) -> Iterator[None]:
+        yield from self.outgoing.giving_back(self._queue, is_over=is_over)
+        for consumer in consumers:
+            self._broker.queues.declared.cancel(consumer)
+            yield
+        live, self._live = self._live, None
+        for each in self._all():
+            if each.filter.group:
+                if is_over:
+                    self._clients.unshare(shared_name(each.filter), self.client_id, until)
+            elif live is not None and not (self.is_durable and each.qos):
+                self._unbind(live.name, each.filter)
+            yield
+        if live is not None:
+            self._broker.publish.routing.remove_queue(DEFAULT_VHOST, live.name)
 
     # -- subscribing ---------------------------------------------------------------------------
 
@@ -212,7 +232,7 @@ class MqttClient:
             consumer = self._consumers.pop(name, None)
             if consumer is not None:
                 self._broker.queues.declared.cancel(consumer)
-            self._clients.unshare(name, self.client_id)
+            self._clients.unshare(name, self.client_id, self._clients.next_number())
         elif self.is_durable and subscribed.qos:
             assert self._queue is not None
             self._unbind(self._queue.name, subscribed.filter)
@@ -292,11 +312,13 @@ class MqttClient:
         outgoing = self.outgoing
         subscribed: Subscribed | None = consumer.data
         queue = consumer.queue
-        released = (
-            self._broker.queues.packet_ids.of(self.client_id).released if not subscribed else {}
-        )
+        released: Collection[int] = ()
+        if not subscribed:
+            released = self._broker.queues.packet_ids.of(self.client_id).released.values()
+            if released:
+                released = set(released)
         for position, times, body, form, _, _ in deliveries:
-            if released and position in released.values():
+            if released and position in released:
                 outgoing.acknowledge(
                     queue, position
                 )  # The client has it: only that was not recorded.

@@ -13,7 +13,6 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from onelog.core.access import SELF, Action, Principal
@@ -29,7 +28,6 @@ from onelog.gateways.mqtt.encoded_publish import PublishEncoder
 from onelog.gateways.mqtt.filters import SYS, PublishTopic, read_filter
 from onelog.gateways.mqtt.sys_topics import SysTopics
 from onelog.message import NewMessage
-from onelog.net.connection import BUSY_SECONDS
 from onelog.net.tasks import repeat
 from onelog.record.forms import Form, mqtt
 
@@ -93,8 +91,8 @@ class Clients:
         self._number = 0
         self._wills: dict[str, tuple[int, Will]] = {}
         """Of those who are away, by when they are due."""
-        self._shares: dict[str, set[str]] = {}
-        """Who has a shared filter, by the name of its queue."""
+        self._shares: dict[str, dict[str, int]] = {}
+        """Who has a shared filter, by the name of its queue; and by which number since when."""
         self._task: asyncio.Task[None] | None = None
         self._rechecked: list[MqttSession] = []
         self.sys = SysTopics(self)
@@ -111,7 +109,7 @@ class Clients:
             for text in kept.subscriptions:
                 wanted = read_filter(text)
                 if wanted.group:
-                    self._shares.setdefault(shared_name(wanted), set()).add(kept.client)
+                    self._shares.setdefault(shared_name(wanted), {})[kept.client] = 0
             will = Will.read(kept.will) if kept.will else None
             self._gone(kept, will)
         self._claim()
@@ -141,14 +139,6 @@ class Clients:
     def later(self, call: Callable[[], None]) -> None:
         """Call in the next tick of the loop."""
         asyncio.get_running_loop().call_soon(call)
-
-    def finish(self, steps: Iterator[None]) -> None:
-        """Go through what a client leaves behind, some steps in each tick."""
-        ends = monotonic() + BUSY_SECONDS
-        for _ in steps:
-            if monotonic() > ends:
-                self.later(partial(self.finish, steps))
-                return
 
     def next_number(self) -> int:
         """One that was not there before."""
@@ -283,25 +273,35 @@ class Clients:
             self.broker.queues.sessions.keep(client_id, kept.expiry_s, kept.gone_ms)
 
     def forget(self, client_id: str) -> None:
-        for name, position in self.broker.queues.packet_ids.of(client_id).shared.values():
-            queue = self.find_shared(name)
-            if queue is not None:
-                queue.ack([position])
+        """End a session; what it has of shared filters, which may be very many, goes in steps."""
         kept = self.broker.queues.sessions.find(client_id)
-        for text in () if kept is None else list(kept.subscriptions):
-            wanted = read_filter(text)
-            if wanted.group:
-                self.unshare(shared_name(wanted), client_id)
+        shared = list(self.broker.queues.packet_ids.of(client_id).shared.values())
+        filters = [] if kept is None else list(kept.subscriptions)
         self.broker.queues.declared.delete(SELF, DEFAULT_VHOST, queue_name(client_id))
         self.broker.queues.packet_ids.forget(client_id)
         self.broker.queues.sessions.forget(client_id)
+        if shared or filters:
+            self.context.finish(self._forgetting(client_id, shared, filters, self.next_number()))
+
+    def _forgetting(
+        self, client_id: str, shared: list[tuple[str, int]], filters: list[str], until: int
+    ) -> Iterator[None]:
+        for name, position in shared:
+            queue = self.find_shared(name)
+            if queue is not None:
+                queue.ack([position])
+            yield
+        for text in filters:
+            wanted = read_filter(text)
+            if wanted.group:
+                self.unshare(shared_name(wanted), client_id, until)
+            yield
 
     # -- shared filters ------------------------------------------------------------------------
 
     def share(self, name: str, client_id: str, *, durable: bool) -> WorkQueue:
         """The queue of a shared filter, which this client has now."""
-        members = self._shares.setdefault(name, set())
-        members.add(client_id)
+        self._shares.setdefault(name, {})[client_id] = self.next_number()
         try:
             return self.broker.queues.declared.find(SELF, DEFAULT_VHOST, name)
         except QueueNotFoundError:
@@ -314,10 +314,12 @@ class Clients:
         except QueueNotFoundError:
             return None
 
-    def unshare(self, name: str, client_id: str) -> None:
-        """A client does not have a shared filter any more; with the last one its queue goes."""
-        members = self._shares.get(name, set())
-        members.discard(client_id)
+    def unshare(self, name: str, client_id: str, until: int) -> None:
+        """A client does not have a shared filter any more, unless it has it since a later number;
+        with the last one its queue goes."""
+        members = self._shares.get(name, {})
+        if members.get(client_id, until) <= until:
+            members.pop(client_id, None)
         if not members:
             self._shares.pop(name, None)
             self.broker.queues.declared.delete(SELF, DEFAULT_VHOST, name)

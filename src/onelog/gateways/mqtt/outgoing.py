@@ -17,6 +17,7 @@ told to forget an id only when it is recorded that it has the message.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from onelog.core.queues.session import Acknowledgements, ConsumedQueue, by_queue
@@ -387,8 +388,10 @@ class Outgoing:
             )
             self._send(packet_id, halves, True)
 
-    def give_back(self, *, is_over: bool) -> None:
+    def giving_back(self, own: ConsumedQueue | None, *, is_over: bool) -> Iterator[None]:
         """The connection is gone. What others may have goes back; the rest is this client's.
+
+        A step for each queue; the first one, before anybody else has a turn, is its own.
 
         A message of a shared filter with QoS 2 is nobody else's once it was sent (4.8.2).
         """
@@ -403,8 +406,13 @@ class Outgoing:
         for _, _, queue, position, _, _ in self.held or ():
             if queue is not None:
                 back.append((queue, position))
-        self.settle()
-        for queue, positions in by_queue(back).items():
-            queue.requeue(positions, counted=False)
         self.in_flight = {}
-        self.held = None
+        self.held = self.recorder = None
+        done, self.acknowledgements.waiting = self.acknowledgements.waiting, {}
+        places = by_queue(back)
+        for queue in sorted({**done, **places}, key=lambda queue: queue is not own):
+            if queue in done:
+                queue.ack(done[queue])
+            if queue in places:
+                queue.requeue(places[queue], counted=False)
+            yield

@@ -135,7 +135,7 @@ class MqttSession(FramedSession):
 
     @property
     def _is_busy(self) -> bool:
-        return self._is_late or self._reader.unread_bytes > 0
+        return self._is_late or bool(self._work) or self._reader.unread_bytes > 0
 
     def _handle_read(self) -> None:
         self._is_alive = True
@@ -368,20 +368,27 @@ class MqttSession(FramedSession):
         self.connection.write(answer)
         if is_durable:
             will = "" if greeting.will is None else greeting.will.written()
-            known = clients.broker.queues.sessions.keep(
+            kept = clients.broker.queues.sessions.keep(
                 self.client_id, greeting.expiry_s, 0, will, self.user
             )
-            client.resume(dict(known.subscriptions))
-        elif kept is not None:
-            # It goes on with its session for as long as it is connected.
-            client.resume(dict(kept.subscriptions))
-        if refused := self._refused(client):
-            for text in refused:
-                client.unsubscribe(text)
-            clients.broker.queues.sessions.subscribe(self.client_id, dict.fromkeys(refused))
+        if kept is not None:  # It goes on with its session, at least as long as it is connected.
+            self.work(self._resume(client, dict(kept.subscriptions)))
+
+    def _resume(self, client: MqttClient, known: dict[str, tuple[int, int]]) -> Iterator[None]:
+        """Go on with a session, but for filters that are not permitted any more."""
+        yield from client.resume(known)
+        refused = self._refused(client)
+        for text in refused:
+            client.unsubscribe(text)
+            yield
+        if refused:
+            queues = self._clients.broker.queues
+            queues.sessions.subscribe(self.client_id, dict.fromkeys(refused))
 
     def _refused(self, client: MqttClient) -> list[str]:
         """Filters that were subscribed to, and are not permitted any more."""
+        if self._clients.broker.users.is_open:
+            return []
         may = partial(self._clients.may, self._principal, "consume")
         known = client.subscriptions.by_filter
         return [text for text, each in known.items() if not may(each.filter.text)]

@@ -598,8 +598,10 @@ class ServerConnection:
             self.write(_frame(GOAWAY, 0, 0, _LENGTH.pack(self._last) + _LENGTH.pack(_NO_ERROR)))
 
     def lost(self) -> None:
+        """Nothing more comes, and nobody is told of anything."""
         for stream in list(self.streams.values()):
             self._forget(stream)
+        del self._calls, self._turn_is_over  # They know us: nothing else would free all soon.
 
 
 def _percent(text: str) -> bytes:
