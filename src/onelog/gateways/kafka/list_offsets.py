@@ -13,6 +13,7 @@ from onelog.gateways.kafka.session import (
     Request,
     Steps,
     agreed,
+    refusal_in,
     whole,
 )
 from onelog.names import OFFSETS_TOPIC, VIEW_TOPICS
@@ -117,14 +118,12 @@ def offset_for_leader_epoch(session: KafkaSession, request: Request) -> Steps:
             yield
             answer: Fields = {"partition": each["partition"], "error_code": 0}
             refused = epoch_error(session.gateway.cluster, each.get("current_leader_epoch", -1))
-            try:
+            with refusal_in(answer):
                 queue_of(session, name, each["partition"])
                 if refused is not None:
                     answer["error_code"] = refused
                 else:
                     answer |= _end_of_epoch(session, name, each["partition"], each["leader_epoch"])
-            except OnelogError as error:
-                answer["error_code"] = error_code(error)
             partitions.append(answer)
         results.append({"topic": name, "partitions": partitions})
     return {"topics": results}

@@ -41,8 +41,15 @@ from onelog.errors import (
     OnelogError,
     UserNotFoundError,
 )
-from onelog.gateways.kafka.error_codes import error_code
-from onelog.gateways.kafka.session import OPERATIONS, Handler, KafkaSession, Request, Steps
+from onelog.gateways.kafka.session import (
+    OPERATIONS,
+    Handler,
+    KafkaSession,
+    Request,
+    Steps,
+    refusal,
+    refusal_in,
+)
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
@@ -139,6 +146,7 @@ _REFUSED: Fields = {
     "error_code": ErrorCode.SECURITY_DISABLED,
     "error_message": "there are no users yet: make the first one with `onelog user create`",
 }
+_DONE: Fields = {"error_code": 0, "error_message": None}
 _KINDS = {2: "topic", 3: "group", 4: "broker", 5: "transaction"}
 _ACTIONS: dict[int, str] = {2: "admin", **OPERATIONS, 9: "admin"}
 _OPERATIONS = {
@@ -252,12 +260,6 @@ def describe_acls(session: KafkaSession, request: Request) -> Steps:
     return {"error_code": 0, "error_message": None, "resources": resources}
 
 
-def _outcome(error: OnelogError | None) -> Fields:
-    if error is None:
-        return {"error_code": 0, "error_message": None}
-    return {"error_code": error_code(error), "error_message": str(error)}
-
-
 def create_acls(session: KafkaSession, request: Request) -> Steps:
     """CREATE_ACLS: an answer for each."""
     users, principal = session.broker.users, session.principal
@@ -267,7 +269,8 @@ def create_acls(session: KafkaSession, request: Request) -> Steps:
     results = []
     for each in creations:
         yield
-        try:
+        answer = dict(_DONE)
+        with refusal_in(answer):
             session.require_administrator()
             name, rule = _rule(each)
             try:
@@ -277,10 +280,7 @@ def create_acls(session: KafkaSession, request: Request) -> Steps:
                 rules = ()
             if rule not in rules:
                 users.set_rules(principal, name, (*rules, rule))
-        except OnelogError as error:
-            results.append(_outcome(error))
-        else:
-            results.append(_outcome(None))
+        results.append(answer)
     return {"results": results}
 
 
@@ -299,11 +299,11 @@ def delete_acls(session: KafkaSession, request: Request) -> Steps:
                 matching += _deleted(session, user, each)
                 yield
         except OnelogError as error:
-            results.append({**_outcome(error), "matching_acls": []})
+            results.append({**refusal(error), "matching_acls": []})
             continue
         gone = [
             {
-                **_outcome(None),
+                **_DONE,
                 **acl.fields(),
                 "resource_type": acl.kind,
                 "resource_name": acl.name,
@@ -311,7 +311,7 @@ def delete_acls(session: KafkaSession, request: Request) -> Steps:
             }
             for acl in matching
         ]
-        results.append({**_outcome(None), "matching_acls": gone})
+        results.append({**_DONE, "matching_acls": gone})
     return {"filter_results": results}
 
 
@@ -389,7 +389,7 @@ def alter_user_scram_credentials(session: KafkaSession, request: Request) -> Ste
         except _ScramError as error:
             answer |= {"error_code": error.code, "error_message": str(error)}
         except OnelogError as error:
-            answer |= _outcome(error)
+            answer |= refusal(error)
         results.append(answer)
     return {"results": results}
 

@@ -14,6 +14,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import TypeVar, cast
 
 from onelog.core.access import SELF, Action, Kind, Principal
@@ -482,6 +483,15 @@ def refusal(error: OnelogError) -> Fields:
     """The answer to a request that went wrong as a whole; APIs without a code have handlers that
     tell it for each of their parts."""
     return {"error_code": error_code(error), "error_message": str(error)}
+
+
+@contextmanager
+def refusal_in(answer: Fields) -> Iterator[None]:
+    """Have what goes wrong be in an answer to a part of a request."""
+    try:
+        yield
+    except OnelogError as error:
+        answer |= refusal(error)
 
 
 def api_versions(session: KafkaSession, request: Request) -> Fields:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from onelog.core.catalog.topics import TopicConfig
-from onelog.errors import ConfigError, InvalidRequestError, OnelogError
+from onelog.errors import ConfigError, InvalidRequestError
 from onelog.gateways.kafka.configs import (
     BROKER_SOURCE,
     CLUSTER_SOURCE,
@@ -17,7 +17,6 @@ from onelog.gateways.kafka.configs import (
     check_configs,
     shown_configs,
 )
-from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.groups.group_settings import (
     GROUP,
     GROUP_CONFIGS,
@@ -26,7 +25,7 @@ from onelog.gateways.kafka.groups.group_settings import (
 )
 from onelog.gateways.kafka.kept_settings import BROKERS, KEPT, METRICS, alter_broker, alter_metrics
 from onelog.gateways.kafka.names import require_readable, require_topic, visible_topics
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, agreed
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, agreed, refusal_in
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
 
@@ -57,14 +56,12 @@ def describe_configs(session: KafkaSession, request: Request) -> Steps:
             "resource_name": resource["resource_name"],
             "configs": [],
         }
-        try:
+        with refusal_in(answer):
             answer["configs"] = [
                 _described(each, request.fields)
                 for each in _shown(session, resource)
                 if wanted is None or each.name in wanted
             ]
-        except OnelogError as error:
-            answer |= {"error_code": error_code(error), "error_message": str(error)}
         known[key] = answer
         results.append(answer)
     return {"results": results}
@@ -176,7 +173,7 @@ def _altered(session: KafkaSession, request: Request, changes: Changes) -> Steps
             "resource_type": kind,
             "resource_name": name,
         }
-        try:
+        with refusal_in(answer):
             session.require_administrator()
             if counts[kind, name] > 1:
                 raise InvalidRequestError(f"{name!r} is named twice in one request")
@@ -196,8 +193,6 @@ def _altered(session: KafkaSession, request: Request, changes: Changes) -> Steps
                 alter(session, name, changes(given, resource), is_trial, answer)
             else:
                 raise InvalidRequestError(f"settings of kind {kind} cannot be changed here")
-        except OnelogError as error:
-            answer |= {"error_code": error_code(error), "error_message": str(error)}
         results.append(answer)
     return {"responses": results}
 

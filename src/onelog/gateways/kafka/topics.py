@@ -31,6 +31,7 @@ from onelog.gateways.kafka.session import (
     Request,
     Steps,
     agreed,
+    refusal_in,
 )
 from onelog.message import QUEUE_ID_MAX
 from onelog.names import VIEW_TOPICS
@@ -52,14 +53,12 @@ def delete_records(session: KafkaSession, request: Request) -> Steps:
             yield
             partition = each["partition_index"]
             answer: Fields = {"partition_index": partition, "low_watermark": -1, "error_code": 0}
-            try:
+            with refusal_in(answer):
                 session.require_administrator()
                 require_topic(broker, principal, name)
                 queue_id = queue_of(session, name, partition)
                 start = broker.topics.delete_before(principal, name, queue_id, each["offset"])
                 answer["low_watermark"] = start
-            except OnelogError as error:
-                answer["error_code"] = error_code(error)
             partitions.append(answer)
         results.append({"name": name, "partitions": partitions})
     return {"topics": results}
@@ -321,14 +320,12 @@ def alter_client_quotas(session: KafkaSession, request: Request) -> Steps:
     for entry in request.fields["entries"]:
         yield
         answer: Fields = {"error_code": 0, "error_message": None, "entity": entry["entity"]}
-        try:
+        with refusal_in(answer):
             session.require_administrator()
             names = [each["key"] for each in entry["ops"] if not each["remove"]]
             if names:
                 code, reason = ErrorCode.INVALID_REQUEST, f"{names[0]}: clients have no quotas here"
                 answer |= {"error_code": code, "error_message": reason}
-        except OnelogError as error:
-            answer |= {"error_code": error_code(error), "error_message": str(error)}
         results.append(answer)
     return {"entries": results}
 
@@ -523,7 +520,7 @@ def delete_topics(session: KafkaSession, request: Request) -> Steps:
         name, id_ = each["name"], each.get("topic_id", NO_ID)
         by_id = name is None
         answer: Fields = {"name": name, "topic_id": id_, "error_code": 0, "error_message": None}
-        try:
+        with refusal_in(answer):
             session.require_administrator()
             if by_id:
                 name = answer["name"] = session.gateway.ids.name_of(id_)
@@ -537,8 +534,6 @@ def delete_topics(session: KafkaSession, request: Request) -> Steps:
                 else:
                     gone = Placement(config.created_ms, [], {}, session.gateway.clock.now_ms())
                     session.gateway.cluster.propose(name, gone, answer)
-        except OnelogError as error:
-            answer |= {"error_code": error_code(error), "error_message": str(error)}
         results.append(answer)
     return {"responses": results}
 

@@ -13,7 +13,7 @@ from onelog.gateways.kafka.groups.members import member_of
 from onelog.gateways.kafka.groups.positions import committed, failed, taken
 from onelog.gateways.kafka.list_offsets import queue_of
 from onelog.gateways.kafka.names import require_topic
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, whole
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, refusal_in, whole
 from onelog.gateways.kafka.transaction_parts import join_transactions
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
@@ -331,7 +331,7 @@ def describe_producers(session: KafkaSession, request: Request) -> Steps:
         for partition in topic["partition_indexes"]:
             yield
             answer: Fields = {"partition_index": partition, "error_code": 0}
-            try:
+            with refusal_in(answer):
                 queue_id = queue_of(session, name, partition)
                 answer["active_producers"] = [
                     {
@@ -346,8 +346,6 @@ def describe_producers(session: KafkaSession, request: Request) -> Steps:
                         principal, name, queue_id
                     )
                 ]
-            except OnelogError as error:
-                answer |= {"error_code": error_code(error), "error_message": str(error)}
             partitions.append(answer)
         results.append({"name": name, "partitions": partitions})
     return {"topics": results}

@@ -1,12 +1,14 @@
 """What administrators ask about groups: which there are, who is in them; and deleting them."""
 
+from collections.abc import Callable, Generator
+
 from onelog.core.membership.classic import ClassicGroup
 from onelog.core.membership.consumers import ConsumerGroup, ConsumerMember
 from onelog.core.membership.coordinator import CLASSIC
 from onelog.errors import GroupNotFoundError, OnelogError
 from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.groups.members import by_topic
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, refusal_in
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
@@ -81,17 +83,26 @@ def _classic(group: ClassicGroup) -> Fields:
 
 def consumer_group_describe(session: KafkaSession, request: Request) -> Steps:
     """CONSUMER_GROUP_DESCRIBE: those of the newer kind."""
+
+    def describe(name: str) -> Fields:
+        group = session.broker.groups.coordinator.consumer_group(session.principal, name)
+        if group is None:
+            raise GroupNotFoundError(f"there is no group {name!r} of the newer protocol")
+        return _newer(session, group)
+
+    return (yield from described_each(session, request, describe))
+
+
+def described_each(
+    session: KafkaSession, request: Request, describe: Callable[[str], Fields]
+) -> Generator[None, None, Fields]:
+    """What is to be said of each group that a request names."""
     results = []
     for name in request.fields["group_ids"]:
         yield
         answer: Fields = {"error_code": 0, "group_id": name, "group_state": "Dead"}
-        try:
-            group = session.broker.groups.coordinator.consumer_group(session.principal, name)
-            if group is None:
-                raise GroupNotFoundError(f"there is no group {name!r} of the newer protocol")
-            answer |= _newer(session, group)
-        except OnelogError as error:
-            answer |= {"error_code": error_code(error), "error_message": str(error)}
+        with refusal_in(answer):
+            answer |= describe(name)
         if request.fields["include_authorized_operations"]:
             answer["authorized_operations"] = session.operations("group", name, ALL_OPERATIONS)
         results.append(answer)
@@ -130,17 +141,15 @@ def delete_groups(session: KafkaSession, request: Request) -> Steps:
     results = []
     for name in request.fields["groups_names"]:
         yield
-        code = ErrorCode.NONE
-        try:
+        answer: Fields = {"group_id": name, "error_code": 0}
+        with refusal_in(answer):
             session.require_administrator()
             coordinator = session.broker.groups.coordinator
             is_shared = coordinator.share_group(session.principal, name) is not None
             coordinator.delete(session.principal, name)
             if is_shared and session.gateway.agreement is not None:
                 session.gateway.agreement.forget_group(name)
-        except OnelogError as error:
-            code = error_code(error)
-        results.append({"group_id": name, "error_code": code})
+        results.append(answer)
     return {"results": results}
 
 

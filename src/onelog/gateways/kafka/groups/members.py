@@ -7,9 +7,8 @@ from onelog.core.membership.classic import Joined, Joining, Synced
 from onelog.core.membership.consumers import Beat, Beaten
 from onelog.core.membership.coordinator import CommittingMember
 from onelog.errors import InvalidRequestError, MemberIdRequiredError, OnelogError
-from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.names import topic_id
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, refusal
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, refusal, refusal_in
 from onelog.wire.kafka.codes import ApiKey
 from onelog.wire.kafka.schema import Fields
 
@@ -143,13 +142,11 @@ def leave_group(session: KafkaSession, request: Request) -> Steps:
     results = []
     for each in fields["members"]:
         yield
-        code = 0
-        try:
+        answer: Fields = {**each, "error_code": 0}
+        with refusal_in(answer):
             member = CommittingMember(each["member_id"], -1, each["group_instance_id"])
             coordinator.leave(session.principal, group, member)
-        except OnelogError as error:
-            code = error_code(error)
-        results.append({**each, "error_code": code})
+        results.append(answer)
     return {"error_code": 0, "members": results}
 
 

@@ -10,7 +10,7 @@ from onelog.errors import GroupNotFoundError, OnelogError, TopicNotFoundError
 from onelog.gateways.kafka.error_codes import coordinator_code, error_code, error_code_in
 from onelog.gateways.kafka.groups.members import member_of
 from onelog.gateways.kafka.names import require_readable
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, refusal_in
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
@@ -177,18 +177,16 @@ def offset_delete(session: KafkaSession, request: Request) -> Steps:
         partitions = []
         for each in topic["partitions"]:
             yield
-            code = ErrorCode.NONE
-            try:
+            answer: Fields = {"partition_index": each["partition_index"], "error_code": 0}
+            with refusal_in(answer):
                 queue_id = session.gateway.cluster.queue_id_of(
                     require_readable(session.broker, principal, name), each["partition_index"]
                 )
                 if read is None or name in read:
-                    code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                    answer["error_code"] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 else:
                     coordinator.forget_position(principal, group, name, queue_id)
-            except OnelogError as error:
-                code = error_code(error)
-            partitions.append({"partition_index": each["partition_index"], "error_code": code})
+            partitions.append(answer)
         results.append({"name": name, "partitions": partitions})
     return {"error_code": 0, "topics": results}
 

@@ -13,12 +13,11 @@ from onelog.errors import (
     GroupNotEmptyError,
     GroupNotFoundError,
     InvalidRequestError,
-    OnelogError,
 )
-from onelog.gateways.kafka.groups.describing import ALL_OPERATIONS
+from onelog.gateways.kafka.groups.describing import described_each
 from onelog.gateways.kafka.groups.members import beaten_fields, by_topic, check_topics
 from onelog.gateways.kafka.names import NO_ID, require_topic, topic_id
-from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, refusal
+from onelog.gateways.kafka.session import Handler, KafkaSession, Request, Steps, refusal_in
 from onelog.wire.kafka.codes import ApiKey, ErrorCode
 from onelog.wire.kafka.schema import Fields
 
@@ -50,18 +49,9 @@ def share_group_heartbeat(session: KafkaSession, request: Request) -> Steps:
 
 
 def share_group_describe(session: KafkaSession, request: Request) -> Steps:
-    results = []
-    for name in request.fields["group_ids"]:
-        yield
-        answer: Fields = {"error_code": 0, "group_id": name, "group_state": "Dead"}
-        try:
-            answer |= _described(session, _require(session, name))
-        except OnelogError as error:
-            answer |= refusal(error)
-        if request.fields["include_authorized_operations"]:
-            answer["authorized_operations"] = session.operations("group", name, ALL_OPERATIONS)
-        results.append(answer)
-    return {"groups": results}
+    return described_each(
+        session, request, lambda name: _described(session, _require(session, name))
+    )
 
 
 def _require(session: KafkaSession, name: str) -> ConsumerGroup:
@@ -102,7 +92,7 @@ def describe_share_group_offsets(session: KafkaSession, request: Request) -> Ste
         yield
         name, topics = requested["group_id"], requested["topics"]
         answer: Fields = {"group_id": name, "error_code": 0, "topics": []}
-        try:
+        with refusal_in(answer):
             if _is_here(session, name):
                 _require(session, name)
             wanted: Mapping[str, Sequence[int]] = (
@@ -112,8 +102,6 @@ def describe_share_group_offsets(session: KafkaSession, request: Request) -> Ste
             )
             for topic, partitions in wanted.items():
                 answer["topics"].append((yield from _positions(session, name, topic, partitions)))
-        except OnelogError as error:
-            answer |= refusal(error)
         results.append(answer)
     return {"groups": results}
 
@@ -147,12 +135,10 @@ def _positions(
             "error_code": 0,
             "leader_epoch": session.gateway.cluster.leader_epoch,
         }
-        try:
+        with refusal_in(answer):
             found = sharing.position(principal, group, (topic, _queue(session, topic, partition)))
             if found is not None:
                 answer["start_offset"], answer["lag"] = found
-        except OnelogError as error:
-            answer |= refusal(error)
         partitions.append(answer)
     return {"topic_name": topic, "topic_id": _id(session, topic), "partitions": partitions}
 
@@ -198,11 +184,9 @@ def alter_share_group_offsets(session: KafkaSession, request: Request) -> Steps:
         for each in topic["partitions"]:
             yield
             answer: Fields = {"partition_index": each["partition_index"], "error_code": 0}
-            try:
+            with refusal_in(answer):
                 queue_id = _queue(session, requested, each["partition_index"])
                 positions[queue_id] = each["start_offset"]
-            except OnelogError as error:
-                answer |= refusal(error)
             partitions.append(answer)
         if positions:
             if not is_made:
@@ -223,12 +207,10 @@ def delete_share_group_offsets(session: KafkaSession, request: Request) -> Steps
     for topic in request.fields["topics"]:
         yield
         answer: Fields = {"topic_name": topic["topic_name"], "topic_id": NO_ID, "error_code": 0}
-        try:
+        with refusal_in(answer):
             config = require_topic(session.broker, session.principal, topic["topic_name"])
             answer["topic_id"] = topic_id(config)
             session.broker.queues.sharing.forget(session.principal, name, topic["topic_name"])
-        except OnelogError as error:
-            answer |= refusal(error)
         results.append(answer)
     return {"error_code": 0, "responses": results}
 
