@@ -10,10 +10,11 @@ from typing import Any
 
 from onelog.core.access import SELF
 from onelog.core.broker import Broker
+from onelog.core.filters.tags import Subscription, subscribe
 from onelog.errors import InvalidGroupError, InvalidTopicError
 from onelog.gateways.grpc.answers import RefusedError
 from onelog.rocketmq.names import check_group, check_topic, is_system_group, is_system_topic
-from onelog.wire.grpc.codes import Code
+from onelog.wire.grpc.codes import Code, FilterType
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 MESSAGE_GROUP_BYTES_MAX = 64
@@ -68,6 +69,12 @@ def check_text(what: str, text: str, code: Code, *, without: str = "", bytes_max
     else:
         return
     raise RefusedError(code, f"{what} {problem}")
+
+
+def subscription_of(topic: str, expression: Any) -> Subscription:
+    """What a consumer wants of a topic."""
+    kind = "SQL92" if expression.type == FilterType.SQL else "TAG"
+    return subscribe(topic, expression.expression or "*", kind)
 
 
 def milliseconds(time: Any) -> int:

@@ -14,17 +14,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from onelog.core.access import SELF
-from onelog.core.filters.tags import subscribe
 from onelog.core.membership.members import Client, ConsumerData, ConsumeType
 from onelog.errors import OnelogError, PeerClosedError, PeerTimeoutError
 from onelog.gateways import ClientProbe
 from onelog.gateways.grpc.answers import OK, RefusedError
-from onelog.gateways.grpc.checks import full_name, group_name, topic_name
+from onelog.gateways.grpc.checks import full_name, group_name, subscription_of, topic_name
 from onelog.gateways.grpc.renewal import RenewedLeases
 from onelog.rocketmq.properties import LEVELS_SECONDS
 from onelog.wire.grpc import messages
 from onelog.wire.grpc.codes import ClientType, Code
-from onelog.wire.grpc.codes import FilterType as Filter
 from onelog.wire.grpc.http2 import Status
 
 if TYPE_CHECKING:
@@ -278,11 +276,13 @@ class Clients:
             topics = [topic_name(self._broker, each) for each in settings.publishing.topics]
             self._broker.groups.heartbeat(call.principal, known, (), topics)
         else:
-            group = group_name(settings.subscription.group)
+            wanted = settings.subscription.subscriptions
             consumer = ConsumerData(
-                group,
+                group_name(settings.subscription.group),
                 CONSUMERS.get(client.kind, "CONSUME_PASSIVELY"),
-                subscriptions=tuple(map(_subscription, settings.subscription.subscriptions)),
+                subscriptions=tuple(
+                    subscription_of(full_name(each.topic), each.expression) for each in wanted
+                ),
             )
             self._broker.groups.heartbeat(call.principal, known, (consumer,), ())
 
@@ -354,12 +354,6 @@ def _fill_policy(policy: Any, retries_max: int, document: Any) -> None:
     table = (document.get("customizedRetryPolicy") or {}).get("next") or DELAYS_MS
     for delay_ms in table:
         policy.customized_backoff.next.add().FromMilliseconds(delay_ms)
-
-
-def _subscription(entry: Any) -> Any:
-    expression = entry.expression
-    kind = "SQL92" if expression.type == Filter.SQL else "TAG"
-    return subscribe(full_name(entry.topic), expression.expression or "*", kind)
 
 
 def _check_settings(settings: Any) -> None:

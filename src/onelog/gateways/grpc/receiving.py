@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 from onelog.core.access import SELF
 from onelog.core.cursors.fetch import Cursor, Result, allowed
 from onelog.core.durable.waiting import ANY_QUEUE
-from onelog.core.filters.tags import Subscription, subscribe
+from onelog.core.filters.tags import Subscription
 from onelog.core.queues.lease_supply import LeaseRequest
 from onelog.core.queues.leases import LeasedPart
 from onelog.core.queues.lending import Leased
 from onelog.errors import OnelogError
 from onelog.gateways.grpc import lite_topics
 from onelog.gateways.grpc.answers import OK, RefusedError, overall, status_of
-from onelog.gateways.grpc.checks import group_name, milliseconds, topic_name
+from onelog.gateways.grpc.checks import group_name, milliseconds, subscription_of, topic_name
 from onelog.gateways.grpc.clients import GrpcClient
 from onelog.gateways.grpc.delivered import as_message, encoded
 from onelog.gateways.grpc.renewal import RenewedLease
@@ -29,7 +29,7 @@ from onelog.record.inner_batch import unwrapped
 from onelog.rocketmq import lite
 from onelog.store.reader import FetchStatus
 from onelog.wire.grpc import messages
-from onelog.wire.grpc.codes import Code, FilterType, QueryOffsetPolicy
+from onelog.wire.grpc.codes import Code, QueryOffsetPolicy
 from onelog.wire.grpc.fields import field, number, text, time
 from onelog.wire.remoting.pop import (
     COUNT_MAX,
@@ -126,12 +126,6 @@ def _wait_ms(call: Call, request: Any) -> int:
         Code.BAD_REQUEST if is_old else Code.ILLEGAL_POLLING_TIME,
         "The deadline time remaining is not enough for polling, please check network condition",
     )
-
-
-def subscription_of(topic: str, expression: Any) -> Subscription:
-    """What a request wants of a topic."""
-    kind = "SQL92" if expression.type == FilterType.SQL else "TAG"
-    return subscribe(topic, expression.expression or "*", kind)
 
 
 def check_invisible(invisible_ms: int, least_ms: int) -> None:

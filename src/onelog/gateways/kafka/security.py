@@ -41,6 +41,7 @@ from onelog.errors import (
     OnelogError,
     UserNotFoundError,
 )
+from onelog.gateways.kafka.error_codes import RefusedError
 from onelog.gateways.kafka.session import (
     OPERATIONS,
     Handler,
@@ -335,14 +336,6 @@ def _deleted(session: KafkaSession, user: User, wanted: Fields) -> list[Acl]:
     return gone
 
 
-class _ScramError(Exception):
-    """What is wrong with a change of credentials."""
-
-    def __init__(self, code: ErrorCode, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-
-
 def describe_user_scram_credentials(session: KafkaSession, request: Request) -> Steps:
     users = session.broker.users
     names = [each["name"] for each in request.fields["users"] or ()]
@@ -383,13 +376,9 @@ def alter_user_scram_credentials(session: KafkaSession, request: Request) -> Ste
     for name, wanted in changes.items():
         yield
         answer: Fields = {"user": name, "error_code": 0, "error_message": None}
-        try:
+        with refusal_in(answer):
             session.require_administrator()
             _alter_scram(session, name, wanted)
-        except _ScramError as error:
-            answer |= {"error_code": error.code, "error_message": str(error)}
-        except OnelogError as error:
-            answer |= refusal(error)
         results.append(answer)
     return {"results": results}
 
@@ -425,23 +414,23 @@ def _alter_scram(session: KafkaSession, name: str, changes: Sequence[Fields]) ->
 def _check_scram(name: str, changes: Sequence[Fields]) -> None:
     """What Kafka finds wrong with changes of a user's credentials."""
     if not name:
-        raise _ScramError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "a user needs a name")
+        raise RefusedError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "a user needs a name")
     numbers = Counter(each["mechanism"] for each in changes)
     for each in changes:
         number = each["mechanism"]
         if number not in _MECHANISMS:
             reason = f"there is no SCRAM mechanism {number}"
-            raise _ScramError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, reason)
+            raise RefusedError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, reason)
         if numbers[number] > 1:
             reason = f"{_MECHANISMS[number]} of user {name!r} is changed twice"
-            raise _ScramError(ErrorCode.DUPLICATE_RESOURCE, reason)
+            raise RefusedError(ErrorCode.DUPLICATE_RESOURCE, reason)
         iterations = each.get("iterations", ITERATIONS)
         if not ITERATIONS <= iterations <= ITERATIONS_MAX:
             reason = f"{iterations} iterations; {ITERATIONS} to {ITERATIONS_MAX} may be"
-            raise _ScramError(ErrorCode.UNACCEPTABLE_CREDENTIAL, reason)
+            raise RefusedError(ErrorCode.UNACCEPTABLE_CREDENTIAL, reason)
         if "salted_password" in each and not (each["salted_password"] and each["salt"]):
             reason = f"a credential of user {name!r} without a salt or password"
-            raise _ScramError(ErrorCode.UNACCEPTABLE_CREDENTIAL, reason)
+            raise RefusedError(ErrorCode.UNACCEPTABLE_CREDENTIAL, reason)
 
 
 assert set(_MECHANISMS.values()) == set(DIGESTS)

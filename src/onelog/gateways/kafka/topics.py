@@ -7,14 +7,13 @@ only replica; of a broker that is alone, itself.
 from collections import Counter
 from dataclasses import replace
 from operator import itemgetter
-from typing import NamedTuple
 
 from onelog.core.catalog.placements import Placement
 from onelog.core.catalog.topics import TopicConfig
-from onelog.errors import OnelogError, TopicNotFoundError
+from onelog.errors import InvalidRequestError, OnelogError, TopicNotFoundError
 from onelog.gateways.kafka.cluster.view import Cluster
 from onelog.gateways.kafka.configs import check_configs, shown_configs
-from onelog.gateways.kafka.error_codes import error_code
+from onelog.gateways.kafka.error_codes import RefusedError, error_code
 from onelog.gateways.kafka.list_offsets import queue_of
 from onelog.gateways.kafka.names import (
     NO_ID,
@@ -124,11 +123,6 @@ _PAGE_PARTITIONS_MAX = 2_000
 _Described = dict[frozenset[tuple[str, str]], list[Fields]]
 """Settings as they are told, by those that were given: most topics of a request have the same.
 """
-
-
-class _Refused(NamedTuple):
-    code: ErrorCode
-    reason: str
 
 
 # -- asking ------------------------------------------------------------------------------------
@@ -322,10 +316,8 @@ def alter_client_quotas(session: KafkaSession, request: Request) -> Steps:
         answer: Fields = {"error_code": 0, "error_message": None, "entity": entry["entity"]}
         with refusal_in(answer):
             session.require_administrator()
-            names = [each["key"] for each in entry["ops"] if not each["remove"]]
-            if names:
-                code, reason = ErrorCode.INVALID_REQUEST, f"{names[0]}: clients have no quotas here"
-                answer |= {"error_code": code, "error_message": reason}
+            if names := [each["key"] for each in entry["ops"] if not each["remove"]]:
+                raise InvalidRequestError(f"{names[0]}: clients have no quotas here")
         results.append(answer)
     return {"entries": results}
 
@@ -339,12 +331,8 @@ def create_topics(session: KafkaSession, request: Request) -> Steps:
     for wanted in wanted_topics:
         yield
         answer: Fields = {"name": wanted["name"], "error_code": 0, "error_message": None}
-        try:
-            refused = _create(session, wanted, request.fields["validate_only"], answer, described)
-        except OnelogError as error:
-            refused = _Refused(error_code(error), str(error))
-        if refused is not None:
-            answer |= {"error_code": refused.code, "error_message": refused.reason}
+        with refusal_in(answer):
+            _create(session, wanted, request.fields["validate_only"], answer, described)
         results.append(answer)
     return {"topics": results}
 
@@ -373,12 +361,12 @@ def _create(
     validate_only: bool,
     answer: Fields,
     described: _Described,
-) -> _Refused | None:
+) -> None:
     broker, principal, name = session.broker, session.principal, wanted["name"]
     session.require_administrator()
     check_topic(name)
     if broker.topics.find(principal, name) is not None or name in VIEW_TOPICS:
-        return _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
+        raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
     count, copies, placed = (
         wanted["num_partitions"],
         wanted["replication_factor"],
@@ -387,21 +375,19 @@ def _create(
     nodes: list[int] = []
     replicas = session.gateway.context.loaded.config.replication.replicas
     if placed:
-        refused = _placement(session, placed, count, copies)
-        if refused is not None:
-            return refused
+        _check_placement(session, placed, count, copies)
         placed = sorted(placed, key=itemgetter("partition_index"))
         nodes = [each["broker_ids"][0] for each in placed]
         count = len(placed)
     else:
         if copies != -1 and not 1 <= copies <= replicas:
             reason = f"a replication factor of {copies}; each partition is on {replicas} nodes"
-            return _Refused(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
+            raise RefusedError(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
         if count == -1:
             count = session.gateway.context.loaded.config.kafka.topic_partitions
     if not 0 < count <= QUEUE_ID_MAX + 1:
         reason = f"{count} partitions; a topic has 1 to {QUEUE_ID_MAX + 1}"
-        return _Refused(ErrorCode.INVALID_PARTITIONS, reason)
+        raise RefusedError(ErrorCode.INVALID_PARTITIONS, reason)
     given = {each["name"]: each["value"] for each in wanted["configs"]}
     attributes = check_configs(given)
     config = TopicConfig(name, count, count, attributes=attributes)
@@ -414,7 +400,6 @@ def _create(
             for each in shown_configs(config, session.gateway.context.loaded.config)
         ]
     answer |= {"num_partitions": count, "replication_factor": replicas, "configs": shown}
-    return None
 
 
 def _make(
@@ -435,27 +420,27 @@ def _make(
     return config
 
 
-def _placement(
-    session: KafkaSession, placed: list[Fields], count: int, copies: int
-) -> _Refused | None:
-    """What is wrong with an assignment of partitions to brokers, if anything."""
+def _check_placement(session: KafkaSession, placed: list[Fields], count: int, copies: int) -> None:
+    """`RefusedError` for an assignment of partitions to brokers that cannot be."""
     if count != -1 or copies != -1:
         reason = "partitions are either counted or assigned, not both"
-        return _Refused(ErrorCode.INVALID_REQUEST, reason)
+        raise RefusedError(ErrorCode.INVALID_REQUEST, reason)
     numbers = sorted(each["partition_index"] for each in placed)
     if numbers != list(range(len(placed))):
-        return _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions do not follow 0, 1, ...")
-    return _strange(session, placed)
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions do not follow 0, 1, ..."
+        )
+    _check_brokers(session, placed)
 
 
-def _strange(session: KafkaSession, placed: list[Fields]) -> _Refused | None:
-    """What is wrong with the brokers that partitions are assigned to, if anything."""
+def _check_brokers(session: KafkaSession, placed: list[Fields]) -> None:
+    """`RefusedError` unless each of these partitions is to be on one broker that is there."""
     live = session.gateway.cluster.live
     if all(len(each["broker_ids"]) == 1 and live.issuperset(each["broker_ids"]) for each in placed):
-        return None
+        return
     known = ", ".join(map(str, sorted(live)))
     reason = f"a partition is assigned to others than one of the brokers {known}"
-    return _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+    raise RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
 
 
 def create_partitions(session: KafkaSession, request: Request) -> Steps:
@@ -464,39 +449,32 @@ def create_partitions(session: KafkaSession, request: Request) -> Steps:
     for wanted in wanted_topics:
         yield
         answer: Fields = {"name": wanted["name"], "error_code": 0, "error_message": None}
-        try:
-            refused = _grow(session, wanted, request.fields["validate_only"], answer)
-        except OnelogError as error:
-            refused = _Refused(error_code(error), str(error))
-        if refused is not None:
-            answer |= {"error_code": refused.code, "error_message": refused.reason}
+        with refusal_in(answer):
+            _grow(session, wanted, request.fields["validate_only"], answer)
         results.append(answer)
     return {"results": results}
 
 
-def _grow(
-    session: KafkaSession, wanted: Fields, validate_only: bool, results: Fields
-) -> _Refused | None:
+def _grow(session: KafkaSession, wanted: Fields, validate_only: bool, results: Fields) -> None:
     broker, principal, count = session.broker, session.principal, wanted["count"]
     session.require_administrator()
     config, cluster = require_topic(broker, principal, wanted["name"]), session.gateway.cluster
     before = cluster.partitions(config)
     if not before < count <= QUEUE_ID_MAX + 1:
         reason = f"topic {config.name} has {before} partitions: it cannot have {count} then"
-        return _Refused(ErrorCode.INVALID_PARTITIONS, reason)
+        raise RefusedError(ErrorCode.INVALID_PARTITIONS, reason)
     placed = wanted["assignments"]
     if placed is not None:
         if len(placed) != count - before:
             reason = f"{len(placed)} assignments for {count - before} new partitions"
-            return _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
-        if (refused := _strange(session, placed)) is not None:
-            return refused
+            raise RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+        _check_brokers(session, placed)
     if validate_only:
-        return None
+        return
     if cluster.is_alone:
         grown = replace(config, read_queues=count, write_queues=count)
         broker.topics.create(principal, grown)
-        return None
+        return
     placement = cluster.placed[config.name].placement
     if placed is not None:
         placement = placement.grown_to([each["broker_ids"][0] for each in placed])
@@ -506,7 +484,6 @@ def _grow(
         first = before % len(nodes)
         placement = placement.grown(count - before, nodes[first:] + nodes[:first])
     cluster.propose(config.name, placement, results)
-    return None
 
 
 def delete_topics(session: KafkaSession, request: Request) -> Steps:
