@@ -8,8 +8,9 @@ core.
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from onelog.clock import Clock
 from onelog.config_sources import Loaded
@@ -41,10 +42,20 @@ _Code = TypeVar("_Code")
 _Found = TypeVar("_Found")
 
 
+class RefusedError(OnelogError):
+    """What is refused with a code of the protocol's own."""
+
+    def __init__(self, code: IntEnum, text: str) -> None:
+        super().__init__(text)
+        self.code: Any = code
+
+
 def code_of(
     error: OnelogError, codes: Mapping[type[OnelogError], _Code], otherwise: _Code
 ) -> _Code:
     """The code of an error; one that is not among them has that of its nearest parent."""
+    if isinstance(error, RefusedError):
+        return cast(_Code, error.code)
     return next((codes[kind] for kind in type(error).__mro__ if kind in codes), otherwise)
 
 

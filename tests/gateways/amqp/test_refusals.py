@@ -6,7 +6,8 @@ import pytest
 
 from onelog import errors
 from onelog.errors import OnelogError
-from onelog.gateways.amqp.refusals import REPLY_CODES, RefusedError, not_allowed, reply_code
+from onelog.gateways import RefusedError
+from onelog.gateways.amqp.refusals import REPLY_CODES, not_allowed, reply_code
 from onelog.wire.amqp.codes import FaultError, ReplyCode
 
 KINDS = [

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from onelog.errors import OnelogError
-from onelog.gateways import ChannelState
+from onelog.gateways import ChannelState, RefusedError
 from onelog.gateways.amqp.consuming import Consuming
 from onelog.gateways.amqp.publishing import Publishing
-from onelog.gateways.amqp.refusals import RefusedError, reply_code
+from onelog.gateways.amqp.refusals import reply_code
 from onelog.wire.amqp.codes import ReplyCode, reply_text
 from onelog.wire.amqp.frame import Event, method_frame
 from onelog.wire.amqp.methods import ENCODERS, NAMES, NUMBERS

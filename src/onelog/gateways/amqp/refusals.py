@@ -24,7 +24,7 @@ from onelog.errors import (
     VhostNotFoundError,
     WireError,
 )
-from onelog.gateways import code_of
+from onelog.gateways import RefusedError, code_of
 from onelog.wire.amqp.codes import FaultError, ReplyCode
 
 REPLY_CODES: dict[type[OnelogError], ReplyCode] = {
@@ -50,16 +50,8 @@ REPLY_CODES: dict[type[OnelogError], ReplyCode] = {
 }
 
 
-class RefusedError(OnelogError):
-    """What a client asked for cannot be, for a reason that only AMQP has."""
-
-    def __init__(self, code: ReplyCode, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
 def reply_code(error: OnelogError) -> ReplyCode:
-    if isinstance(error, RefusedError | FaultError):
+    if isinstance(error, FaultError):
         return error.code
     return code_of(error, REPLY_CODES, ReplyCode.INTERNAL_ERROR)
 

@@ -32,10 +32,10 @@ from onelog.core.access import Principal
 from onelog.core.queues.consumers import Consumer
 from onelog.core.queues.session import Acknowledgements
 from onelog.errors import NotPermittedError, OnelogError, WireError
-from onelog.gateways import RABBITMQ_VERSION, ClientState, GatewayContext
+from onelog.gateways import RABBITMQ_VERSION, ClientState, GatewayContext, RefusedError
 from onelog.gateways.amqp import declaring
 from onelog.gateways.amqp.channel import Channel, Handler
-from onelog.gateways.amqp.refusals import RefusedError, not_allowed, not_implemented, reply_code
+from onelog.gateways.amqp.refusals import not_allowed, not_implemented, reply_code
 from onelog.gateways.amqp.replies import Replies
 from onelog.gateways.amqp.streams import StreamReader
 from onelog.net.connection import Connection, FramedSession, is_here

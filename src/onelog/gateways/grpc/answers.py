@@ -64,20 +64,9 @@ ERROR_CODES: dict[type[errors.OnelogError], Code] = {
 OK = messages.Status(code=Code.OK, message="OK")
 
 
-class RefusedError(errors.OnelogError):
-    """A request that is refused with a code of the protocol's own."""
-
-    def __init__(self, code: Code, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
 def status_of(error: errors.OnelogError) -> Any:
     """The status that a client gets for an error."""
-    if isinstance(error, RefusedError):
-        code = error.code
-    else:
-        code = code_of(error, ERROR_CODES, Code.INTERNAL_SERVER_ERROR)
+    code = code_of(error, ERROR_CODES, Code.INTERNAL_SERVER_ERROR)
     return messages.Status(code=code, message=str(error))
 
 

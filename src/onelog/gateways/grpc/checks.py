@@ -12,7 +12,7 @@ from onelog.core.access import SELF
 from onelog.core.broker import Broker
 from onelog.core.filters.tags import Subscription, subscribe
 from onelog.errors import InvalidGroupError, InvalidTopicError
-from onelog.gateways.grpc.answers import RefusedError
+from onelog.gateways import RefusedError
 from onelog.rocketmq.names import check_group, check_topic, is_system_group, is_system_topic
 from onelog.wire.grpc.codes import Code, FilterType
 

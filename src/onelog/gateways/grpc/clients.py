@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from onelog.core.access import SELF
 from onelog.core.membership.members import Client, ConsumerData, ConsumeType
 from onelog.errors import OnelogError, PeerClosedError, PeerTimeoutError
-from onelog.gateways import ClientProbe
-from onelog.gateways.grpc.answers import OK, RefusedError
+from onelog.gateways import ClientProbe, RefusedError
+from onelog.gateways.grpc.answers import OK
 from onelog.gateways.grpc.checks import full_name, group_name, subscription_of, topic_name
 from onelog.gateways.grpc.renewal import RenewedLeases
 from onelog.rocketmq.properties import LEVELS_SECONDS

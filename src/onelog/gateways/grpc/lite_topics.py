@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from onelog.core.durable.waiting import Key
 from onelog.core.queues.lease_ledger import IN_PLACE
 from onelog.core.queues.lease_supply import LeaseRequest
-from onelog.gateways.grpc.answers import OK, RefusedError
+from onelog.gateways import RefusedError
+from onelog.gateways.grpc.answers import OK
 from onelog.gateways.grpc.checks import group_name, topic_name
 from onelog.gateways.grpc.clients import LITE_NAME_MAX, LITE_SUBSCRIPTIONS_MAX, GrpcClient
 from onelog.rocketmq import lite

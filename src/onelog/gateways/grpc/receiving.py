@@ -16,8 +16,9 @@ from onelog.core.queues.lease_supply import LeaseRequest
 from onelog.core.queues.leases import LeasedPart
 from onelog.core.queues.lending import Leased
 from onelog.errors import OnelogError
+from onelog.gateways import RefusedError
 from onelog.gateways.grpc import lite_topics
-from onelog.gateways.grpc.answers import OK, RefusedError, overall, status_of
+from onelog.gateways.grpc.answers import OK, overall, status_of
 from onelog.gateways.grpc.checks import group_name, milliseconds, subscription_of, topic_name
 from onelog.gateways.grpc.clients import GrpcClient
 from onelog.gateways.grpc.delivered import as_message, encoded

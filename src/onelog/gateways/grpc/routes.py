@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from onelog.core.catalog.topics import PERM_READ, PERM_WRITE, TopicConfig
-from onelog.gateways.grpc.answers import OK, RefusedError
+from onelog.gateways import RefusedError
+from onelog.gateways.grpc.answers import OK
 from onelog.gateways.grpc.checks import group_name, topic_name
 from onelog.gateways.grpc.endpoints import OtherBroker
 from onelog.gateways.grpc.session import Call

@@ -17,7 +17,8 @@ from onelog.core.membership.members import Client
 from onelog.core.publish import Intent
 from onelog.core.transactions.checkback import Check
 from onelog.errors import EmptyMessageError, InvalidQueueError, OnelogError
-from onelog.gateways.grpc.answers import OK, RefusedError, overall, status_of
+from onelog.gateways import RefusedError
+from onelog.gateways.grpc.answers import OK, overall, status_of
 from onelog.gateways.grpc.checks import (
     CONTROL,
     MESSAGE_GROUP_BYTES_MAX,

@@ -19,8 +19,8 @@ from onelog.config import GrpcConfig
 from onelog.config_sources import Loaded
 from onelog.core.access import Principal
 from onelog.errors import FlushTimeoutError, NotAuthenticatedError, OnelogError
-from onelog.gateways import GatewayContext
-from onelog.gateways.grpc.answers import OK, RefusedError, status_of
+from onelog.gateways import GatewayContext, RefusedError
+from onelog.gateways.grpc.answers import OK, status_of
 from onelog.gateways.grpc.clients import Clients, GrpcClient
 from onelog.gateways.grpc.endpoints import Endpoints
 from onelog.gateways.grpc.renewal import Renewal

@@ -152,18 +152,8 @@ _NOT_PERMITTED = {
 }
 
 
-class RefusedError(OnelogError):
-    """A part of a request that is refused with a code of the protocol's own."""
-
-    def __init__(self, code: ErrorCode, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-
-
 def error_code(error: OnelogError) -> ErrorCode:
     """The code that tells a client of this error."""
-    if isinstance(error, RefusedError):
-        return error.code
     if isinstance(error, NotPermittedError) and error.kind in _NOT_PERMITTED:
         return _NOT_PERMITTED[error.kind]
     return code_of(error, ERROR_CODES, ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -41,7 +41,7 @@ from onelog.errors import (
     OnelogError,
     UserNotFoundError,
 )
-from onelog.gateways.kafka.error_codes import RefusedError
+from onelog.gateways import RefusedError
 from onelog.gateways.kafka.session import (
     OPERATIONS,
     Handler,

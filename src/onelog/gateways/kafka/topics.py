@@ -11,9 +11,10 @@ from operator import itemgetter
 from onelog.core.catalog.placements import Placement
 from onelog.core.catalog.topics import TopicConfig
 from onelog.errors import InvalidRequestError, OnelogError, TopicNotFoundError
+from onelog.gateways import RefusedError
 from onelog.gateways.kafka.cluster.view import Cluster
 from onelog.gateways.kafka.configs import check_configs, shown_configs
-from onelog.gateways.kafka.error_codes import RefusedError, error_code
+from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.list_offsets import queue_of
 from onelog.gateways.kafka.names import (
     NO_ID,
