@@ -3,54 +3,34 @@
 Soft codes end the channel, hard ones the connection; an error on channel 0 always ends that.
 """
 
-from onelog.errors import (
-    AccessRefusedError,
-    BrokerBusyError,
-    EmptyMessageError,
-    ExchangeNotFoundError,
-    InvalidTopicError,
-    MessageError,
-    MessageTooLargeError,
-    NotMasterError,
-    NotPermittedError,
-    OnelogError,
-    PreconditionFailedError,
-    QueueFullError,
-    QueueNotFoundError,
-    ReadOnlyQueueError,
-    ResourceLockedError,
-    StoreError,
-    TopicNotFoundError,
-    VhostNotFoundError,
-    WireError,
-)
+from onelog import errors
 from onelog.gateways import RefusedError, code_of
 from onelog.wire.amqp.codes import FaultError, ReplyCode
 
-REPLY_CODES: dict[type[OnelogError], ReplyCode] = {
-    OnelogError: ReplyCode.INTERNAL_ERROR,
-    VhostNotFoundError: ReplyCode.NOT_ALLOWED,
-    ExchangeNotFoundError: ReplyCode.NOT_FOUND,
-    QueueNotFoundError: ReplyCode.NOT_FOUND,
-    TopicNotFoundError: ReplyCode.NOT_FOUND,
-    AccessRefusedError: ReplyCode.ACCESS_REFUSED,
-    NotPermittedError: ReplyCode.ACCESS_REFUSED,
-    ResourceLockedError: ReplyCode.RESOURCE_LOCKED,
-    PreconditionFailedError: ReplyCode.PRECONDITION_FAILED,
-    ReadOnlyQueueError: ReplyCode.NOT_IMPLEMENTED,
-    QueueFullError: ReplyCode.PRECONDITION_FAILED,
-    MessageError: ReplyCode.PRECONDITION_FAILED,
-    MessageTooLargeError: ReplyCode.PRECONDITION_FAILED,
-    EmptyMessageError: ReplyCode.PRECONDITION_FAILED,
-    InvalidTopicError: ReplyCode.PRECONDITION_FAILED,
-    WireError: ReplyCode.SYNTAX_ERROR,
-    StoreError: ReplyCode.RESOURCE_ERROR,
-    BrokerBusyError: ReplyCode.RESOURCE_ERROR,
-    NotMasterError: ReplyCode.CONNECTION_FORCED,
+REPLY_CODES: dict[type[errors.OnelogError], ReplyCode] = {
+    errors.OnelogError: ReplyCode.INTERNAL_ERROR,
+    errors.VhostNotFoundError: ReplyCode.NOT_ALLOWED,
+    errors.ExchangeNotFoundError: ReplyCode.NOT_FOUND,
+    errors.QueueNotFoundError: ReplyCode.NOT_FOUND,
+    errors.TopicNotFoundError: ReplyCode.NOT_FOUND,
+    errors.AccessRefusedError: ReplyCode.ACCESS_REFUSED,
+    errors.NotPermittedError: ReplyCode.ACCESS_REFUSED,
+    errors.ResourceLockedError: ReplyCode.RESOURCE_LOCKED,
+    errors.PreconditionFailedError: ReplyCode.PRECONDITION_FAILED,
+    errors.ReadOnlyQueueError: ReplyCode.NOT_IMPLEMENTED,
+    errors.QueueFullError: ReplyCode.PRECONDITION_FAILED,
+    errors.MessageError: ReplyCode.PRECONDITION_FAILED,
+    errors.MessageTooLargeError: ReplyCode.PRECONDITION_FAILED,
+    errors.EmptyMessageError: ReplyCode.PRECONDITION_FAILED,
+    errors.InvalidTopicError: ReplyCode.PRECONDITION_FAILED,
+    errors.WireError: ReplyCode.SYNTAX_ERROR,
+    errors.StoreError: ReplyCode.RESOURCE_ERROR,
+    errors.BrokerBusyError: ReplyCode.RESOURCE_ERROR,
+    errors.NotMasterError: ReplyCode.CONNECTION_FORCED,
 }
 
 
-def reply_code(error: OnelogError) -> ReplyCode:
+def reply_code(error: errors.OnelogError) -> ReplyCode:
     if isinstance(error, FaultError):
         return error.code
     return code_of(error, REPLY_CODES, ReplyCode.INTERNAL_ERROR)

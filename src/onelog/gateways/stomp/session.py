@@ -12,27 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from onelog import __version__
+from onelog import __version__, errors
 from onelog.core.access import Principal
-from onelog.errors import (
-    BrokerBusyError,
-    ExchangeNotFoundError,
-    FilterSyntaxError,
-    InvalidRequestError,
-    MessageError,
-    MessageTooLargeError,
-    NotAuthenticatedError,
-    NotMasterError,
-    NotPermittedError,
-    OnelogError,
-    PreconditionFailedError,
-    QueueFullError,
-    QueueNotFoundError,
-    ResourceLockedError,
-    StoreError,
-    TransactionNotFoundError,
-    WireError,
-)
 from onelog.gateways import GatewayContext, code_of
 from onelog.gateways.stomp.headers import number
 from onelog.net.connection import Connection, FramedSession
@@ -53,24 +34,24 @@ HEARTBEAT_MIN_MS = 200
 SILENCE_FACTOR = 2
 """Heart-beats of clients may be late, by as much again."""
 
-ERROR_TEXTS: dict[type[OnelogError], str] = {
-    OnelogError: "internal error",
-    WireError: "malformed frame",
-    InvalidRequestError: "bad request",
-    FilterSyntaxError: "bad selector",
-    ExchangeNotFoundError: "not found",
-    QueueNotFoundError: "not found",
-    TransactionNotFoundError: "no such transaction",
-    NotPermittedError: "access refused",
-    NotAuthenticatedError: "wrong login",
-    ResourceLockedError: "resource locked",
-    PreconditionFailedError: "precondition failed",
-    QueueFullError: "queue full",
-    MessageError: "bad message",
-    MessageTooLargeError: "message too large",
-    StoreError: "store failed",
-    BrokerBusyError: "broker busy",
-    NotMasterError: "not the master",
+ERROR_TEXTS: dict[type[errors.OnelogError], str] = {
+    errors.OnelogError: "internal error",
+    errors.WireError: "malformed frame",
+    errors.InvalidRequestError: "bad request",
+    errors.FilterSyntaxError: "bad selector",
+    errors.ExchangeNotFoundError: "not found",
+    errors.QueueNotFoundError: "not found",
+    errors.TransactionNotFoundError: "no such transaction",
+    errors.NotPermittedError: "access refused",
+    errors.NotAuthenticatedError: "wrong login",
+    errors.ResourceLockedError: "resource locked",
+    errors.PreconditionFailedError: "precondition failed",
+    errors.QueueFullError: "queue full",
+    errors.MessageError: "bad message",
+    errors.MessageTooLargeError: "message too large",
+    errors.StoreError: "store failed",
+    errors.BrokerBusyError: "broker busy",
+    errors.NotMasterError: "not the master",
 }
 """Kinds of errors, as ERROR frames name them; others are named like their nearest parent."""
 
@@ -155,7 +136,7 @@ class StompSession(FramedSession):
                     break
                 if connection.turn_is_over():
                     break
-        except WireError as error:
+        except errors.WireError as error:
             self.fail(error)
 
     def _handle(self, frame: Frame) -> None:
@@ -163,24 +144,26 @@ class StompSession(FramedSession):
         try:
             if not self.version:
                 if command not in ("CONNECT", "STOMP"):
-                    raise InvalidRequestError(f"{command[:40]!r} before CONNECT: connect first")
+                    raise errors.InvalidRequestError(
+                        f"{command[:40]!r} before CONNECT: connect first"
+                    )
                 self._connect(frame)
                 return
             handler = self.gateway.handlers.get(command)
             if handler is None:
-                raise InvalidRequestError(
+                raise errors.InvalidRequestError(
                     f"{command[:40]!r} is no command of a client that is connected; there are "
                     + ", ".join(self.gateway.handlers)
                 )
             handler(self, frame)
-        except OnelogError as error:
+        except errors.OnelogError as error:
             self.fail(error, frame.headers.get("receipt"))
 
     def say(self, command: str, headers: list[tuple[str, str]], body: bytes = b"") -> None:
         """Send a frame."""
         self.connection.write(encode_frame(command, headers, body, self.version or "1.0"))
 
-    def fail(self, error: OnelogError, receipt: str | None = None, **headers: str) -> None:
+    def fail(self, error: errors.OnelogError, receipt: str | None = None, **headers: str) -> None:
         """Tell what went wrong, and close."""
         if self.connection.closing:
             return
@@ -203,11 +186,11 @@ class StompSession(FramedSession):
         if receipt is not None:
             self.say("RECEIPT", [("receipt-id", receipt)])
 
-    def stored(self, receipt: str | None, where: Any, error: OnelogError | None) -> None:
+    def stored(self, receipt: str | None, where: Any, error: errors.OnelogError | None) -> None:
         """A message is as safe as configured, or refused."""
         self.settled(receipt, error)
 
-    def settled(self, receipt: str | None, error: OnelogError | None) -> None:
+    def settled(self, receipt: str | None, error: errors.OnelogError | None) -> None:
         """Something that was pending is done."""
         self.pending -= 1
         if error is not None:
@@ -237,7 +220,7 @@ class StompSession(FramedSession):
         offered = [each.strip() for each in headers.get("accept-version", "1.0").split(",")]
         common = [each for each in VERSIONS if each in offered]
         if not common:
-            error = InvalidRequestError(
+            error = errors.InvalidRequestError(
                 f"version {', '.join(offered)[:100]} is not spoken here, but {', '.join(VERSIONS)}"
             )
             self.fail(error, version=",".join(VERSIONS))
@@ -256,12 +239,14 @@ class StompSession(FramedSession):
                 headers.get("login", ""), headers.get("passcode", ""), *origin, headers_of_error
             )
 
-    def _logged_in(self, version: str, heartbeats: str, found: Principal | OnelogError) -> None:
+    def _logged_in(
+        self, version: str, heartbeats: str, found: Principal | errors.OnelogError
+    ) -> None:
         """It is known who that is, or that it is nobody."""
         self._is_logging_in = False
         if self.connection.closing:
             return
-        if isinstance(found, OnelogError):
+        if isinstance(found, errors.OnelogError):
             self.fail(found)
             return
         self.principal = found
@@ -295,7 +280,9 @@ class StompSession(FramedSession):
         names = ("can send", "wants")
         numbers = dict(zip(names, wanted.split(","), strict=False))
         if len(numbers) != len(names) or wanted.count(",") != 1:
-            raise InvalidRequestError(f"heart-beat:{wanted[:40]} is not two numbers, as in 0,10000")
+            raise errors.InvalidRequestError(
+                f"heart-beat:{wanted[:40]} is not two numbers, as in 0,10000"
+            )
         expects, sends = (number(numbers, name, 1 << 31) for name in names)
         now_ms = self.gateway.clock.now_ms()
         self._expects_ms = max(expects, HEARTBEAT_MIN_MS) if expects else 0
@@ -349,5 +336,5 @@ def required(frame: Frame, name: str) -> str:
     """A header that a frame must have."""
     value = frame.headers.get(name)
     if value is None:
-        raise InvalidRequestError(f"{frame.command} needs the header {name!r}")
+        raise errors.InvalidRequestError(f"{frame.command} needs the header {name!r}")
     return value
