@@ -47,25 +47,11 @@ from onelog.message import Message as Record
 from onelog.names import RETRY_PREFIX
 from onelog.net.tasks import repeat
 from onelog.rocketmq.properties import LEVELS_SECONDS
+from onelog.wire.remoting import pop
 from onelog.wire.remoting.clients import AssignmentAnswer, AssignmentRequest, PopQueueInfo
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.groups import SubscriptionGroupConfig
-from onelog.wire.remoting.pop import (
-    ALL_QUEUES,
-    COUNT_MAX,
-    FROM_FIRST,
-    FROM_LAST,
-    Popped,
-    PopRequest,
-    Receipt,
-    change_fields,
-    changed,
-    encode_batch,
-    fits_batch,
-    popped,
-    receipt_fields,
-)
 
 RETRY_SECONDS = LEVELS_SECONDS[2:]
 """When a message comes again that failed for the first, second, ... time (the Java client's)."""
@@ -100,7 +86,7 @@ class Lease:
 
     topic: str
     message: ReceivedMessage
-    receipt: Receipt
+    receipt: pop.Receipt
     address: Address
     """The broker that leased it: the master, or a slave in its place."""
     ends: float
@@ -133,12 +119,12 @@ class PopLeases:
         return len(self._held)
 
     def hold(
-        self, queue: Queue, address: Address, popped: Sequence[Popped]
+        self, queue: Queue, address: Address, leased: Sequence[pop.Popped]
     ) -> list[ReceivedMessage]:
         """Take messages that have just been leased."""
         messages = []
         ends = self._loop.time() + self._invisible_s
-        for record, receipt in popped:
+        for record, receipt in leased:
             message = ReceivedMessage(record, queue.broker)
             self._held[message] = Lease(queue.topic, message, receipt, address, ends)
             messages.append(message)
@@ -199,9 +185,9 @@ class PopLeases:
 
     async def _change(self, lease: Lease, invisible_ms: int) -> None:
         since = self._loop.time()
-        ext = change_fields(self._group, lease.topic, lease.receipt, invisible_ms)
+        ext = pop.change_fields(self._group, lease.topic, lease.receipt, invisible_ms)
         answer = await self._ask(lease, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
-        lease.receipt = changed(lease.receipt, answer.ext)
+        lease.receipt = pop.changed(lease.receipt, answer.ext)
         lease.ends = since + invisible_ms / 1000
 
     # Giving back.
@@ -296,9 +282,9 @@ class PopLeases:
 
     async def _acknowledge_some(self, leases: list[Lease]) -> None:
         broker, topic = leases[0].receipt.broker, leases[0].topic
-        together = [each for each in leases if fits_batch(each.receipt)]
+        together = [each for each in leases if pop.fits_batch(each.receipt)]
         if len(together) > 1 and broker not in self._without_batches:
-            body = encode_batch(self._group, topic, [each.receipt for each in together])
+            body = pop.encode_batch(self._group, topic, [each.receipt for each in together])
             try:
                 await self._ask(leases[0], RequestCode.BATCH_ACK_MESSAGE, None, body)
             except LeaseNotFoundError as error:
@@ -306,11 +292,11 @@ class PopLeases:
             except _UnknownRequestError:
                 self._without_batches.add(broker)
             if broker not in self._without_batches:
-                leases = [each for each in leases if not fits_batch(each.receipt)]
+                leases = [each for each in leases if not pop.fits_batch(each.receipt)]
         await at_once(self._acknowledge_one, leases)
 
     async def _acknowledge_one(self, lease: Lease) -> None:
-        ext = receipt_fields(self._group, lease.topic, lease.receipt)
+        ext = pop.receipt_fields(self._group, lease.topic, lease.receipt)
         try:
             await self._ask(lease, RequestCode.ACK_MESSAGE, ext)
         except LeaseNotFoundError as error:
@@ -371,7 +357,7 @@ class PopQueue(FetchedQueue):
         settings = member.settings
         listeners = 2 * settings.concurrency * settings.batch_size
         self._count_max = min(settings.prefetch_count, max(IN_HAND_MAX, listeners))
-        self._asked: PopRequest | None = None
+        self._asked: pop.PopRequest | None = None
         self._attempt: str | None = None
         """Of the last request of a consumer in order, until its answer comes."""
 
@@ -386,15 +372,15 @@ class PopQueue(FetchedQueue):
         # A request that is sent again after its answer was lost gets the same messages.
         if settings.orderly and self._attempt is None:
             self._attempt = f"{self._member.instance.client_id}-{next(_attempts)}"
-        self._asked = PopRequest(
+        self._asked = pop.PopRequest(
             self._member.group,
             topic,
             queue_id,
-            min(COUNT_MAX, self._count_max),
+            min(pop.COUNT_MAX, self._count_max),
             settings.invisible_ms,
             HOLD_MS,
             time.time_ns() // 1_000_000,
-            FROM_LAST if from_last else FROM_FIRST,
+            pop.FROM_LAST if from_last else pop.FROM_FIRST,
             "*" if wanted is None else wanted.expression,
             "TAG" if wanted is None else wanted.kind,
             settings.orderly,
@@ -408,7 +394,7 @@ class PopQueue(FetchedQueue):
         assert asked is not None
         assert self._address is not None
         if code == ResponseCode.SUCCESS:
-            found = popped(asked, self.queue.broker, answer.ext, answer.body)
+            found = pop.popped(asked, self.queue.broker, answer.ext, answer.body)
             seconds = time.perf_counter() - self._began
             self._member.rates.pulled(asked.topic, seconds, len(found))
             self._hand_over(self._leases.hold(self.queue, self._address, found))
@@ -540,7 +526,7 @@ class PopFetching(Fetching):
             for each in (answer.message_queue_assignments if answer is not None else ())
             if each.mode == "POP"
         ]
-        return mine or [Queue(topic, broker, ALL_QUEUES) for broker in brokers]
+        return mine or [Queue(topic, broker, pop.ALL_QUEUES) for broker in brokers]
 
     async def _assignment(self, route: Route, brokers: Iterable[str]) -> AssignmentAnswer | None:
         """What the first broker that can be reached says; None if it cannot say."""

@@ -20,24 +20,10 @@ from onelog.errors import (
 from onelog.gateways.remoting.names import is_legal_group, usable_group
 from onelog.gateways.remoting.session import BrokerSession, Handler, Success
 from onelog.store.reader import FetchStatus
-from onelog.wire.remoting import fields
+from onelog.wire.remoting import fields, pop
 from onelog.wire.remoting.codes import RequestCode, ResponseCode
 from onelog.wire.remoting.command import Command
 from onelog.wire.remoting.fields import AS_STORED, BULK_BYTES
-from onelog.wire.remoting.pop import (
-    COUNT_MAX,
-    FROM_LAST,
-    ORDERED_QUEUE,
-    BatchAck,
-    QueueInfo,
-    Shown,
-    decode_batch,
-    decode_shown,
-    message_offset_info,
-    order_count_info,
-    real_topic,
-    start_offset_info,
-)
 
 COMMIT_FLAG, SUSPEND_FLAG, SUBSCRIPTION_FLAG = 1, 2, 4
 SLICES_MAX = 256
@@ -151,11 +137,11 @@ def pop_message(session: BrokerSession, command: Command) -> None:
     ext = command.ext
     topic = fields.text(ext, "topic")
     count_max = fields.int32(ext, "maxMsgNums")
-    if not 0 < count_max <= COUNT_MAX:
+    if not 0 < count_max <= pop.COUNT_MAX:
         session.reply(
             command,
             ResponseCode.INVALID_PARAMETER,
-            remark=f"pop message's num is {count_max}, which is not from 1 to {COUNT_MAX}",
+            remark=f"pop message's num is {count_max}, which is not from 1 to {pop.COUNT_MAX}",
         )
         return
     invisible_ms = fields.number(ext, "invisibleTime")
@@ -169,7 +155,7 @@ def pop_message(session: BrokerSession, command: Command) -> None:
         ordered=ordered,
         subscription=subscribe(topic, ext.get("exp") or "*", ext.get("expType") or "TAG"),
         attempt_id=ext.get("attemptId"),
-        from_last=fields.int32(ext, "initMode") == FROM_LAST,
+        from_last=fields.int32(ext, "initMode") == pop.FROM_LAST,
     )
     token = (session, command, invisible_ms, ordered)
     wait_ms = fields.number(ext, "pollTime")
@@ -184,7 +170,7 @@ def _popped(token: tuple[BrokerSession, Command, int, bool], leased: Leased | On
     ext = {
         "popTime": str(leased.handle),
         "invisibleTime": str(invisible_ms),
-        "reviveQid": str(ORDERED_QUEUE if ordered else 0),
+        "reviveQid": str(pop.ORDERED_QUEUE if ordered else 0),
         "restNum": str(leased.left),
     }
     if not leased.parts:
@@ -193,12 +179,12 @@ def _popped(token: tuple[BrokerSession, Command, int, bool], leased: Leased | On
         session.reply(command, code, ext, "NO_MESSAGE_IN_QUEUE")
         return
     queues = [
-        QueueInfo(part.topic, part.queue_id, part.offsets, part.times) for part in leased.parts
+        pop.QueueInfo(part.topic, part.queue_id, part.offsets, part.times) for part in leased.parts
     ]
-    ext["startOffsetInfo"] = start_offset_info(queues)
-    ext["msgOffsetInfo"] = message_offset_info(queues)
+    ext["startOffsetInfo"] = pop.start_offset_info(queues)
+    ext["msgOffsetInfo"] = pop.message_offset_info(queues)
     if ordered:
-        ext["orderCountInfo"] = order_count_info(queues)
+        ext["orderCountInfo"] = pop.order_count_info(queues)
     body = [record for part in leased.parts for record in part.records]
     session.reply(command, ResponseCode.SUCCESS, ext, "FOUND", body)
 
@@ -208,7 +194,7 @@ def peek_message(session: BrokerSession, command: Command) -> None:
     ext = command.ext
     broker, principal = session.broker, session.principal
     bytes_max = broker.admin.config.pull_bytes_max
-    count_max = max(1, min(fields.int32(ext, "maxMsgNums"), COUNT_MAX))
+    count_max = max(1, min(fields.int32(ext, "maxMsgNums"), pop.COUNT_MAX))
     group = usable_group(broker, fields.text(ext, "consumerGroup"))
     topic, queue_id = fields.text(ext, "topic"), fields.int32(ext, "queueId")
     request = session.gateway.pop.request(group, topic, queue_id, count_max)
@@ -296,9 +282,9 @@ def ack_message(session: BrokerSession, command: Command) -> None:
     queues.when_leases_safe(partial(session.conclude, command, _DONE))
 
 
-def _shown(session: BrokerSession, command: Command) -> Shown:
+def _shown(session: BrokerSession, command: Command) -> pop.Shown:
     """The message that a request is about; they may consume it, if they have leased it."""
-    shown = decode_shown(command.ext, session.broker.admin.config.name)
+    shown = pop.decode_shown(command.ext, session.broker.admin.config.name)
     if not session.broker.users.is_open:
         _check_queue(session, shown.group, shown.topic, shown.queue_id)
     return shown
@@ -315,7 +301,7 @@ def _check_queue(session: BrokerSession, group: str, topic: str, queue_id: int) 
 
 def batch_ack(session: BrokerSession, command: Command) -> None:
     """BATCH_ACK_MESSAGE: those messages are done that are still out under their receipts."""
-    acks = decode_batch(command.body) if command.body else []
+    acks = pop.decode_batch(command.body) if command.body else []
     done = sum(_acknowledge(session, ack) for ack in acks)
     wanted = sum(len(ack.offsets) for ack in acks)
     if not done:
@@ -325,8 +311,8 @@ def batch_ack(session: BrokerSession, command: Command) -> None:
     session.broker.queues.when_leases_safe(partial(session.conclude, command, answer))
 
 
-def _acknowledge(session: BrokerSession, ack: BatchAck) -> int:
-    topic = real_topic(ack.topic, ack.group, ack.retry)
+def _acknowledge(session: BrokerSession, ack: pop.BatchAck) -> int:
+    topic = pop.real_topic(ack.topic, ack.group, ack.retry)
     return session.broker.queues.acknowledge_some(
         session.principal, ack.group, topic, ack.queue_id, ack.offsets, ack.popped_ms
     )
