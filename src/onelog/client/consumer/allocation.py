@@ -53,7 +53,6 @@ class ByConfig:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]
     ) -> list[Queue]:
-        """The share of one member."""
         wanted = frozenset(self.queues)
         return [queue for queue in queues if queue in wanted]
 
@@ -67,7 +66,6 @@ class ByRoom:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]
     ) -> list[Queue]:
-        """The share of one member."""
         if client_id not in client_ids:
             return []
         inside = [queue for queue in queues if _room(queue.broker) in self.rooms]
@@ -98,7 +96,6 @@ class ByConsistentHash:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]
     ) -> list[Queue]:
-        """The share of one member."""
         if client_id not in client_ids:
             return []
         ring = {
@@ -138,7 +135,6 @@ class ByNearbyRoom:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]
     ) -> list[Queue]:
-        """The share of one member."""
         if client_id not in client_ids:
             return []
         queues_by_room: dict[str, list[Queue]] = {}

@@ -14,6 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 
 import msgspec
 
@@ -197,6 +198,9 @@ class PullQueues(Fetching):
         super().__init__(member)
         self.member = member
         self._offsets = member.offsets(client_id, is_exact=True)
+        self.committed = self._offsets.read
+        """What is kept of a queue for the group; None if nothing is."""
+        self.offset_at = partial(offset_at, member.instance)
         self._ready = asyncio.Event()
         self._shares = False
 
@@ -344,10 +348,6 @@ class PullQueues(Fetching):
         begun.known.set()
         begun.fetch()
 
-    async def committed(self, queue: Queue) -> int | None:
-        """What is kept of a queue for the group; None if nothing is."""
-        return await self._offsets.read(queue)
-
     async def _first(self, queue: Queue) -> int:
         """Where a group begins that has no position yet."""
         start = self._member.settings.start
@@ -366,10 +366,6 @@ class PullQueues(Fetching):
         for queue, offset in offsets.items():
             if queue in self._queues:
                 self._queues[queue].committed = offset
-
-    async def offset_at(self, queue: Queue, target: datetime | RequestCode) -> int:
-        """The offset of the first message of a time or later, or what a request gives."""
-        return await offset_at(self._member.instance, queue, target)
 
     async def _keep_settled(self, queues: Iterable[Prefetch]) -> None:
         """Commit what is done with, unless that is the consumer's own business."""
