@@ -7,11 +7,14 @@ from hypothesis import given
 from onelog.errors import WireError
 from onelog.message import Message, NewMessage, SysFlag, encode_properties
 from onelog.record.columns import Layout, find_records
+from onelog.record.columns import flat as module
 from onelog.record.columns.flat import flatten, needs_flattening
 from onelog.record.columns.kafka import WantedColumns
 from onelog.record.columns.pieces import bodies
 from onelog.record.compression import Compression, compress, unpacked_body
 from onelog.record.decode import decode_records
+from onelog.record.forms.kafka import Codec
+from onelog.record.forms.neutral import Neutral
 from onelog.record.inner_batch import encode_batch, unwrapped
 from tests.record.forms.samples import kafka_batch, neutrals
 from tests.spark.record_samples import IPV6, QUICK, any_messages, encoded, records
@@ -33,9 +36,9 @@ def laid_out(data: bytes) -> Layout:
 def flat(data: bytes, topic: str | None = None, *, with_bodies: bool = True) -> list[Message]:
     layout = laid_out(data)
     unusual = needs_flattening(layout, topic, with_bodies)
-    layout = flatten(layout, unusual, topic, with_bodies, EVERYTHING, fail)
     return [
         message
+        for layout in flatten(layout, unusual, topic, with_bodies, EVERYTHING, fail)
         for at, end in zip(layout.at.tolist(), layout.end.tolist(), strict=True)
         for message in decode_records(layout.raw[at:end].tobytes())
     ]
@@ -69,8 +72,9 @@ def test_flat_records_are_the_messages_that_were_in_the_others(data: bytes) -> N
 @given(records(any_messages()))
 def test_flat_records_need_nothing_more(data: bytes) -> None:
     layout = laid_out(data)
-    layout = flatten(layout, needs_flattening(layout, None, True), None, True, EVERYTHING, fail)
-    assert not needs_flattening(layout, None, True).any()
+    unusual = needs_flattening(layout, None, True)
+    for found in flatten(layout, unusual, None, True, EVERYTHING, fail):
+        assert not needs_flattening(found, None, True).any()
 
 
 def test_a_body_that_nobody_wants_stays_compressed() -> None:
@@ -131,8 +135,25 @@ def test_the_rest_stays_when_what_is_damaged_is_left_out() -> None:
     good = encoded(NewMessage("t", 0, b"good"), 1)
     layout = laid_out(good + encoded(NewMessage("t", 0, b"bad", sys_flag=1), 2) + good)
     told: list[WireError] = []
-    left = flatten(
+    (left,) = flatten(
         layout, needs_flattening(layout, None, True), None, True, EVERYTHING, told.append
     )
     assert bodies(left).to_pylist() == [b"good", b"good"]
     assert len(told) == 1
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_what_unpacks_to_much_is_handed_over_in_parts(
+    codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_FLAT_BYTES_MAX", 20_000)
+    monkeypatch.setattr(module, "_TOGETHER_BYTES_MAX", 1_000)
+    batch = kafka_batch([Neutral(None, b"x" * 1_000, (), 1)] * 10, "t", codec=codec)
+    data = b"".join(encoded(batch, 10 * number, number) for number in range(20))
+    layout = laid_out(data)
+    unusual = needs_flattening(layout, "t", True)
+    parts = [*flatten(layout, unusual, "t", True, EVERYTHING, fail)]
+    assert len(parts) > 4
+    assert max(len(each.raw) for each in parts) < 100_000
+    offsets = [offset for each in parts for offset in each.queue_offset.tolist()]
+    assert offsets == list(range(200))

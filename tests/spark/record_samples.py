@@ -3,7 +3,7 @@
 What is in them is said by the code that reads one record after the other.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 
 import pyarrow as pa
@@ -211,7 +211,7 @@ def _microseconds(ms: int) -> int | None:
     return ms * 1000 if abs(ms * 1000) < 1 << 63 else None
 
 
-def rows_of(batches: Sequence[pa.RecordBatch]) -> list[dict[str, object]]:
+def rows_of(batches: Iterable[pa.RecordBatch]) -> list[dict[str, object]]:
     """The rows of batches: maps as dicts, times in microseconds."""
     found: list[dict[str, object]] = []
     for batch in batches:

@@ -41,7 +41,7 @@ def rows(found: BodyFormat, *bodies: bytes, names: tuple[str, ...] = ("offset",)
     arrow = to_arrow(schema)
     decoder = RecordDecoder(names, arrow, bodies=found.reader(arrow))
     data = b"".join(encoded(NewMessage("t", 3, body), row) for row, body in enumerate(bodies))
-    batches = decoder.decode(data, Selection("b"))
+    batches = list(decoder.decode(data, Selection("b")))
     for batch in batches:
         assert batch.schema == arrow
     return [tuple(row.values()) for row in rows_of(batches)]
@@ -161,8 +161,8 @@ def test_only_the_typed_columns_of_the_table_are_decoded() -> None:
     found = body_format("json", schema="a INT, b INT")
     arrow = pa.schema([("b", pa.int32())])
     decoder = RecordDecoder([], arrow, bodies=found.reader(arrow))
-    batches = decoder.decode(
-        encoded(NewMessage("t", 0, b'{"a": "no int", "b": 5}')), Selection("b")
+    batches = list(
+        decoder.decode(encoded(NewMessage("t", 0, b'{"a": "no int", "b": 5}')), Selection("b"))
     )
     assert rows_of(batches) == [{"b": 5}]
 

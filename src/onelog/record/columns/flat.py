@@ -12,7 +12,7 @@ in the order of what went in.
 
 import logging
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from isal.isal_zlib import crc32
@@ -39,6 +39,10 @@ _LEFT = ~(_BATCH | _COMPRESSED | 0x700)
 
 _TOGETHER_BYTES_MAX = 4 << 20
 """More batches than that are not taken together: what they unpack to is held in memory."""
+_PACKED_FACTOR = 8
+"""How much of that a byte of a packed batch counts for."""
+_FLAT_BYTES_MAX = 16 << 20
+"""About as much is handed over at once: a megabyte of packed batches may become a gigabyte."""
 
 OnDamage = Callable[[WireError], None]
 """Told of a record that cannot be rewritten; raises, or has the record left out."""
@@ -62,7 +66,7 @@ def flatten(
     with_bodies: bool,
     wanted: WantedColumns,
     on_damage: OnDamage,
-) -> Layout:
+) -> Iterator[Layout]:
     """The same messages, in records that are all plain, with the properties that are wanted."""
     flat = _Flat(topic, with_bodies, wanted, on_damage)
     view = layout.raw.data
@@ -72,7 +76,9 @@ def flatten(
             flat.add_plain(view[at:end])
         else:
             flat.add(layout.raw[at:end], at)
-    return flat.layout() or layout.rows(slice(0, 0))
+        if flat.size > _FLAT_BYTES_MAX:
+            yield from flat.take()
+    yield from flat.take()
 
 
 class _Flat:
@@ -89,12 +95,14 @@ class _Flat:
         self._records: list[bytes | memoryview] = []
         self._batches: list[Front] = []
         self._batch_bytes = 0
+        self.size = 0
+        """Bytes that are rewritten and not handed over."""
 
     def add_plain(self, record: memoryview) -> None:
         """A record that stays as it is."""
         if self._batches:
             self._end_batches()
-        self._records.append(record)
+        self._add_records([record])
 
     def add(self, raw: Bytes, at: int) -> None:
         """A record that has to be rewritten; what is damaged is reported."""
@@ -105,7 +113,7 @@ class _Flat:
                 self._add_batch(Front(message, raw, message.sys_flag & _LEFT))
             else:
                 self._end_batches()
-                self._records += list(_flat(message, self._topic, self._with_bodies))
+                self._add_records(list(_flat(message, self._topic, self._with_bodies)))
         except WireError as error:
             self._on_damage(error)
         except struct.error as error:
@@ -118,7 +126,8 @@ class _Flat:
         ):
             self._end_batches()
         self._batches.append(front)
-        self._batch_bytes += len(front.start)
+        factor = _PACKED_FACTOR if kafka.is_packed(front.record.body) else 1
+        self._batch_bytes += len(front.start) * factor
 
     def _end_batches(self) -> None:
         batches, self._batches, self._batch_bytes = self._batches, [], 0
@@ -131,6 +140,7 @@ class _Flat:
         if found is not None:
             self._end_records()
             self._parts.append(found)
+            self.size += len(found.raw)
         elif len(batches) > 1:
             for each in batches:
                 self._batches = [each]
@@ -140,22 +150,28 @@ class _Flat:
 
     def _add_one_by_one(self, message: Message) -> None:
         try:
-            self._records += list(_flat(message, self._topic, self._with_bodies))
+            self._add_records(list(_flat(message, self._topic, self._with_bodies)))
         except WireError as error:
             self._on_damage(error)
         except struct.error as error:
             complaint = f"no message at log offset {message.log_offset} can be as it says: {error}"
             self._on_damage(WireError(complaint))
 
+    def _add_records(self, records: Sequence[bytes | memoryview]) -> None:
+        self._records += records
+        self.size += sum(map(len, records))
+
     def _end_records(self) -> None:
         self._parts += _laid_out(self._records)
         self._records = []
 
-    def layout(self) -> Layout | None:
-        """All of it; None if there is nothing."""
+    def take(self) -> Iterator[Layout]:
+        """All that was not taken yet, if there is anything."""
         self._end_batches()
         self._end_records()
-        return joined(self._parts) if self._parts else None
+        parts, self._parts, self.size = self._parts, [], 0
+        if parts:
+            yield joined(parts)
 
 
 def _laid_out(records: list[bytes | memoryview]) -> list[Layout]:

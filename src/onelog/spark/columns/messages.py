@@ -13,8 +13,8 @@ the CRC of a body that is not decoded is not checked.
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,7 @@ from onelog.spark.columns.schema import (
     arrow_schema,
     spark_schema,
 )
+from onelog.spark.options import Corruption
 
 _log = logging.getLogger(__name__)
 
@@ -51,8 +52,6 @@ _HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), np.
 
 _TYPES = arrow_schema(spark_schema([*ALL, INCARNATION]))
 _OF_KEYS = frozenset(("key", "key_bytes", "properties"))
-
-OnCorruption = Literal["fail", "skip"]
 
 
 class BodyColumns(Protocol):
@@ -83,7 +82,7 @@ class RecordDecoder:
         arrow_schema: pa.Schema,
         *,
         bodies: BodyColumns | None = None,
-        on_corruption: OnCorruption = "fail",
+        on_corruption: Corruption = "fail",
     ) -> None:
         spark_schema(names)
         self.names = tuple(names)
@@ -106,16 +105,16 @@ class RecordDecoder:
 
     def decode(
         self, data: bytes | bytearray | memoryview, selection: Selection
-    ) -> list[pa.RecordBatch]:
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of whole records that follow each other."""
         raw = np.frombuffer(data, np.uint8)
         if not len(raw):
-            return []
+            return
         layout = find_records(raw)
         if layout is None:
             decode_records(data)
             raise AssertionError("these are whole records after all")
-        return list(self.batches(layout, selection))
+        yield from self.batches(layout, selection)
 
     def batches(self, layout: Layout, selection: Selection) -> Iterator[pa.RecordBatch]:
         """The rows of records that were found already."""
@@ -123,21 +122,26 @@ class RecordDecoder:
         wanted: Mask = (kind == 0) | (kind == SysFlag.COMMITTED)
         if not wanted.all():
             layout = layout.rows(wanted)
+        for plain in self._plain(layout, selection):
+            selected = _select(plain, selection)
+            for rows in _chunks(selected):
+                batch = self._batch(selected.rows(rows), selection)
+                if batch.num_rows:
+                    yield batch
+
+    def _plain(self, layout: Layout, selection: Selection) -> Iterable[Layout]:
+        """The same messages, each as a record of its own."""
         unusual = needs_flattening(layout, selection.topic, self._needs_bodies)
-        if unusual.any():
-            needs = self._needs
-            if selection.filters.tags is not None:
-                needs = needs._replace(any=True)
-            if selection.topic is not None:
-                needs = needs._replace(names=False)
-            layout = flatten(
-                layout, unusual, selection.topic, self._needs_bodies, needs, self.skip_or_raise
-            )
-        layout = _select(layout, selection)
-        for rows in _chunks(layout):
-            batch = self._batch(layout.rows(rows), selection)
-            if batch.num_rows:
-                yield batch
+        if not unusual.any():
+            return [layout]
+        needs = self._needs
+        if selection.filters.tags is not None:
+            needs = needs._replace(any=True)
+        if selection.topic is not None:
+            needs = needs._replace(names=False)
+        return flatten(
+            layout, unusual, selection.topic, self._needs_bodies, needs, self.skip_or_raise
+        )
 
     def _batch(self, layout: Layout, selection: Selection) -> pa.RecordBatch:
         found: dict[str, pa.Array] = {}
