@@ -118,7 +118,7 @@ async def test_messages_can_be_sent_for_later(onelog: Run, cluster: LiveCluster)
     assert (await onelog("produce", "orders", "-b", "y", "--at", at, "--utc")).code == 0
     lines = '{"body":"z","delay":"2h"}\n{"body":"v","delay":0.5}\n{"body":"w","delay_level":18}'
     assert (await onelog("produce", "orders", "--as", "json", stdin=lines)).code == 0
-    waiting = (await onelog("delay", "list", "--json")).document["messages"]
+    waiting = (await onelog("delay", "list", "--json")).document["items"]
     now_ms = time.time() * 1000
     due_hours = [round((each["due_ms"] - now_ms) / 3_600_000, 1) for each in waiting]
     assert [due for due in due_hours if due > 0.1] == [1.0, 1.5, 2.0, 2.0]
