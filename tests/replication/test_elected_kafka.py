@@ -1,6 +1,7 @@
 """Kafka's clients of a real set with a real etcd: any node tells them where the master is."""
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 import sys
@@ -125,3 +126,53 @@ async def test_clients_that_know_a_follower_only_find_the_master_and_the_next_on
         answer = await client.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, asked)
         (found,) = answer["topics"][0]["partitions"]
         assert found["error_code"] == ErrorCode.FENCED_LEADER_EPOCH
+
+
+async def test_a_master_that_wakes_tells_no_old_offset(live: KafkaSet) -> None:
+    """What was asked while it was stopped is read when it wakes, by which time it is none."""
+
+    def make(at: str) -> None:
+        admin = AdminClient({"bootstrap.servers": at})
+        admin.create_topics([NewTopic("orders", 1, 3)])["orders"].result(SECONDS)
+
+    place = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+    asked = {"replica_id": -1, "topics": [{"name": "orders", "partitions": [place]}]}
+    committed = {"group_id": "readers", "topics": [{"name": "orders", "partition_indexes": [0]}]}
+
+    def commit(at: str, offset: int) -> None:
+        reader = consumer(at, "readers")
+        reader.commit(offsets=[TopicPartition("orders", 0, offset)], asynchronous=False)
+        reader.close()
+
+    master = await live.master()
+    at = live.at(master)
+    await asyncio.to_thread(make, at)
+    sent = await asyncio.to_thread(produce, at, "orders", [b"1", b"2"], acks="all")
+    assert sent.errors == []
+    await asyncio.to_thread(commit, at, 1)
+    async with raw(at) as ends, raw(at) as positions:
+        told = await ends.ask(ApiKey.LIST_OFFSETS, 5, asked)
+        assert told["topics"][0]["partitions"][0]["offset"] == 2
+        told = await positions.ask(ApiKey.OFFSET_FETCH, 5, committed)
+        assert told["topics"][0]["partitions"][0]["committed_offset"] == 1
+        live.signal(master, signal.SIGSTOP)
+        try:
+            ends.tell(ApiKey.LIST_OFFSETS, 5, asked)
+            positions.tell(ApiKey.OFFSET_FETCH, 5, committed)
+            await live.another_master_than(master)
+            new = live.at(await live.master())
+            sent = await asyncio.to_thread(produce, new, "orders", [b"3"], acks="all")
+            assert sent.errors == []
+            await asyncio.to_thread(commit, new, 3)
+        finally:
+            live.signal(master, signal.SIGCONT)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            told = await ends.hear(ApiKey.LIST_OFFSETS, 5)
+            (partition,) = told["topics"][0]["partitions"]
+            assert partition["error_code"] or partition["offset"] == 3, "it told an old end"
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            told = await positions.hear(ApiKey.OFFSET_FETCH, 5)
+            if not told["error_code"]:
+                (partition,) = told["topics"][0]["partitions"]
+                is_new = partition["error_code"] or partition["committed_offset"] == 3
+                assert is_new, "it told an old position"
