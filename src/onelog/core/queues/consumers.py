@@ -14,7 +14,7 @@ Invariant: `unacked` is how many messages are out that this consumer was given.
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from onelog.core.queues.deliveries import Delivery
 
@@ -92,39 +92,29 @@ class Consumer:
         queue: "WorkQueue",
         on_deliver: OnDeliver,
         on_cancel: OnCancel,
-        *,
-        tag: str = "",
-        no_ack: bool = False,
-        exclusive: bool = False,
-        priority: int = 0,
-        prefetch: int = 0,
-        window: Window | None = None,
-        arguments: Mapping[str, Any] | None = None,
-        owner: Hashable = None,
-        wants: Wants | None = None,
-        on_bodies: OnBodies | None = None,
+        **options: Unpack[ConsumerOptions],
     ) -> None:
         self.queue = queue
         self.on_deliver = on_deliver
         self.on_cancel = on_cancel
-        self.on_bodies = on_bodies if no_ack else None
-        self.tag = tag
-        self.no_ack = no_ack
-        self.exclusive = exclusive
-        self.priority = priority
-        self.prefetch = prefetch
-        self.window = window
-        self.arguments = arguments or {}
-        self.owner = owner
-        self.wants = wants
+        self.no_ack = options.get("no_ack", False)
+        self.on_bodies = options.get("on_bodies") if self.no_ack else None
+        self.tag = options.get("tag", "")
+        self.exclusive = options.get("exclusive", False)
+        self.priority = options.get("priority", 0)
+        self.prefetch = options.get("prefetch", 0)
+        self.window = options.get("window")
+        self.arguments = options.get("arguments") or {}
+        self.owner = options.get("owner")
+        self.wants = options.get("wants")
         """None, if it wants every message."""
         self.unacked = 0
         self.paused = False
         self.is_active = True
         self.is_open = True
         self.data: Any = None
-        if window is not None:
-            window.consumers[self] = None
+        if self.window is not None:
+            self.window.consumers[self] = None
 
     @property
     def room(self) -> int:

@@ -196,8 +196,13 @@ class Leases:
         """A crash has cut the queue off: what comes there was never handed out."""
         log.warning(
             "group %s was at %d in queue %d of topic %s, which a crash has cut off at %d: it goes "
-            "on there", queue.group, queue.next, queue.queue_id, queue.topic, end,
-        )  # fmt: skip
+            "on there",
+            queue.group,
+            queue.next,
+            queue.queue_id,
+            queue.topic,
+            end,
+        )
         queue.cut(end)
 
     def close(self) -> None:
@@ -357,8 +362,12 @@ class Leases:
         if found.next_offset < queue.next:
             log.warning(
                 "group %s was at %d in queue %d of topic %s, which ends at %d: it goes on there",
-                queue.group, queue.next, queue_id, topic, found.next_offset,
-            )  # fmt: skip
+                queue.group,
+                queue.next,
+                queue_id,
+                topic,
+                found.next_offset,
+            )
             self._move_queue(queue, found.next_offset)
             return LeasedPart(topic, queue_id)
         if found.again or found.fresh:
@@ -401,8 +410,11 @@ class Leases:
     def _drop_deleted(self, queue: LeaseLedger, offset: int) -> None:
         log.warning(
             "message %d of queue %d of topic %s was deleted by retention before group %s was done",
-            offset, queue.queue_id, queue.topic, queue.group,
-        )  # fmt: skip
+            offset,
+            queue.queue_id,
+            queue.topic,
+            queue.group,
+        )
         if (lease := queue.out.get(offset)) is not None:
             self._count_out(lease)
         queue.finish_one(offset)
@@ -656,8 +668,10 @@ class Leases:
                 except StoreError as error:
                     log.error(
                         "messages of topic %s that group %s did not acknowledge have to wait: %s",
-                        lease.ledger.topic, lease.ledger.group, error,
-                    )  # fmt: skip
+                        lease.ledger.topic,
+                        lease.ledger.group,
+                        error,
+                    )
                     self._postpone(lease)
                     break
                 moves.append((lease, offset, copy))

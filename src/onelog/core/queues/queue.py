@@ -10,15 +10,16 @@ Invariant: a message is ready, or out with one consumer, or done. Who gets it is
 """
 
 import logging
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onelog.core.cursors.unpacking import ColdError
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.queues.arguments import QueueLimits
 from onelog.core.queues.consumers import Consumer, OnBodies, RoundRobin, shares
 from onelog.core.queues.dead_letters import Reason
+from onelog.core.queues.declared import Declaration
 from onelog.core.queues.deliveries import (
     POSITION,
     STORED_MS,
@@ -66,27 +67,15 @@ class WorkQueue:
     def __init__(
         self,
         works: "WorkQueues",
-        vhost: str,
-        name: str,
-        topic: str,
+        declared: Declaration,
         limits: QueueLimits,
-        *,
-        durable: bool = False,
-        exclusive: bool = False,
-        auto_delete: bool = False,
-        arguments: Mapping[str, Any] | None = None,
-        owner: Hashable = None,
     ) -> None:
         self._works = works
-        self.vhost = vhost
-        self.name = name
-        self.topic = topic
+        self.vhost, self.name, self.durable, self.exclusive, self.auto_delete = declared[:5]
+        self.topic = declared.topic
         self.limits = self.own_limits = limits
-        self.durable = durable
-        self.exclusive = exclusive
-        self.auto_delete = auto_delete
-        self.arguments = dict(arguments or {})
-        self.owner = owner if exclusive else None
+        self.arguments = dict(declared.arguments)
+        self.owner = declared.owner if declared.exclusive else None
         self.round_robin = RoundRobin(single=limits.single_active)
         self.passed = PassedOver()
         self.ledgers: list[Ledger] = []

@@ -31,10 +31,10 @@ from onelog.core.durable.deadlines import Deadlines
 from onelog.core.durable.durability import WhenSafe
 from onelog.core.durable.storage import Storage
 from onelog.core.durable.waiting import Key
-from onelog.core.queues.arguments import QueueLimits, check_same, limits_of
+from onelog.core.queues.arguments import check_same
 from onelog.core.queues.consumers import Consumer, ConsumerOptions, OnCancel, OnDeliver
 from onelog.core.queues.dead_letters import Reason, dead_letter_of
-from onelog.core.queues.declared import DeclaredQueues
+from onelog.core.queues.declared import Declaration, DeclaredQueues
 from onelog.core.queues.deliveries import POSITION, Delivery
 from onelog.core.queues.delivery_loop import DeliveryLoop
 from onelog.core.queues.ledger import Ledger
@@ -132,11 +132,7 @@ class WorkQueues:
         for vhost in self._routing.vhosts(SELF):
             self._routing.policies_changed(vhost.name)
         for each in self.declared.all():
-            limits = self._limits(each.vhost, each.name, each.arguments, True, False, False)
-            queue = WorkQueue(
-                self, each.vhost, each.name, topic_of(each.vhost, each.name), limits, durable=True,
-                auto_delete=each.auto_delete, arguments=each.arguments,
-            )  # fmt: skip
+            queue = WorkQueue(self, each, each.limits())
             try:
                 self._ensure_topic(queue)
                 self._routing.add_queue(each.vhost, queue, is_shared=each.is_shared)
@@ -162,20 +158,6 @@ class WorkQueues:
         """Let nothing happen by itself any more."""
         self._heads.close()
         self._ends.close()
-
-    def _limits(
-        self,
-        vhost: str,
-        name: str,
-        arguments: Mapping[str, Any],
-        durable: bool,
-        exclusive: bool,
-        auto_delete: bool,
-    ) -> QueueLimits:
-        position = f"queue '{name}' in vhost '{vhost}'"
-        return limits_of(
-            arguments, position, durable=durable, exclusive=exclusive, auto_delete=auto_delete
-        )
 
     def _ensure_topic(self, queue: WorkQueue) -> int:
         """See to it that a durable queue's topic is there; how many queues that has."""
@@ -246,10 +228,11 @@ class WorkQueues:
         """
         self._check(principal, "create", vhost, name or "amq.gen-")
         arguments = arguments or {}
+        wanted = Declaration(vhost, name, durable, exclusive, auto_delete, arguments, owner)
         self._routing.check_dead_letters(principal, vhost, name or "amq.gen-", arguments)
         found = self._queues.get((vhost, name))
         if found is not None:
-            self._check_like(found, durable, exclusive, auto_delete, arguments, owner)
+            self._check_like(found, wanted)
             found.used()
             self.settle(found)
             return found
@@ -260,27 +243,22 @@ class WorkQueues:
                     f"rabbit_{arguments['x-queue-type']}_queue"
                 )
             name = f"amq.gen-{self._storage.runtime.new_id()}"
+            wanted = wanted._replace(name=name)
         check_name(name.translate(_PRINTABLE), "queue", PreconditionFailedError)
-        limits = self._limits(vhost, name, arguments, durable, exclusive, auto_delete)
+        limits = wanted.limits()
         if len(self._queues) >= QUEUES_MAX:
             raise BrokerBusyError(f"there are {len(self._queues)} queues, which is the limit")
         topic = topic_of(vhost, name)
-        is_shared = self._topics.get(topic) is not None
-        if is_shared:  # Also one in memory gets what publishers mean for the topic.
+        if self._topics.get(topic) is not None:
+            # Also one in memory gets what publishers mean for the topic.
             self._access.check(principal, "consume", ("topic", topic))
-        if not durable or exclusive:
-            topic, is_shared = "", False
-        queue = WorkQueue(
-            self, vhost, name, topic, limits, durable=durable, exclusive=exclusive,
-            auto_delete=auto_delete, arguments=arguments, owner=owner,
-        )  # fmt: skip
-        self._routing.add_queue(vhost, queue, is_shared=is_shared)
+            wanted = wanted._replace(is_shared=bool(wanted.topic))
+        queue = WorkQueue(self, wanted, limits)
+        self._routing.add_queue(vhost, queue, is_shared=wanted.is_shared)
         try:
-            if topic:
+            if queue.topic:
                 self._ensure_topic(queue)
-                self._tables.write(
-                    [self.declared.change(vhost, name, auto_delete, arguments, is_shared)]
-                )
+                self._tables.write([self.declared.change(wanted)])
             self._install(queue)
         except BaseException:
             self._routing.remove_queue(vhost, name)
@@ -289,35 +267,24 @@ class WorkQueues:
             listener(queue)
         return queue
 
-    def _check_like(
-        self,
-        queue: WorkQueue,
-        durable: bool,
-        exclusive: bool,
-        auto_delete: bool,
-        arguments: Mapping[str, Any],
-        owner: Hashable,
-    ) -> None:
-        self._check_owner(queue, owner)
-        if exclusive != queue.exclusive:
-            raise ResourceLockedError(
-                f"cannot obtain exclusive access to locked {queue.label}. It could be "
-                "originally declared on another connection or the exclusive property value does "
-                "not match that of the original declaration."
-            )
+    def _check_like(self, queue: WorkQueue, wanted: Declaration) -> None:
+        self._check_owner(queue, wanted.owner, wanted.exclusive)
         for what, mine, its in (
-            ("durable", durable, queue.durable),
-            ("auto_delete", auto_delete, queue.auto_delete),
+            ("durable", wanted.durable, queue.durable),
+            ("auto_delete", wanted.auto_delete, queue.auto_delete),
         ):
             if mine != its:
                 raise PreconditionFailedError(
                     f"inequivalent arg '{what}' for {queue.label}: received "
                     f"'{str(mine).lower()}' but current is '{str(its).lower()}'"
                 )
-        check_same(queue.label, arguments, queue.arguments)
+        check_same(queue.label, wanted.arguments, queue.arguments)
 
-    def _check_owner(self, queue: WorkQueue, owner: Hashable) -> None:
-        if queue.exclusive and queue.owner != owner:
+    def _check_owner(
+        self, queue: WorkQueue, owner: Hashable, exclusive: bool | None = None
+    ) -> None:
+        is_like = exclusive is None or exclusive == queue.exclusive
+        if not is_like or (queue.exclusive and queue.owner != owner):
             raise ResourceLockedError(
                 f"cannot obtain exclusive access to locked {queue.label}. It could be "
                 "originally declared on another connection or the exclusive property value does "
@@ -638,9 +605,10 @@ class WorkQueues:
         if (share >= 100 - 10 * self.memory_is_full) != self.memory_is_full:
             is_full = self.memory_is_full = not self.memory_is_full
             log.warning(
-                "queues in memory have %d MiB, and %s", self.memory_bytes >> 20,
+                "queues in memory have %d MiB, and %s",
+                self.memory_bytes >> 20,
                 "take no more messages" if is_full else "take messages again",
-            )  # fmt: skip
+            )
             for each in self._queues.values():
                 if not each.topic:
                     self._routing.queue_changed(each.vhost, each.name)
