@@ -14,6 +14,7 @@ FUNCTION_LINES_MAX = 60
 PART_LINES, PARTS_MAX = 130, 15
 """A file under so many lines that one other imports is mostly a part of that one; so many may be
 concepts all the same: a program's entry, a format of somebody else's, a job."""
+CONSTRUCTOR_ARGUMENTS_MAX = 8
 BANNED_WORDS = frozenset(
     form
     for word in ("util", "helper", "common", "misc", "manager", "base", "impl", "service")
@@ -91,6 +92,24 @@ def too_long_functions(text: str) -> Iterator[str]:
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > FUNCTION_LINES_MAX:
                 yield f"{node.name} has {lines} lines; the limit is {FUNCTION_LINES_MAX}"
+
+
+def too_many_arguments(text: str) -> Iterator[str]:
+    """Of constructors. Values may have more: frozen dataclasses and named tuples, whose fields are
+    named where they are made, and what has a default in a dataclass."""
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.ClassDef) or node.name == "GatewayContext":
+            continue  # All that gateways are given, in one value.
+        marks = " ".join(map(ast.unparse, node.decorator_list))
+        is_part = "dataclass" in marks and "frozen=True" not in marks
+        count = 0
+        for each in node.body:
+            if isinstance(each, FunctionNode) and each.name == "__init__":
+                count += len(each.args.args) - 1 + len(each.args.kwonlyargs)
+            elif is_part and isinstance(each, ast.AnnAssign) and each.value is None:
+                count += ast.unparse(each.annotation) != "KW_ONLY"
+        if count > CONSTRUCTOR_ARGUMENTS_MAX:
+            yield f"{node.name} takes {count} arguments; the limit is {CONSTRUCTOR_ARGUMENTS_MAX}"
 
 
 def public_nodes(body: list[ast.stmt]) -> Iterator[NamedNode]:
@@ -197,6 +216,7 @@ def complaints(paths: list[Path], rule: str) -> list[str]:
     [
         ("too_long_file", PYTHON_FILES),
         ("too_long_functions", PYTHON_FILES),
+        ("too_many_arguments", SOURCE_FILES),
         ("missing_docstrings", SOURCE_FILES),
         ("banned_names", PYTHON_FILES),
         ("unfinished_work", PYTHON_FILES),
@@ -252,6 +272,16 @@ def test_the_rule_on_function_length_finds_line_61() -> None:
     assert not list(too_long_functions("def f():\n" + "    x = 1\n" * 59))
     assert list(too_long_functions("def f():\n" + "    x = 1\n" * 60))
     assert list(too_long_functions("class A:\n  async def f():\n" + "    x = 1\n" * 60))
+
+
+def test_the_rule_on_constructors_finds_the_ninth_argument() -> None:
+    eight = ", ".join(f"a{n}" for n in range(8))
+    assert not list(too_many_arguments(f"class A:\n    def __init__(self, {eight}): ..."))
+    assert list(too_many_arguments(f"class A:\n    def __init__(self, {eight}, *, b=1): ..."))
+    fields = "".join(f"    a{n}: int\n" for n in range(8))
+    assert not list(too_many_arguments(f"@dataclass\nclass A:\n{fields}    b: int = 1"))
+    assert list(too_many_arguments(f"@dataclass\nclass A:\n{fields}    b: int"))
+    assert not list(too_many_arguments(f"@dataclass(frozen=True)\nclass A:\n{fields}    b: int"))
 
 
 @pytest.mark.parametrize(

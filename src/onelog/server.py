@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 from weakref import WeakSet
 
-from onelog.clock import SystemClock
+from onelog.clock import MonotonicClock, SystemClock
 from onelog.config import Config
 from onelog.config_sources import SETTINGS, Loaded, load, value_of
 from onelog.core.access import SELF
@@ -41,6 +41,7 @@ from onelog.net.tls import Tls
 from onelog.net.websocket import WebSocket
 from onelog.replication.elected import ElectedRole
 from onelog.replication.fixed import FixedRole, followers_port
+from onelog.replication.leader import NodeRuntime
 from onelog.rocketmq import config_files
 from onelog.rocketmq.pop import Pop
 from onelog.rocketmq.profile import NAMING, ROCKETMQ
@@ -185,9 +186,7 @@ class BrokerServer:
         entry_point = (
             self.config,
             self.store,
-            self._schedule,
-            self._post,
-            self._offload,
+            NodeRuntime(MonotonicClock(), self._schedule, self._post, self._offload),
             self._capacity,
             self.tls,
             self._keys,

@@ -12,7 +12,7 @@ from onelog.clock import ManualClock
 from onelog.config import ReplicationConfig
 from onelog.errors import NotMasterError, OnelogError, StoreFullError
 from onelog.replication.epochs import Epochs
-from onelog.replication.leader import NEW_SHARE, Leader
+from onelog.replication.leader import NEW_SHARE, Leader, NodeRuntime
 from onelog.replication.link import Touched
 from onelog.replication.replica import AGAIN_MS, HAND_OVER_MS, Replica
 from onelog.replication.roles import InSync, Role
@@ -69,10 +69,7 @@ class World:
             Epochs(folder),
             config,
             self,
-            clock=self.clock,
-            schedule=self.schedule,
-            post=lambda call: call(),
-            offload=_at_once,
+            NodeRuntime(self.clock, self.schedule, lambda call: call(), _at_once),
             propose_in_sync=self.proposed.append,
         )
         self.replica.start()

@@ -9,7 +9,7 @@ from onelog.errors import OnelogError
 from onelog.message import NewMessage
 from onelog.replication.epochs import Epochs
 from onelog.replication.follower import Follower
-from onelog.replication.leader import Leader
+from onelog.replication.leader import Leader, NodeRuntime
 from onelog.replication.link import Buffer, Session, Touched
 from onelog.store.message_store import MessageStore
 
@@ -89,6 +89,9 @@ class Node:
         self.node_id = node_id
         self.store = MessageStore.open(folder, store, self.clock, gated=gated)
         self.epochs = Epochs(folder)
+        self._runtime = NodeRuntime(
+            self.clock, lambda _, call: self.soon.append(call), self.soon.append, _at_once
+        )
         self.confirmed: list[int] = []
         self.proposals: list[frozenset[int]] = []
         self.cuts: list[tuple[int, str]] = []
@@ -98,10 +101,7 @@ class Node:
         return Leader(
             self.store,
             self.epochs,
-            self.clock,
-            lambda _, call: self.soon.append(call),
-            self.soon.append,
-            _at_once,
+            self._runtime,
             config,
             self.node_id,
             on_confirmed=self._on_confirmed,
@@ -114,9 +114,7 @@ class Node:
         return Follower(
             self.store,
             self.epochs,
-            self.clock,
-            lambda _, call: self.soon.append(call),
-            self.soon.append,
+            self._runtime,
             self.node_id,
             on_confirmed=lambda touched: None,
             cut=self._cut,

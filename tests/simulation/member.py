@@ -15,7 +15,7 @@ from onelog.message import LOOPBACK
 from onelog.replication.election import Election
 from onelog.replication.epochs import Epochs
 from onelog.replication.identity import Identity
-from onelog.replication.leader import Leader
+from onelog.replication.leader import Leader, NodeRuntime
 from onelog.replication.link import Session
 from onelog.replication.replica import Replica
 from onelog.replication.roles import Role, Self
@@ -83,10 +83,7 @@ class Member(Node):
             Epochs(store.folder),
             world.replication,
             self,
-            clock=self.oscillator,
-            schedule=self.schedule,
-            post=self.post,
-            offload=self._offload_then,
+            NodeRuntime(self.oscillator, self.schedule, self.post, self._offload_then),
             is_proven=lambda: self.election is not None and self.election.is_proven(),
             propose_in_sync=lambda ids: self._election().propose_in_sync(ids),
             identity=identity,

@@ -15,7 +15,7 @@ FILE = 10
 
 
 def open_queue(folder: Path, *, file_entries: int = FILE, writable: bool = True) -> ConsumeQueue:
-    return ConsumeQueue(folder, "t", 0, file_entries, MapBudget(64), writable=writable)
+    return ConsumeQueue(folder, "t", file_entries, MapBudget(64), writable=writable)
 
 
 def put(queue: ConsumeQueue, count: int, log_offset: int = 0) -> None:
@@ -157,7 +157,7 @@ def test_binary_search_over_the_entries(folder: Path) -> None:
 
 def test_only_so_many_files_are_mapped_at_once(tmp_path: Path) -> None:
     budget = MapBudget(4)
-    queues = [ConsumeQueue(tmp_path / str(n), "t", n, FILE, budget) for n in range(12)]
+    queues = [ConsumeQueue(tmp_path / str(n), "t", FILE, budget) for n in range(12)]
     for round_number in range(3):
         for queue in queues:
             queue.reserve(1)

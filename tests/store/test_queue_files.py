@@ -62,7 +62,7 @@ def entries(first: int, count: int) -> bytes:
 
 
 def queue_in(folder: Path, files: QueueFiles | None) -> ConsumeQueue:
-    return ConsumeQueue(folder, "t", 0, FILE, MapBudget(64), files=files, is_new=True)
+    return ConsumeQueue(folder, "t", FILE, MapBudget(64), files=files, is_new=True)
 
 
 def test_messages_of_a_new_queue_do_not_wait_for_the_disk(

@@ -13,11 +13,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
-from onelog.clock import MonotonicClock, SystemClock
+from onelog.clock import SystemClock
 from onelog.config import Config
 from onelog.core.assembly import Assembly
-from onelog.core.durable.deadlines import Schedule
-from onelog.core.durable.durability import Post
 from onelog.core.users.keys import Keys
 from onelog.errors import OnelogError, StoreError
 from onelog.net.bulk import BulkListener
@@ -29,7 +27,7 @@ from onelog.replication.epochs import Epochs
 from onelog.replication.etcd import Etcd, parse_endpoints, prefix_of
 from onelog.replication.fixed import followers_port
 from onelog.replication.identity import Identity, boot_id
-from onelog.replication.leader import Leader, Offload
+from onelog.replication.leader import Leader, NodeRuntime
 from onelog.replication.node import MasterLine, listen_for_followers, shared
 from onelog.replication.replica import Replica
 from onelog.replication.roles import Role, Self
@@ -75,9 +73,7 @@ class ElectedRole:
         self,
         config: Config,
         store: MessageStore,
-        schedule: Schedule,
-        post: Post,
-        offload: Offload,
+        runtime: NodeRuntime,
         capacity: Capacity,
         tls: Tls,
         keys: Keys,
@@ -94,7 +90,7 @@ class ElectedRole:
         """Of the core that is open, or is being opened."""
         self.built = Role()
         """The role of that core."""
-        self._clock = MonotonicClock()
+        self._clock = runtime.clock
         self._line = MasterLine(
             lambda link, address: self.replica.dialed(link, address), tls, shared(config, keys)
         )
@@ -110,10 +106,7 @@ class ElectedRole:
             Epochs(store.folder),
             replication,
             self,
-            clock=self._clock,
-            schedule=schedule,
-            post=post,
-            offload=offload,
+            runtime,
             is_proven=lambda: self.election.is_proven(),
             propose_in_sync=lambda ids: self.election.propose_in_sync(ids),
             identity=identity,
@@ -126,7 +119,7 @@ class ElectedRole:
             self._etcd,
             self._clock.now_ms,
             SystemClock().now_ms,
-            schedule,
+            runtime.schedule,
             identity=identity,
         )
 

@@ -11,11 +11,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from onelog.clock import MonotonicClock
 from onelog.config import Config
 from onelog.core.assembly import Assembly
-from onelog.core.durable.deadlines import Schedule
-from onelog.core.durable.durability import Post
 from onelog.core.users.keys import Keys
 from onelog.errors import OnelogError, StoreError
 from onelog.jobs import Job
@@ -25,7 +22,7 @@ from onelog.net.tasks import repeat
 from onelog.net.tls import Tls
 from onelog.replication.epochs import Epochs
 from onelog.replication.follower import Follower, MasterName
-from onelog.replication.leader import Leader, Offload
+from onelog.replication.leader import Leader, NodeRuntime
 from onelog.replication.link import Link, Session
 from onelog.replication.node import MasterLine, listen_for_followers, parsed, shared
 from onelog.rocketmq.config_files import copy_files
@@ -52,9 +49,7 @@ class FixedRole:
 
     config: Config
     store: MessageStore
-    _schedule: Schedule
-    _post: Post
-    _offload: Offload
+    _runtime: NodeRuntime
     _capacity: Capacity
     _tls: Tls
     _keys: Keys
@@ -67,7 +62,7 @@ class FixedRole:
         self.follower: Follower | None = None
         self.master = ""
         """The address of a slave's master, if name servers have told it."""
-        self._clock = MonotonicClock()
+        self._clock = self._runtime.clock
         self._listener: BulkListener | None = None
         self._line = MasterLine(self._master_connected, self._tls, shared(self.config, self._keys))
         self._master_name = MasterName(
@@ -87,10 +82,7 @@ class FixedRole:
         self.leader = Leader(
             self.store,
             Epochs(),
-            self._clock,
-            self._schedule,
-            self._post,
-            self._offload,
+            self._runtime,
             replication,
             0,
             on_confirmed=lambda _, touched: self._core.confirmed(touched),
@@ -104,9 +96,7 @@ class FixedRole:
         self.follower = Follower(
             self.store,
             Epochs(),
-            self._clock,
-            self._schedule,
-            self._post,
+            self._runtime,
             self.config.broker.broker_id,
             on_confirmed=lambda touched: self._core.follow(touched),
             cut=_cannot_cut,

@@ -18,10 +18,9 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 
 from onelog.clock import Clock
-from onelog.core.durable.deadlines import Schedule
-from onelog.core.durable.durability import Post
 from onelog.errors import OnelogError, StoreError, WireError
 from onelog.replication.epochs import Epochs, last_shared
+from onelog.replication.leader import NodeRuntime
 from onelog.replication.link import Buffer, Link, Touched
 from onelog.store.message_store import MessageStore
 from onelog.wire.replication import default_ha, epoch_ha
@@ -47,10 +46,7 @@ class Follower:
 
     store: MessageStore
     epochs: Epochs
-    clock: Clock
-    """Time that only goes forward."""
-    _schedule: Schedule
-    _post: Post
+    runtime: NodeRuntime
     node_id: int
     _: KW_ONLY
     on_confirmed: Callable[[Touched], None]
@@ -91,7 +87,7 @@ class Follower:
     def tick(self) -> None:
         """Time passes: called every 100 ms or so."""
         if self.session is not None:
-            self.session.tick(self.clock.now_ms())
+            self.session.tick(self.runtime.clock.now_ms())
         if not self._is_confirming:
             self._confirm_some()
 
@@ -102,7 +98,7 @@ class Follower:
             self._confirm_some()
         elif not self._is_confirming:
             self._is_confirming = True
-            self._schedule(CONFIRM_MS, self._confirm_some)
+            self.runtime.schedule(CONFIRM_MS, self._confirm_some)
 
     def _confirm_some(self) -> None:
         self._is_confirming = False
@@ -129,7 +125,7 @@ class Follower:
         self.on_confirmed(touched)
         if is_stuck or before < store.confirmed < target:
             self._is_confirming = True
-            self._schedule(0, self._confirm_some)
+            self.runtime.schedule(0, self._confirm_some)
 
     @property
     def is_attached(self) -> bool:
@@ -150,7 +146,7 @@ class Follower:
             then(None)
         else:
             self.store.when_flushed(
-                self.store.log_end, lambda error: self._post(lambda: then(error))
+                self.store.log_end, lambda error: self.runtime.post(lambda: then(error))
             )
 
 
@@ -202,7 +198,7 @@ class MasterSession(ABC):
     _sent_ms: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self._heard_ms = self._sent_ms = self.follower.clock.now_ms()
+        self._heard_ms = self._sent_ms = self.follower.runtime.clock.now_ms()
 
     @property
     def is_attached(self) -> bool:
@@ -242,7 +238,7 @@ class MasterSession(ABC):
         """Bytes arrived."""
         if self._closed:
             return
-        self._heard_ms = self.follower.clock.now_ms()
+        self._heard_ms = self.follower.runtime.clock.now_ms()
         try:
             self._handle(data)
             self._tell()  # First: somebody may be waiting for it.
@@ -369,7 +365,7 @@ class MasterSession(ABC):
 
     def _say(self, offset: int) -> None:
         self._reported = offset
-        self._sent_ms = self.follower.clock.now_ms()
+        self._sent_ms = self.follower.runtime.clock.now_ms()
         self.link.send([self._report(offset)])
 
     def tick(self, now: int) -> None:
@@ -415,7 +411,7 @@ class EpochSession(MasterSession):
 
     def _greet(self) -> None:
         self._greeted = True
-        self._sent_ms = self.follower.clock.now_ms()
+        self._sent_ms = self.follower.runtime.clock.now_ms()
         greeting = epoch_ha.Greeting(self.follower.node_id)
         self.link.send([epoch_ha.encode_greeting(greeting)])
 

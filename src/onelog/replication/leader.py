@@ -22,6 +22,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
+from typing import NamedTuple
 
 from onelog.clock import Clock
 from onelog.config import ReplicationConfig
@@ -50,17 +51,23 @@ Offload = Callable[[Call, Call], None]
 """Runs the first call in a worker, then the second one in the core's thread."""
 
 
+class NodeRuntime(NamedTuple):
+    """Time and threads of a node of a set."""
+
+    clock: Clock
+    """Time that only goes forward."""
+    schedule: Schedule
+    post: Post
+    offload: Offload
+
+
 @dataclass(eq=False)
 class Leader:
     """The master's followers."""
 
     store: MessageStore
     epochs: Epochs
-    clock: Clock
-    """Time that only goes forward."""
-    _schedule: Schedule
-    _post: Post
-    _offload: Offload
+    runtime: NodeRuntime
     config: ReplicationConfig
     node_id: int
     _: KW_ONLY
@@ -84,7 +91,7 @@ class Leader:
         self.recorded |= {self.node_id}
         self._began = self.store.log_end
         """Where its epoch begins: who does not have all before it may lack what was confirmed."""
-        now = self.clock.now_ms()
+        now = self.runtime.clock.now_ms()
         self._acked: dict[int, int] = {}
         self._caught_up: dict[int, int] = dict.fromkeys(self.recorded, now)
         """When each node had, for the last time, all there was."""
@@ -129,7 +136,7 @@ class Leader:
 
     def keeps_up(self, node_id: int) -> bool:
         """Whether a follower was not behind for longer than it may be."""
-        return node_id in self._fit(self.clock.now_ms())
+        return node_id in self._fit(self.runtime.clock.now_ms())
 
     def available(self, needed: int) -> bool:
         """Whether so many nodes are in sync, the master included, and as many as the mode needs."""
@@ -158,7 +165,7 @@ class Leader:
             self._pump_all()
         elif self.sessions and not self._gathering:
             self._gathering = True
-            self._schedule(GATHER_MS, self._gathered)
+            self.runtime.schedule(GATHER_MS, self._gathered)
         if self.gated and self._is_sync:
             self._watch_flush()
         elif self.gated and len(self.recorded) == 1:
@@ -168,7 +175,7 @@ class Leader:
         if not self._flushing:
             self._flushing = True
             self.store.when_flushed(
-                self.store.log_end, lambda error: self._post(lambda: self._flushed(error))
+                self.store.log_end, lambda error: self.runtime.post(lambda: self._flushed(error))
             )
 
     def _gathered(self) -> None:
@@ -215,7 +222,7 @@ class Leader:
         if offset < self._acked.get(node, 0):
             self._caught_up.pop(node, None)  # It has lost something: another disk, perhaps.
         self._acked[node] = offset
-        now = self.clock.now_ms()
+        now = self.runtime.clock.now_ms()
         if offset >= session.mark:
             self._caught_up[node] = now if offset >= self.store.log_end else session.marked_ms
             session.mark, session.marked_ms = self.store.log_end, now
@@ -257,12 +264,12 @@ class Leader:
         if ids != self.recorded:
             log.info("in sync: %s", sorted(ids))
         self.recorded, self.revision = ids, revision
-        self.in_sync = len(self._fit(self.clock.now_ms()) & ids)
+        self.in_sync = len(self._fit(self.runtime.clock.now_ms()) & ids)
         self._confirm()
 
     def _review(self) -> None:
         """Ask for another set, if it should be another one."""
-        now = self.clock.now_ms()
+        now = self.runtime.clock.now_ms()
         fit = self._fit(now)
         self.in_sync = len(fit & self.recorded)
         wanted = set(fit)
@@ -329,7 +336,7 @@ class Leader:
         """Time passes: called every 100 ms or so."""
         if self.fenced:
             return
-        now = self.clock.now_ms()
+        now = self.runtime.clock.now_ms()
         for session in list(self.sessions):
             if session.acked >= self.store.log_end:
                 node = session.node_id
@@ -351,7 +358,7 @@ class Leader:
 
     @property
     def followers(self) -> list[FollowerState]:
-        now, end = self.clock.now_ms(), self.store.log_end
+        now, end = self.runtime.clock.now_ms(), self.store.log_end
         return [
             FollowerState(
                 each.node_id,
@@ -382,7 +389,7 @@ class Leader:
             except OnelogError as error:
                 found.append(error)
 
-        self._offload(read, lambda: then(found[0]))
+        self.runtime.offload(read, lambda: then(found[0]))
 
 
 def _fenced() -> OnelogError:
@@ -416,7 +423,7 @@ class FollowerSession(ABC):
     _sent_ms: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self._heard_ms = self._sent_ms = self.leader.clock.now_ms()
+        self._heard_ms = self._sent_ms = self.leader.runtime.clock.now_ms()
 
     def __str__(self) -> str:
         return f"{self.node_id} at {self.address}" if self.node_id > 0 else self.address
@@ -425,7 +432,7 @@ class FollowerSession(ABC):
         """Bytes arrived."""
         if self._closed:
             return
-        self._heard_ms = self.leader.clock.now_ms()
+        self._heard_ms = self.leader.runtime.clock.now_ms()
         try:
             self._handle(data)
         except OnelogError as error:
@@ -472,7 +479,7 @@ class FollowerSession(ABC):
         if self._next < 0:
             # If that leaves a gap, the follower sees it, and says what is to be done.
             self._next = max(offset, start)
-            self.marked_ms, self.mark = self.leader.clock.now_ms(), end
+            self.marked_ms, self.mark = self.leader.runtime.clock.now_ms(), end
             log.info("follower %s goes on from %d; the log ends at %d", self, self._next, end)
             if self.requests_first:
                 self.pump()
@@ -518,7 +525,7 @@ class FollowerSession(ABC):
 
     def _send(self, offset: int, data: Buffer) -> None:
         self._next = offset + len(data)
-        self._sent_ms = self.leader.clock.now_ms()
+        self._sent_ms = self.leader.runtime.clock.now_ms()
         self.link.send([self._header(offset, len(data)), data])
 
     def with_us(self, now: int) -> int:

@@ -18,16 +18,13 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
-from onelog.clock import Clock
 from onelog.config import ReplicationConfig
-from onelog.core.durable.deadlines import Schedule
-from onelog.core.durable.durability import Post
 from onelog.errors import OnelogError, StoreError
 from onelog.jobs import Job
 from onelog.replication.epochs import Epochs
 from onelog.replication.follower import Follower, MasterName
 from onelog.replication.identity import Identity
-from onelog.replication.leader import Leader, Offload
+from onelog.replication.leader import Leader, NodeRuntime
 from onelog.replication.link import Buffer, Link, Session, Touched
 from onelog.replication.registry import Lag
 from onelog.replication.roles import InSync, LogProgress, Role
@@ -106,12 +103,8 @@ class Replica:
     epochs: Epochs
     config: ReplicationConfig
     around: ReplicaHost
+    runtime: NodeRuntime
     _: KW_ONLY
-    clock: Clock
-    """Time that only goes forward."""
-    schedule: Schedule
-    post: Post
-    offload: Offload
     is_proven: Callable[[], bool] = lambda: True
     """Whether this node, which is master, is certainly the only one."""
     propose_in_sync: Callable[[frozenset[int]], None] | None = None
@@ -136,7 +129,9 @@ class Replica:
         """Whether somebody has said that what the master lacks may go."""
         self._led_since_ms = 0
         self._master = MasterName(
-            self.clock, self.config.lag_ms, lambda address: self.around.core.master_is(address)
+            self.runtime.clock,
+            self.config.lag_ms,
+            lambda address: self.around.core.master_is(address),
         )
         self._job = Job("looking after replicas")
 
@@ -201,7 +196,7 @@ class Replica:
         self.hindrance = f"it cannot {what}: {error}"
         log.error("node %d: %s", self.node_id, self.hindrance)
         self._leave_role()
-        self.schedule(AGAIN_MS, self._take_role)
+        self.runtime.schedule(AGAIN_MS, self._take_role)
 
     def _rebuild(
         self, role: Role, leader: Leader | None, between: Callable[[], None], then: Then
@@ -235,10 +230,7 @@ class Replica:
         self.leader = leader = Leader(
             store,
             self.epochs,
-            self.clock,
-            self.schedule,
-            self.post,
-            self.offload,
+            self.runtime,
             self.config,
             self.node_id,
             on_confirmed=self._confirmed,
@@ -248,7 +240,7 @@ class Replica:
             is_proven=self.is_proven,
         )
         leader.replicas, leader.unfit = in_sync.replicas, in_sync.unfit
-        self._led_since_ms = self.clock.now_ms()
+        self._led_since_ms = self.runtime.clock.now_ms()
         store.tail.set_gated(leader.gated)
         self._open_if_confirmed()
 
@@ -288,9 +280,7 @@ class Replica:
             self.follower = Follower(
                 self.store,
                 self.epochs,
-                self.clock,
-                self.schedule,
-                self.post,
+                self.runtime,
                 self.node_id,
                 on_confirmed=lambda touched: self.around.core.follow(touched),
                 cut=self._cut,
@@ -391,7 +381,10 @@ class Replica:
     def _has_enough_followers(self) -> bool:
         """Of a master: whether so many keep up that something can be confirmed."""
         leader = self.leader
-        if leader is None or self.clock.now_ms() - self._led_since_ms <= 2 * self.config.lag_ms:
+        if (
+            leader is None
+            or self.runtime.clock.now_ms() - self._led_since_ms <= 2 * self.config.lag_ms
+        ):
             return True
         return leader.available(0)
 
@@ -410,16 +403,16 @@ class Replica:
             log.warning("positions of the last seconds go with this master: %s", error)
         self.around.core.refuse_writes("another node is to be the master")
         leader.pause()
-        until, deadline_ms = self.store.log_end, self.clock.now_ms() + HAND_OVER_MS
+        until, deadline_ms = self.store.log_end, self.runtime.clock.now_ms() + HAND_OVER_MS
 
         def look() -> None:
             if leader.acked(target) >= until or leader is not self.leader:
                 ready("")
-            elif self.clock.now_ms() >= deadline_ms:
+            elif self.runtime.clock.now_ms() >= deadline_ms:
                 self.resume()
                 ready(f"node {target} did not get the whole log in {HAND_OVER_MS} ms")
             else:
-                self.schedule(HAND_OVER_CHECK_MS, look)
+                self.runtime.schedule(HAND_OVER_CHECK_MS, look)
 
         look()
 
@@ -442,7 +435,7 @@ class Replica:
                 self._master.tick(self.follower)
                 if self.follower.is_attached:
                     self._may_truncate = False
-        self.schedule(TICK_MS, self._tick)
+        self.runtime.schedule(TICK_MS, self._tick)
 
 
 class _NoSession:

@@ -76,7 +76,6 @@ class ConsumeQueue:
         self,
         folder: Path,
         topic: str,
-        queue_id: int,
         file_entries: int,
         budget: MapBudget,
         *,
@@ -92,7 +91,7 @@ class ConsumeQueue:
         self._unsynced = set() if unsynced is None else unsynced
         self._folder_name = str(folder)
         self.topic = topic
-        self.queue_id = queue_id
+        self.queue_id = int(folder.name)
         self._file_entries = file_entries
         self._budget = budget
         self._writable = writable

@@ -60,7 +60,6 @@ class Queues:
         queue = ConsumeQueue(
             folder,
             topic,
-            queue_id,
             self._file_entries,
             self._budget,
             writable=self._writable,

@@ -611,7 +611,6 @@ class QueueFiles:
             return ConsumeQueue(
                 folder,
                 queue.topic,
-                queue.queue_id,
                 self._file_entries,
                 self._budget,
                 writable=False,
