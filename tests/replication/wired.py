@@ -89,13 +89,13 @@ class Node:
         self.node_id = node_id
         self.store = MessageStore.open(folder, store, self.clock, gated=gated)
         self.epochs = Epochs(folder)
-        self._runtime = NodeRuntime(
-            self.clock, lambda _, call: self.soon.append(call), self.soon.append, _at_once
-        )
         self.confirmed: list[int] = []
         self.proposals: list[frozenset[int]] = []
         self.cuts: list[tuple[int, str]] = []
         self.soon: list[Callable[[], None]] = []
+        self._runtime = NodeRuntime(
+            self.clock, lambda _, call: self.soon.append(call), self.soon.append, _at_once
+        )
 
     def lead(self, config: ReplicationConfig, in_sync: frozenset[int] = frozenset()) -> Leader:
         return Leader(
