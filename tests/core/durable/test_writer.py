@@ -148,7 +148,7 @@ def test_runs_keep_their_place_before_what_is_written_at_once(orders: World) -> 
     publish(orders, b"1")
     run = NewRun("orders", 0, [(0, b"2", b""), (0, b"", b"")], b"2")
     orders.broker.publish.send(SELF, run, orders.on_stored, "run")
-    orders.core.writer.write_runs_now([NewRun.of(message(b"4"))])
+    orders.core.writer.write_now([NewRun.of(message(b"4"))])
     assert orders.bodies("orders") == [b"1", b"2", b"", b"4"]
     orders.end_tick()
     assert told(orders) == [(b"1", None), ("run", None)]

@@ -400,7 +400,7 @@ def test_a_batch_that_fails_for_whatever_reason_is_published_in_the_end(
     job: Job, trouble: Exception
 ) -> None:
     parts = [job.stage(0, b"a"), job.stage(0, b"b")]
-    with mock.patch.object(job.world.store, "append_runs", side_effect=trouble):
+    with mock.patch.object(job.world.store, "append", side_effect=trouble):
         job.commit(0, *parts)
         job.settle()
     job.world.advance(RETRY_MS)

@@ -111,9 +111,6 @@ class _Refusal:
 
     append_own = append
 
-    def append_runs(self, runs: Sequence[NewRun]) -> list[AppendedRun]:
-        raise self._error
-
     def head_room(self, share: float) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
@@ -151,7 +148,6 @@ class Writer:
         self._open = self._store
         replicas = self._durability.replicas
         self._appended = None if replicas is None else replicas.appended
-        self._has_runs = False
         self._is_expected = False
         self._records: list[tuple[Sequence[NewMessage], OnWritten]] = []
         self._written: list[Written] = []
@@ -188,8 +184,6 @@ class Writer:
         """Take a message, or a run, that the broker itself made or that is checked."""
         if not self.messages:
             self.begin_tick()
-        if type(message) is NewRun:
-            self._has_runs = True
         self.messages.append(message)
         self.receipts.append((on_stored, token, 0, acks))
 
@@ -241,7 +235,7 @@ class Writer:
     # -- at once -------------------------------------------------------------------------------
 
     def write_now(
-        self, messages: Sequence[NewMessage], records: Sequence[NewMessage] = ()
+        self, messages: Sequence[NewMessage] | Sequence[NewRun], records: Sequence[NewMessage] = ()
     ) -> list[Appended]:
         """Append the broker's own messages and records together, now, with nobody to tell.
 
@@ -252,22 +246,12 @@ class Writer:
             self.expect_tick()  # Its end tells the replicas.
         if not messages:
             return self._store.append_own(records) if records else []
-        appended = self._store.append([*messages, *records])
+        appended = self._store.append(cast(list[NewMessage], [*messages, *records]))
         del appended[len(messages) :]
         if self.watched:
             self._tell_watchers(messages, appended)
         self.account(messages, appended)
         return appended
-
-    def write_runs_now(self, runs: Sequence[NewRun]) -> None:
-        """`write_now` for runs."""
-        self._append_list([])
-        if self._appended is not None:
-            self.expect_tick()
-        appended = self._store.append_runs(runs)
-        if self.watched:
-            self._tell_watchers_of_runs(runs, appended)
-        self._account_runs(runs, appended)
 
     def append_so_far(self) -> None:
         """Append what the tick has by now; who sent it is told at its end, as always."""
@@ -313,18 +297,14 @@ class Writer:
         messages, receipts = self.messages.copy(), self.receipts.copy()
         self.messages.clear()
         self.receipts.clear()
-        if not self._has_runs:
-            return self._append(cast(list[NewMessage], messages), receipts, records)
-        self._has_runs = False
-        if len(messages) == 1:
-            self._append_runs(cast(list[NewRun], messages), receipts)
-        else:
-            self._append_stretches(messages, receipts)
+        if len(messages) == 1 or NewRun not in map(type, messages):
+            return self._append(messages, receipts, records)
+        self._append_stretches(messages, receipts)
         return False
 
     def _append(
         self,
-        messages: list[NewMessage],
+        messages: list[NewMessage | NewRun],
         receipts: list[Receipt],
         records: Sequence[NewMessage] = (),
     ) -> bool:
@@ -337,14 +317,16 @@ class Writer:
             self._append_one_by_one(messages, receipts)
         else:
             if records:
-                del appended[len(messages) :]
+                appended = appended[: len(messages)]
             self._written.append((receipts, messages, appended))
             if self.watched:
                 self._tell_watchers(messages, appended)
             return True
         return False
 
-    def _append_one_by_one(self, messages: list[NewMessage], receipts: list[Receipt]) -> None:
+    def _append_one_by_one(
+        self, messages: list[NewMessage | NewRun], receipts: list[Receipt]
+    ) -> None:
         """Some message of the tick cannot be stored: find out which, and store the others."""
         at = 0
         for receipt in receipts:
@@ -362,37 +344,19 @@ class Writer:
     def _append_stretches(
         self, messages: list[NewMessage | NewRun], receipts: list[Receipt]
     ) -> None:
-        """Append in the order of arrival: together what follows each other and is of one kind."""
+        """Append in the order of arrival: together what follows each other and is of one kind.
+
+        What the store looks at closely in a list of messages would cost a run its advantage.
+        """
         begin = at = 0
         stretch: list[Receipt] = []
         for receipt in receipts:
-            if stretch and isinstance(messages[at], NewRun) != isinstance(messages[begin], NewRun):
-                self._append_stretch(messages[begin:at], stretch)
+            if stretch and type(messages[at]) is not type(messages[begin]):
+                self._append(messages[begin:at], stretch)
                 begin, stretch = at, []
             stretch.append(receipt)
             at += receipt[2] or 1
-        self._append_stretch(messages[begin:], stretch)
-
-    def _append_stretch(self, messages: list[NewMessage | NewRun], receipts: list[Receipt]) -> None:
-        if isinstance(messages[0], NewRun):
-            self._append_runs(cast(list[NewRun], messages), receipts)
-        else:
-            self._append(cast(list[NewMessage], messages), receipts)
-
-    def _append_runs(self, runs: list[NewRun], receipts: list[Receipt]) -> None:
-        try:
-            appended = self._store.append_runs(runs)
-            self._written.append((receipts, runs, appended))
-            if self.watched:
-                self._tell_watchers_of_runs(runs, appended)
-        except (StoreError, NotMasterError) as error:
-            self._written.append((receipts, runs, error))
-        except Exception as error:
-            if len(runs) > 1:
-                for run, receipt in zip(runs, receipts, strict=True):
-                    self._append_runs([run], [receipt])
-            else:
-                self._written.append((receipts, runs, _named(error, runs[0].topic)))
+        self._append(messages[begin:], stretch)
 
     def _append_records(self, records: Sequence[NewMessage]) -> OnelogError | None:
         try:
@@ -412,24 +376,25 @@ class Writer:
             self.watched[key] = on_entered
         self._watched_of.clear()
 
-    def _tell_watchers(self, messages: Sequence[NewMessage], stored_at: Sequence[Appended]) -> None:
+    def _tell_watchers(self, messages: Sequence[Any], stored_at: Stored) -> None:
         """Tell of what was appended just now, before anything else is."""
         watched, watched_of = self.watched, self._watched_of
-        found: dict[Key, list[NewMessage]] = {}
+        are_runs = type(messages[0]) is NewRun
+        found: dict[Key, list[NewMessage | NewRun]] = {}
         firsts: dict[Key, int] = {}
         """Of those whose first message says itself where it is: it has no other queue."""
         last_topic, last_id = "", -1
-        mine: list[NewMessage] | None = None
-        for message, (_, offset, _) in zip(messages, stored_at, strict=True):
+        mine: list[NewMessage | NewRun] | None = None
+        for message, where in zip(messages, stored_at, strict=True):
             if message[5] & TRANSACTION_MASK not in _ENTERED:
                 continue
-            if not message[12]:
+            if are_runs or not message[12]:
                 if message[0] is not last_topic or message[1] != last_id:
                     last_topic, last_id = key = message[:2]
                     mine = found.get(key)
                     if mine is None and key in watched:
                         mine = found[key] = []
-                        firsts[key] = offset
+                        firsts[key] = where[1]
                 if mine is not None:
                     mine.append(message)
                 continue
@@ -460,19 +425,6 @@ class Writer:
         self._watched_of[topic, queue_id, extra] = found
         return found
 
-    def _tell_watchers_of_runs(
-        self, runs: Sequence[NewRun], stored_at: Sequence[AppendedRun]
-    ) -> None:
-        found: dict[Key, tuple[list[NewRun], int]] = {}
-        for run, queue_key in zip(runs, stored_at, strict=True):
-            key = run[:2]
-            if key in found:
-                found[key][0].append(run)
-            elif key in self.watched:
-                found[key] = [run], queue_key[1]
-        for key, (mine, first) in found.items():
-            self._tell_watcher(key, mine, first)
-
     def _tell_written(self, on_written: OnWritten, error: OnelogError | None) -> None:
         try:
             on_written(error)
@@ -493,18 +445,11 @@ class Writer:
             _answer(receipts, stored_at, None)
         else:
             self._answer_when_safe(receipts, stored_at, _count(messages))
-        if isinstance(messages[0], NewRun):
-            self._account_runs(
-                cast(Sequence[NewRun], messages), cast(Sequence[AppendedRun], stored_at)
-            )
-        else:
-            first, last = stored_at[0], stored_at[-1]
-            # One append: they lie side by side, unless a segment has ended between them.
-            is_run = first is last or first.log_offset >= self._open.log.newest_start
-            size = last.log_offset + last.size - first.log_offset if is_run else None
-            self.account(
-                cast(Sequence[NewMessage], messages), cast(Sequence[Appended], stored_at), size
-            )
+        first, last = stored_at[0], stored_at[-1]
+        # One append: they lie side by side, unless a segment has ended between them.
+        is_run = first is last or first.log_offset >= self._open.log.newest_start
+        size = last.log_offset + last.size - first.log_offset if is_run else None
+        self.account(messages, stored_at, size)
 
     def _answer_when_safe(self, receipts: list[Receipt], stored_at: Stored, count: int) -> None:
         here: list[Receipt] = []
@@ -547,14 +492,10 @@ class Writer:
         self._stats.totals.put_failed += count
         _answer(receipts, None, error)
 
-    def account(
-        self,
-        messages: Sequence[NewMessage],
-        appended: Sequence[Appended],
-        size: int | None = None,
-    ) -> None:
+    def account(self, messages: Sequence[Any], appended: Stored, size: int | None = None) -> None:
         """Count what was stored, and so many bytes, if that is known; and wake who waits for it."""
-        count = sum(map(_COPIES, messages))
+        are_runs = type(messages[0]) is NewRun
+        count = _count(messages) if are_runs else sum(map(_COPIES, messages))
         if size is None:
             size = sum(map(_SIZE, appended))
         totals = self._stats.totals
@@ -562,7 +503,10 @@ class Writer:
         totals.put_bytes += size
         bucket = self._stats.topic_put.newest
         if len(set(map(_TOPIC, messages))) == 1:
-            _add(bucket, messages[0].topic, count, size, len(messages))
+            _add(bucket, messages[0].topic, count, size, count if are_runs else len(messages))
+        elif are_runs:
+            for run, where in zip(messages, appended, strict=True):
+                _add(bucket, run[0], len(run[2]), where[2], len(run[2]))
         else:
             last, cell = "", [0, 0, 0]
             for message, where in zip(messages, appended, strict=True):
@@ -575,23 +519,11 @@ class Writer:
         if self._waiting.keys and not self._store.gated:
             for topic, queue_id in dict.fromkeys((each.topic, each.queue_id) for each in messages):
                 self._waiting.arrived(topic, queue_id)
-            for message in messages:
-                for topic in message.extra_queues:
+            for message in messages if not are_runs else ():
+                for topic in message[12]:
                     self._waiting.arrived(topic, queue_id_of(topic, message.queue_id))
         for on_accounted in self.stored:
             on_accounted(messages, appended)
-
-    def _account_runs(self, runs: Sequence[NewRun], appended: Sequence[AppendedRun]) -> None:
-        totals, bucket = self._stats.totals, self._stats.topic_put.newest
-        for run, where in zip(runs, appended, strict=True):
-            count = len(run.parts)
-            totals.put_count += count
-            totals.put_bytes += where.size
-            _add(bucket, run.topic, count, where.size, count)
-            if self._waiting.keys and not self._store.gated:
-                self._waiting.arrived(run.topic, run.queue_id)
-        for on_accounted in self.stored:
-            on_accounted(runs, appended)
 
 
 def _count(messages: Sequence[NewMessage | NewRun]) -> int:

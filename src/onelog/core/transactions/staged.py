@@ -180,7 +180,7 @@ class StagedParts:
 
     def append_run(self, before: Sequence[Change], run: NewRun) -> None:
         """Append a run behind the records of changes, and make these."""
-        self._writer.write_runs_now([*map(NewRun.of, self._tables.record(before)), run])
+        self._writer.write_now([*map(NewRun.of, self._tables.record(before)), run])
         self._tables.apply(before)
 
     def end_of(self, topic: str, queue_id: int) -> int:
