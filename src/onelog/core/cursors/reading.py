@@ -17,7 +17,7 @@ Invariant: `next_offset` never passes over a message that matches and was not re
 import struct
 from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -56,6 +56,7 @@ _PROBE_SHIFT = 16
 _PROBE_MS = 1_000
 _PROBES_MAX = 4_096
 _BLOCKS_MANY = 4
+_NOT_YET = (FetchStatus.COLD, FetchStatus.LATER)
 _LOOKED_AT_MAX, _LOOK_BYTES = 2 << 20, 4 << 10
 """Bytes of converted records that one read looks at, and what each counts for besides: a reader who
 wants none of them goes on with the next."""
@@ -69,6 +70,21 @@ class OpenTransactions(Protocol):
 
     def aborted_between(self, topic: str, queue_id: int, begin: int, end: int) -> list[Aborted]:
         """Those that failed, and have batches there."""
+
+
+class ReadRequest(NamedTuple):
+    """What somebody wants to read of a queue; see `QueueReader.read`."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    count_max: int
+    bytes_max: int
+    subscription: Subscription | None = None
+    cold_ok: bool = False
+    bulk: bool = False
+    as_stored: bool = False
+    committed: bool = False
 
 
 @dataclass(eq=False)
@@ -116,9 +132,10 @@ class QueueReader:
         if offset < 0:
             return self._too_small(topic, queue_id)
         if topic in self._marked:
+            limits = count_max, bytes_max
             how = cold_ok, bulk, as_stored, committed
             found = self._of_marked(
-                topic, queue_id, offset, count_max, bytes_max, subscription, *how
+                ReadRequest(topic, queue_id, offset, *limits, subscription, *how)
             )
             if not isinstance(found, int):
                 return found
@@ -146,10 +163,25 @@ class QueueReader:
             if count_max <= 1:
                 raise
             # One of them the disk cannot read: the others one by one, up to that.
-            how_too = {"bulk": bulk, "as_stored": as_stored, "committed": committed}
-            return self.read(
-                topic, queue_id, offset, 1, 1, subscription, cold_ok=cold_ok, **how_too
-            )
+            how = cold_ok, bulk, as_stored, committed
+            return self.read_request(ReadRequest(topic, queue_id, offset, 1, 1, subscription, *how))
+
+    def read_request(self, request: ReadRequest) -> Fetched:
+        """`read`, as it was asked for."""
+        cold_ok, bulk, as_stored, committed = request[6:]
+        return self.read(
+            *request[:6], cold_ok=cold_ok, bulk=bulk, as_stored=as_stored, committed=committed
+        )
+
+    def stretches(self, request: ReadRequest) -> Iterator[tuple[int, Fetched]]:
+        """Each read, and where it began: on and on past what is damaged, deleted, hidden or not
+        wanted, to the queue's end, or to what somebody has to be waited for."""
+        while True:
+            result = self.read_request(request)
+            yield request.offset, result
+            if result.status in _NOT_YET or result.next_offset <= request.offset:
+                return
+            request = request._replace(offset=result.next_offset)
 
     def _checked(
         self, topic: str, queue_id: int, offset: int, count_max: int, bytes_max: int, cold_ok: bool
@@ -190,49 +222,25 @@ class QueueReader:
             return 0
         return min(count_max, stable - offset) if offset < stable else count_max
 
-    def _of_marked(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        count_max: int,
-        bytes_max: int,
-        subscription: Subscription | None,
-        cold_ok: bool,
-        bulk: bool,
-        as_stored: bool,
-        committed: bool,
-    ) -> Fetched | int:
+    def _of_marked(self, request: ReadRequest) -> Fetched | int:
         """`read` from a topic with records of other forms; or how many may be read as they are."""
-        if not as_stored:
-            return self._converted(
-                topic, queue_id, offset, count_max, bytes_max, subscription, cold_ok, bulk
-            )
-        if self._compacted and self._is_compacted(topic, queue_id, offset):
-            return self._left(
-                topic, queue_id, offset, count_max, bytes_max, cold_ok, bulk, committed
-            )
-        if committed and not (count_max := self._decided(topic, queue_id, offset, count_max)):
-            return self._at_end(topic, queue_id, offset)
+        if not request.as_stored:
+            return self._converted(request)
+        if self._compacted and self._is_compacted(*request[:3]):
+            return self._left(request)
+        count_max = request.count_max
+        if request.committed and not (count_max := self._decided(*request[:4])):
+            return self._at_end(*request[:3])
         return count_max
 
     def _is_compacted(self, topic: str, queue_id: int, offset: int) -> bool:
         left = self._compacted.get((topic, queue_id))
         return left is not None and found_in(left, self._store, topic, queue_id, offset)
 
-    def _left(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        count_max: int,
-        bytes_max: int,
-        cold_ok: bool,
-        bulk: bool,
-        committed: bool,
-    ) -> Fetched:
+    def _left(self, request: ReadRequest) -> Fetched:
         """`read` where a queue was compacted: what is left lies in another queue."""
-        store, key = self._store, (topic, queue_id)
+        request = request._replace(subscription=None)
+        store, key, offset = self._store, request[:2], request.offset
         left = self._compacted[key]
         if offset < store.min_offset(*key):
             return self._too_small(*key)
@@ -240,27 +248,15 @@ class QueueReader:
         if number >= left.last:
             if left.end >= store.max_offset(*key):
                 return nothing_left(store, key, left.end)
-            return self.read(
-                topic,
-                queue_id,
-                left.end,
-                count_max,
-                bytes_max,
-                cold_ok=cold_ok,
-                bulk=bulk,
-                as_stored=True,
-                committed=committed,
+            return self.read_request(request._replace(offset=left.end))
+        found = self.read_request(
+            request._replace(
+                topic=COMPACTED_TOPIC,
+                queue_id=left.queue_id,
+                offset=number,
+                count_max=min(request.count_max, left.last - number),
+                committed=False,
             )
-        count_max = min(count_max, left.last - number)
-        found = self.read(
-            COMPACTED_TOPIC,
-            left.queue_id,
-            number,
-            count_max,
-            bytes_max,
-            cold_ok=cold_ok,
-            bulk=bulk,
-            as_stored=True,
         )
         if found.status is FetchStatus.FOUND:
             return as_of_queue(found, left, store, key)
@@ -269,20 +265,12 @@ class QueueReader:
             return nothing_left(store, key, at, lost=True)
         return found._replace(next_offset=offset)
 
-    def _converted(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        count_max: int,
-        bytes_max: int,
-        subscription: Subscription | None,
-        cold_ok: bool,
-        bulk: bool,
-    ) -> Fetched:
+    def _converted(self, request: ReadRequest) -> Fetched:
         """`read` from a topic that may have records of other forms: each record is looked at."""
-        where = topic, queue_id, offset, count_max, bytes_max
-        pulled = self.read(*where, cold_ok=cold_ok, bulk=bulk, as_stored=True, committed=True)
+        topic, queue_id, offset, count_max, bytes_max, subscription = request[:6]
+        pulled = self.read_request(
+            request._replace(subscription=None, as_stored=True, committed=True)
+        )
         if pulled.status is not FetchStatus.FOUND:
             return pulled
         if subscription is not None and subscription.predicate and not self.filter_time.left():

@@ -16,11 +16,11 @@ and `next_offset` without being in it.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
 from onelog.core.cursors.forms import offset_in
-from onelog.core.cursors.reading import QueueReader, candidates
+from onelog.core.cursors.reading import QueueReader, ReadRequest, candidates
 from onelog.core.cursors.unpacking import ColdError
 from onelog.core.durable.waiting import Key
 from onelog.core.filters.tags import Subscription
@@ -35,7 +35,6 @@ from onelog.store.reader import Fetched, FetchStatus
 
 _SCANS_MAX = 8
 """How many stretches of messages that nobody wants one look passes over."""
-_ENDS = (FetchStatus.FOUND, FetchStatus.COLD, FetchStatus.LATER)
 
 
 BYTES_MAX = 256 << 10
@@ -284,23 +283,21 @@ class LeaseSupply:
         self, ledger: LeaseLedger, count: int, room: int, request: LeaseRequest, cold_ok: bool
     ) -> tuple[int, Fetched]:
         """What the group was never given, and where that begins."""
-        begin = ledger.next
-        for _ in range(_SCANS_MAX):
-            result = self._reader.read(
-                ledger.topic,
-                ledger.queue_id,
-                begin,
-                count,
-                room,
-                request.subscription,
-                cold_ok=cold_ok,
-                as_stored=request.as_stored,
-                committed=request.committed,
-            )
-            if result.status in _ENDS or result.next_offset <= begin:
+        read = ReadRequest(
+            ledger.topic,
+            ledger.queue_id,
+            ledger.next,
+            count,
+            room,
+            request.subscription,
+            cold_ok,
+            as_stored=request.as_stored,
+            committed=request.committed,
+        )
+        for stretch in islice(self._reader.stretches(read), _SCANS_MAX):
+            if stretch[1].status is FetchStatus.FOUND:
                 break
-            begin = result.next_offset
-        return begin, result
+        return stretch
 
     def _with_records(
         self,

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from onelog.core.cursors.forms import is_of, offset_in
-from onelog.core.cursors.reading import QueueReader
+from onelog.core.cursors.reading import QueueReader, ReadRequest
 from onelog.core.cursors.unpacking import ColdError
 from onelog.core.queues.deliveries import (
     AMQP_FLAG,
@@ -54,14 +54,8 @@ AS_STORED = frozenset((AMQP_FLAG, MQTT_FLAG))
 _UNUSUAL = BOTH_V6 | int(SysFlag.INNER_BATCH)
 """Flags of records that have longer addresses, or are inner batches."""
 _MEASURED_COUNT, _MEASURED_BYTES = 1_000, 1 << 20
-_ENDED = frozenset(
-    (
-        FetchStatus.NO_MATCHED_LOGIC_QUEUE,
-        FetchStatus.NO_MESSAGE_IN_QUEUE,
-        FetchStatus.OFFSET_OVERFLOW_ONE,
-        FetchStatus.OFFSET_OVERFLOW_BADLY,
-    )
-)
+_BULK_COMMITTED = True, True, True
+"""How declared queues are read: in bulk, as stored, and up to the first open transaction."""
 
 
 class Entries(NamedTuple):
@@ -148,54 +142,25 @@ class LogReader:
         self, topic: str, queue_id: int, offset: int, count: int, bytes_max: int, *, cold_ok: bool
     ) -> Stretch:
         """The messages from `offset` on: at least one, if there is any."""
-        end = self._reader.end(topic, queue_id, True)
-        at = offset
-        while at < end:
-            result = self._reader.read(
-                topic,
-                queue_id,
-                at,
-                min(count, end - at),
-                bytes_max,
-                cold_ok=cold_ok,
-                bulk=True,
-                as_stored=True,
-                committed=True,
-            )
+        request = ReadRequest(
+            topic, queue_id, offset, count, bytes_max, None, cold_ok, *_BULK_COMMITTED
+        )
+        limits = count, bytes_max, cold_ok
+        for at, result in self._reader.stretches(request):
             if result.status is FetchStatus.COLD:
                 raise ColdError(result.ranges)
             if result.status is FetchStatus.FOUND:
-                stretch = self._deliveries(
-                    topic,
-                    queue_id,
-                    at,
-                    result.next_offset,
-                    result.slices,
-                    (count, bytes_max, cold_ok),
-                )
+                end = result.next_offset
+                stretch = self._deliveries(topic, queue_id, at, end, result.slices, limits)
                 if stretch.found:
                     return stretch
-                result = result._replace(next_offset=stretch.next_offset)
-            elif result.status in _ENDED:
-                break
-            if result.next_offset <= at:
-                break
-            at = result.next_offset
         return Stretch([], at)
 
     def measure(self, topic: str, queue_id: int, begin: int, end: int) -> tuple[int, int]:
         """The payload bytes of some messages; of those in a batch, what the batch has."""
-        result = self._reader.read(
-            topic,
-            queue_id,
-            begin,
-            min(_MEASURED_COUNT, end - begin),
-            _MEASURED_BYTES,
-            cold_ok=True,
-            bulk=True,
-            as_stored=True,
-            committed=True,
-        )
+        limits = min(_MEASURED_COUNT, end - begin), _MEASURED_BYTES
+        request = ReadRequest(topic, queue_id, begin, *limits, None, True, *_BULK_COMMITTED)
+        result = self._reader.read_request(request)
         size = 0
         for message in (each for view in result.slices for each in decode_messages(view)):
             form = message.sys_flag & FORM_MASK
