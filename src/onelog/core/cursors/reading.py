@@ -132,14 +132,13 @@ class QueueReader:
         if offset < 0:
             return self._too_small(topic, queue_id)
         if topic in self._marked:
-            limits = count_max, bytes_max
-            how = cold_ok, bulk, as_stored, committed
-            found = self._of_marked(
-                ReadRequest(topic, queue_id, offset, *limits, subscription, *how)
-            )
-            if not isinstance(found, int):
-                return found
-            count_max = found
+            if not as_stored or (self._compacted and self._is_compacted(topic, queue_id, offset)):
+                limits = count_max, bytes_max
+                how = cold_ok, bulk, as_stored, committed
+                request = ReadRequest(topic, queue_id, offset, *limits, subscription, *how)
+                return self._left(request) if as_stored else self._converted(request)
+            if committed and not (count_max := self._decided(topic, queue_id, offset, count_max)):
+                return self._at_end(topic, queue_id, offset)
         cold_count, cold_bytes = self.cold_count_max, self.cold_bytes_max
         if bulk:
             cold_count, cold_bytes = count_max, bytes_max
@@ -221,17 +220,6 @@ class QueueReader:
         if stable <= offset < end:
             return 0
         return min(count_max, stable - offset) if offset < stable else count_max
-
-    def _of_marked(self, request: ReadRequest) -> Fetched | int:
-        """`read` from a topic with records of other forms; or how many may be read as they are."""
-        if not request.as_stored:
-            return self._converted(request)
-        if self._compacted and self._is_compacted(*request[:3]):
-            return self._left(request)
-        count_max = request.count_max
-        if request.committed and not (count_max := self._decided(*request[:4])):
-            return self._at_end(*request[:3])
-        return count_max
 
     def _is_compacted(self, topic: str, queue_id: int, offset: int) -> bool:
         left = self._compacted.get((topic, queue_id))

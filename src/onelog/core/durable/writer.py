@@ -502,7 +502,7 @@ class Writer:
         totals.put_count += count
         totals.put_bytes += size
         bucket = self._stats.topic_put.newest
-        if len(set(map(_TOPIC, messages))) == 1:
+        if len(messages) == 1 or len(set(map(_TOPIC, messages))) == 1:
             _add(bucket, messages[0].topic, count, size, count if are_runs else len(messages))
         elif are_runs:
             for run, where in zip(messages, appended, strict=True):
