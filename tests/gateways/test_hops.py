@@ -38,7 +38,6 @@ RECEIVED = Connection.data_received.__code__
 APPENDS = (Appender.append.__code__,)
 BESIDE = (
     Writer._tell_watchers.__code__,
-    Writer._tell_watchers_of_runs.__code__,
     DeliveryLoop._run.__code__,
 )
 REQUESTS = 8
