@@ -20,6 +20,7 @@ from onelog.core.cursors.fetch import Cursor, Limits
 from onelog.core.cursors.times import first_since, latest
 from onelog.core.cursors.unpacking import KEPT_BYTES_MAX, ColdError
 from onelog.core.filters.tags import subscribe
+from onelog.core.routing import mqtt_forwarding
 from onelog.errors import WireError
 from onelog.gateways.kafka import batches, message_sets
 from onelog.gateways.kafka.batches import BatchError, Budget
@@ -551,3 +552,24 @@ def test_a_small_batch_flows_out_before_what_follows(yard: Yard) -> None:
         yard.settle()
         yard.advance(1)
     assert yard.counts("q")[0] == 154
+
+
+def test_a_batch_that_flows_out_to_the_log_takes_no_more_there_than_so_many_times_its_bytes(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mqtt_forwarding, "_GROWN_TIMES", 1)
+    monkeypatch.setattr(mqtt_forwarding, "_GROWN_BYTES_MIN", 40_000)
+    monkeypatch.setattr(mqtt_forwarding, "_PAUSE_MS", 0)
+    monkeypatch.setattr(mqtt_forwarding, "_AT_ONCE", 100)
+    batch = tiny(2_000)
+    yard.topic("orders", 1)
+    yard.broker.topics.mqtt_forwarding.add(SELF, "orders", "a.b")
+    yard.queue("q", durable=True)
+    yard.broker.publish.routing.bind(SELF, "/", "amq.topic", "queue", "q", "a.#")
+    yard.broker.publish.send(SELF, stored("orders", batch), yard.on_stored)
+    yard.broker.publish.send(SELF, NewMessage("orders", 0, b"behind"), yard.on_stored)
+    for _ in range(30):
+        yard.settle()
+        yard.advance(1)
+    assert 100 < yard.counts("q")[0] < 400  # And the one behind it, which has room of its own.
+    assert "do not all go on" in caplog.text

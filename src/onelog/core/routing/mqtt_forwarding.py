@@ -8,7 +8,8 @@ what producers of RocketMQ and Kafka send does. It goes to the queues that the k
 a header `mqtt.topic` leads to, if the message has one. Queues in memory get it without a word in
 the log; those in the log get a record in MQTT's form, one for all of them.
 
-Invariant: a message does not come back to its own topic.
+Invariants: a message does not come back to its own topic. What a large batch puts into the log has
+a limit that grows with the batch: some bytes may claim a million messages.
 """
 
 import logging
@@ -40,6 +41,10 @@ _AT_ONCE, _PAUSE_MS, _LINE_MAX = 100, 1, 100
 """Messages of a large batch that are published in one go; and batches that wait for theirs."""
 _LITTLE_BYTES = 1 << 10
 """Packed, for the loop: at most a megabyte."""
+_GROWN_TIMES, _GROWN_BYTES_MIN = 32, 4 << 20
+"""What a large batch may take in the log for those who subscribe, by its own bytes; and any may."""
+_RECORD_BYTES = 100
+"""What a record takes beside its body, at least."""
 _PERSISTENT = 2
 """QoS 1: who sends to a topic wants it kept."""
 
@@ -153,23 +158,34 @@ class MqttForwarding:
 
     def _next_in_line(self) -> None:
         topic, message = self._line[0]
+        room = max(_GROWN_TIMES * len(message.body), _GROWN_BYTES_MIN)
 
         def go_on(found: Iterator[Neutral] | None) -> None:
-            self._publish_some(topic, found or iter(()))
+            self._publish_some(topic, found or iter(()), room)
 
         self._cold_reads.in_line(partial(_opened, message), go_on)
 
-    def _publish_some(self, topic: str, left: Iterator[Neutral]) -> None:
+    def _publish_some(self, topic: str, left: Iterator[Neutral], room: int) -> None:
+        """Go on with a batch, which may put so many bytes into the log; less than none: it had
+        more."""
         for count, neutral in enumerate(left, 1):
-            self._publish(topic, neutral)
+            room -= self._publish(topic, neutral, room)
             if count == _AT_ONCE:
-                self._schedule(_PAUSE_MS, partial(self._publish_some, topic, left))
+                self._schedule(_PAUSE_MS, partial(self._publish_some, topic, left, room))
                 return
+        if room < 0:
+            log.warning(
+                "messages of topic %s do not all go on to queues in the log: those of one batch "
+                "would take more than %d times its bytes there",
+                topic,
+                _GROWN_TIMES,
+            )
         self._line.popleft()
         if self._line:
             self._next_in_line()
 
-    def _publish(self, topic: str, neutral: Neutral) -> None:
+    def _publish(self, topic: str, neutral: Neutral, room: int | None = None) -> int:
+        """How many bytes of the log it takes, or would take if there were room for them."""
         headers = neutral.headers
         named = dict(headers).get(_TOPIC)
         key = swapped(named.decode("utf-8", "replace")) if named else self._keys[topic]
@@ -196,7 +212,11 @@ class MqttForwarding:
                 )
                 for first, queue_id, extra in groups_of([log_queue_of(each, 0) for each in kept])
             ]
-            self._writer.put_together(messages, _stored)
+            size = len(messages) * (len(body) + _RECORD_BYTES)
+            if room is None or size <= room:
+                self._writer.put_together(messages, _stored)
+            return size
+        return 0
 
 
 def _may_be_much(message: NewMessage) -> bool:
