@@ -11,6 +11,7 @@ import pytest
 
 from onelog.core.cursors.fetch import Cursor, allowed
 from onelog.core.filters.tags import Subscription, subscribe
+from onelog.core.queues.log_source import LogSource
 from onelog.message import NewMessage, encode_properties
 from onelog.names import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC, TABLES_TOPIC, TIMER_TOPIC
 from onelog.record.entries import ENTRY, ENTRY_BYTES, PADDING, PADDING_SIZE
@@ -274,7 +275,11 @@ def test_entries_that_lie_are_seen_through_in_small_steps(
     assert read_all(world, step=step) == BODIES
 
 
-def test_an_entry_that_is_spoilt_while_the_broker_runs_is_repaired(world: World) -> None:
+@pytest.mark.parametrize("at_once_bytes", [0, 256 << 10])
+def test_an_entry_that_is_spoilt_while_the_broker_runs_is_repaired(
+    world: World, monkeypatch: pytest.MonkeyPatch, at_once_bytes: int
+) -> None:
+    monkeypatch.setattr(mending, "_SEARCHED_AT_ONCE_BYTES", at_once_bytes)
     fill(world)
     queue = world.store.queue_table.find("orders", 0)
     assert queue is not None
@@ -298,8 +303,12 @@ def test_entries_that_lie_cost_a_group_of_pop_no_message(world: World, kind: str
     assert found == BODIES
 
 
+@pytest.mark.parametrize("at_once_bytes", [0, 256 << 10])
 @pytest.mark.parametrize("kind", LIES)
-def test_entries_that_lie_cost_a_declared_queue_no_message(tmp_path: Path, kind: str) -> None:
+def test_entries_that_lie_cost_a_declared_queue_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, at_once_bytes: int
+) -> None:
+    monkeypatch.setattr(mending, "_SEARCHED_AT_ONCE_BYTES", at_once_bytes)
     yard = Yard(tmp_path / "yard")
     for name in ("orders", "others"):
         yard.queue(name)
@@ -522,3 +531,23 @@ def test_who_reads_while_another_waits_for_a_search_gets_the_same(world: World) 
             assert isinstance(result, Fetched)
             found = pulled(result)
             assert found == BODIES[3 : 3 + len(found)] != []
+
+
+def test_a_declared_queue_knows_its_size_whatever_entries_say(tmp_path: Path) -> None:
+    yard = Yard(tmp_path / "yard")
+    for name in ("orders", "others"):
+        yard.queue(name)
+    for body in BODIES:
+        yard.put_all(body, key="orders")
+        yard.put_all(body.upper(), key="others")
+    lie(yard, LIES["padding over several"])
+    with mock.patch.object(mending, "_SEARCHED_AT_ONCE_BYTES", 0):
+        source = yard.find("orders").ledgers[0].source
+        assert isinstance(source, LogSource)
+        sizes = [0, 0]
+        while sizes[1] < COUNT:
+            size, end = source.measure(sizes[1], COUNT)
+            assert end > sizes[1]
+            sizes = [sizes[0] + size, end]
+    assert sizes[0] == sum(map(len, BODIES))
+    yard.close()

@@ -380,6 +380,7 @@ class Mending:
                 not search.is_whole or search.end - search.begin > _SEARCHED_AT_ONCE_BYTES
             ):
                 self._wanted[queue, wrong] = None
+                self.next_check = 0.0  # Who comes again is to find what was found.
                 raise SearchNeededError(search.begin)
             entries = self._in_log(queue, search.first, search.last, search.begin, search.end)
         return self._put_right(queue, search.first, search.last, entries)

@@ -161,6 +161,9 @@ class LogReader:
         limits = min(_MEASURED_COUNT, end - begin), _MEASURED_BYTES
         request = ReadRequest(topic, queue_id, begin, *limits, None, True, *_BULK_COMMITTED)
         result = self._reader.read_request(request)
+        if result.status is FetchStatus.COLD:  # An entry is wrong, and the log is to be searched.
+            self._reader.warm(result.ranges)
+            result = self._reader.read_request(request)
         size = 0
         for message in (each for view in result.slices for each in decode_messages(view)):
             form = message.sys_flag & FORM_MASK
