@@ -6,7 +6,8 @@ last record it is where the log ends, between two of them it is damage. Recovery
     onelog-damage.json = {"damage": [[start, end, reason], ...]}, in log offsets
 
 A later opening has no reason to read those places again, and would not know of them. The file is
-for people (`onelog store inspect`); nothing depends on it, and it may be deleted.
+for people (`onelog store inspect`), and for who mends queues: what was left out of them stays out.
+It may be deleted.
 """
 
 import json

@@ -21,6 +21,7 @@ import bisect
 import itertools
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
@@ -38,7 +39,7 @@ from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.record.layout import RECORD_BYTES_MIN
 from onelog.store.commitlog import CommitLog
 from onelog.store.consumequeue import ConsumeQueue, Entry
-from onelog.store.damage import scan
+from onelog.store.damage import Damage, scan
 from onelog.store.walk import RecordWalk, Stretch, TopicNumbers
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ class Mending:
     """Whether what leads astray, and is not in the log, becomes padding."""
     dirty: set[ConsumeQueue] = field(default_factory=set)
     """Gets the queues whose entries were written anew, for whoever makes them durable."""
+    damage: Sequence[Damage] = ()
+    """What recovery left out of the queues: their padding there is right."""
     mended: int = 0
     """How many entries were wrong, and are right now."""
     next_check: float = 0.0
@@ -518,4 +521,8 @@ class Mending:
             offsets, logs = places.offset[rows].tolist(), places.log[rows].tolist()
             sizes, codes = places.size[rows].tolist(), places.code[rows].tolist()
             found.update(zip(offsets, zip(logs, sizes, codes, strict=True), strict=True))
-        return found
+        return {
+            offset: entry
+            for offset, entry in found.items()
+            if not any(each.start <= entry[0] < each.end for each in self.damage)
+        }

@@ -265,6 +265,7 @@ class MessageStore(StoreReader):
         """Ranges of the log are no use; or some of those that were known are gone."""
         log = self.log
         self.damage = remember_damage(self.folder, found, int(log.start), int(log.end))
+        self.mending.damage = self.damage
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Go on with other settings; those that shape files only count when a store is opened."""

@@ -101,11 +101,14 @@ class TimerQueue:
         """Messages from a queue offset on, of which there must be some."""
         queue = self._store.queue_table.find(TIMER_TOPIC, 0)
         assert queue is not None
-        with contextlib.suppress(OffsetOutOfRangeError):
-            last = queue.entry(min(begin + count_max, queue.end) - 1)
-            first_at, end_at = queue.entry(begin)[0], last[0] + last[1]
-            if self._store.is_warm(first_at, max(end_at - first_at, 1)):
-                self._store.mend_stretch(TIMER_TOPIC, 0, begin, begin + count_max)
+        limit = min(begin + count_max, queue.end)
+        first = queue.next_real(begin, limit)
+        if first < limit:
+            with contextlib.suppress(OffsetOutOfRangeError):
+                last = queue.entry(queue.real_before(limit))
+                first_at, end_at = queue.entry(first)[0], last[0] + last[1]
+                if self._store.is_warm(first_at, max(end_at - first_at, 1)):
+                    self._store.mend_stretch(TIMER_TOPIC, 0, begin, begin + count_max)
         raw = b"".join(queue.raw_entries(begin, count_max))
         entries = np.frombuffer(raw, ENTRY_DTYPE)
         end, last_at = begin + len(entries), int(entries["log"][-1])
