@@ -41,7 +41,7 @@ _AT_ONCE, _PAUSE_MS, _LINE_MAX = 100, 1, 100
 """Messages of a large batch that are published in one go; and batches that wait for theirs."""
 _LITTLE_BYTES = 1 << 10
 """Packed, for the loop: at most a megabyte."""
-_GROWN_TIMES, _GROWN_BYTES_MIN = 32, 4 << 20
+_GROWN_TIMES, _GROWN_BYTES_MIN = 100, 4 << 20
 """What a large batch may take in the log for those who subscribe, by its own bytes; and any may."""
 _RECORD_BYTES = 100
 """What a record takes beside its body, at least."""
