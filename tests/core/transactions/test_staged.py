@@ -367,6 +367,24 @@ def test_the_largest_commit_holds_the_loop_for_a_moment_only(tmp_path: Path) -> 
     assert sum(world.store.max_offset("orders", n) for n in range(4)) == expected
 
 
+@pytest.mark.usefixtures("no_garbage")
+def test_a_commit_to_very_many_new_queues_leaves_others_their_turn(tmp_path: Path) -> None:
+    world = World(tmp_path / "store", StoreConfig(segment_bytes=64 << 20, queue_file_entries=100))
+    names = [f"new-{number}" for number in range(4_900)]
+    for name in names:
+        world.topic(name, queues=1)
+    session = Session(world)
+    session.begin()
+    session.stage(*[(name, 0, b"x" * 40) for name in names])
+    world.timer.longest_cpu_s = 0.0
+    world.timer.measured(session.commit)
+    while not session.committed:
+        world.end_tick()
+        world.advance(1)
+    assert world.timer.longest_cpu_s < 2 * HELD_S_MAX
+    assert sum(world.store.max_offset(name, 0) for name in names) == len(names)
+
+
 @pytest.fixture
 def large(session: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
     """A session whose transactions take an append for each part."""

@@ -23,9 +23,9 @@ A crash may cut off an append. If its first record is there and its last one is 
 appends the rest before anything else is written (`open`). The ends of the queues tell what that is.
 So a commit whose first record survives is whole, and of any other nothing is seen.
 
-A transaction of more than `APPEND_COUNT_MAX` messages, or `APPEND_BYTES_MAX`, is committed by
-several appends, so that others have their turn in between: its messages are seen as they come, and
-whatever dies after the first append, all of them are in their queues in the end.
+A transaction of more than `APPEND_COUNT_MAX` messages, `APPEND_BYTES_MAX` or `APPEND_TOPICS_MAX`
+is committed by several appends, so that others have their turn in between: its messages are seen as
+they come, and whatever dies after the first append, all of them are in their queues in the end.
 
 Prepared batches stand on the same parts (`prepared_batches`). RocketMQ's half messages do the same
 in a form of their own (`half`); docs/decisions/0006 says why.
@@ -76,7 +76,9 @@ BYTES_MAX = 256 << 20
 BYTES_OF_ALL_MAX = 1 << 30
 """The same of all transactions that are open: what they can keep of the log."""
 APPEND_COUNT_MAX, APPEND_BYTES_MAX = 5_000, 16 << 20
-"""What is committed by one append: meanwhile, the broker does nothing else."""
+APPEND_TOPICS_MAX = 500
+"""What is committed by one append: meanwhile, the broker does nothing else. Where each message has
+a queue of its own, it costs several times what it does otherwise."""
 SOME_COUNT_MAX, SOME_BYTES_MAX = 2_000, 4 << 20
 """What each append of a larger one has."""
 _RETRY_MS = 1_000
@@ -324,11 +326,13 @@ class StagedTransactions:
     def _append_some(self, key: str, parts: list[int]) -> list[Appended]:
         """Append the messages of the first of these parts, as many as one append may have."""
         messages: list[NewMessage] = []
+        topics: set[str] = set()
         now = size = 0
         while (
             now < min(len(parts), _PARTS_MAX)
             and len(messages) < SOME_COUNT_MAX
             and size < SOME_BYTES_MAX
+            and len(topics) < APPEND_TOPICS_MAX
         ):
             try:
                 some = self.records.read(parts[now]).messages()
@@ -337,6 +341,7 @@ class StagedTransactions:
                 some = []
             size += sum(len(each.body) + len(each.properties) for each in some)
             messages += some
+            topics.update([each.topic for each in some])
             now += 1
         # A topic may have been deleted since.
         messages = [
@@ -474,7 +479,11 @@ class StagedTransactions:
         if not self._is_warm(transaction.parts, partial(self._commit, owner, name)):
             return
         self._end(owner, name)
-        if transaction.count > APPEND_COUNT_MAX or transaction.bytes > APPEND_BYTES_MAX:
+        if (
+            transaction.count > APPEND_COUNT_MAX
+            or transaction.bytes > APPEND_BYTES_MAX
+            or len(transaction.topics) > APPEND_TOPICS_MAX
+        ):
             self._commit_large(transaction)
             return
         try:
