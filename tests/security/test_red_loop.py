@@ -480,3 +480,35 @@ def test_unfinished_frames_of_all_ports_have_one_limit(
     print(f"{cut} of {len(crowd)} were cut off; {grown / MIB:.0f} MiB more")
     assert cut >= len(crowd) - 2 * share // MIB - 1
     assert grown < 2 * share
+
+
+def test_parts_of_long_requests_of_all_clients_have_one_limit(tmp_path: Path) -> None:
+    """What a request is read to takes many times its bytes, and all of them are worked on."""
+    share = 64 * MIB
+    partitions = [
+        {"partition_index": each, "committed_offset": 1, "committed_metadata": ""}
+        for each in range(150_000)
+    ]
+    fields = {
+        "group_id": "commits",
+        "generation_id_or_member_epoch": -1,
+        "topics": [{"name": "no-such-topic", "partitions": partitions}],
+    }
+    data = kafka(ApiKey.OFFSET_COMMIT, 2, fields)
+    with ServingEverything(tmp_path, net__unread_bytes_max=share) as broker:
+        probe = Probe(broker.port, broker.pid, tmp_path / "probe.log")
+        besieged = Besieged(broker, probe)
+        try:
+            press(broker.ports["kafka"], b"", data, connections=1, repeat=False, seconds=0.1)
+            before = broker.anonymous_bytes()
+            besieged.seen()
+            with floods.pressing(broker.ports["kafka"], b"", data, 30, repeat=False) as crowd:
+                grown = 0
+                for _ in range(20):
+                    floods.run(crowd, 0.2)
+                    grown = max(grown, broker.anonymous_bytes() - before)
+            besieged.check()
+        finally:
+            probe.stop()
+    print(f"{grown / MIB:.0f} MiB more")
+    assert grown < 4 * share

@@ -58,6 +58,8 @@ PENDING_MAX = 1_000
 KEPT_BYTES_MAX, LONG_KEPT_BYTES = 16 << 20, 1 << 20
 """What answers may take that wait for one before them; and what one counts for that is long."""
 LONG_BYTES, LONG_STEPS = 32 << 10, 64
+PART_BYTES = 512
+"""What a part of a long request takes in memory once it is read."""
 """A request of so many bytes, or with an answer of so many parts, may take its time."""
 _FEATURES = {"transaction.version": 2}
 """What clients may use only if all brokers do; with 2, transactions that KIP-890 describes."""
@@ -190,6 +192,8 @@ class KafkaSession(FramedSession):
         """Of answers that wait for one before them."""
         self.fetched = 0
         """Where the next fetch goes on, of more partitions than are looked at in one."""
+        self._part_bytes = 0
+        """Of a long request that is being served: they count as unread."""
         self._reads_apart = 0
         """How many batches of the last request workers look into; those behind it wait."""
         self.is_local = is_here(connection.remote[0], connection.local[0])
@@ -250,7 +254,7 @@ class KafkaSession(FramedSession):
         """So many bytes wait for the rest of their request; `anew`: it is another than before."""
         if unread > 2 * self.broker.admin.config.frame_bytes_max:
             raise WireError(f"{unread} bytes of requests wait for {len(self._pending)} answers")
-        super()._keep(unread, anew)
+        super()._keep(unread + self._part_bytes, anew)
 
     def connection_lost(self) -> None:
         """The connection is gone, and with it everything that hung on it."""
@@ -319,8 +323,23 @@ class KafkaSession(FramedSession):
 
     def _serve_long(self, header: Header, frame: memoryview) -> Iterator[None]:
         key, version, number, client_id, _ = header
-        fields = yield from read_long_fields(header, frame)
-        self._serve(Request(key, version, number, client_id, fields))
+        steps = read_long_fields(header, frame)
+        while True:
+            try:
+                parts = next(steps)
+            except StopIteration as end:
+                request = Request(key, version, number, client_id, end.value)
+                break
+            self._keep_parts(parts)
+            yield
+        self._serve(request)
+        if self._part_bytes and not request.is_long:
+            self._keep_parts(0)
+
+    def _keep_parts(self, count: int) -> None:
+        """A long request has so many parts by now, or is served."""
+        self._part_bytes = count * PART_BYTES
+        self._keep(self._reader.unread_bytes, True)
 
     def _finish(self, request: Request, steps: Steps) -> Iterator[None]:
         """Answer what a handler does in steps."""
@@ -328,6 +347,8 @@ class KafkaSession(FramedSession):
             answer = yield from steps
         except OnelogError as error:
             answer = refusal(error)
+        if self._part_bytes:
+            self._keep_parts(0)
         if answer is not None:
             self.answer(request, answer)
 

@@ -154,8 +154,11 @@ def read_fields(header: Header, frame: memoryview) -> schema.Fields:
         raise WireError(f"{api.name} {header.version}: {error}") from None
 
 
-def read_long_fields(header: Header, frame: memoryview) -> Generator[None, None, schema.Fields]:
-    """The same in steps, for a frame that may have very many parts; but not more than a limit."""
+def read_long_fields(header: Header, frame: memoryview) -> Generator[int, None, schema.Fields]:
+    """The same in steps, for a frame that may have very many parts; but not more than a limit.
+
+    Says how many there are so far.
+    """
     count = 0
     at = header.fields_at
     api = schema.apis()[header.key]
@@ -170,7 +173,7 @@ def read_long_fields(header: Header, frame: memoryview) -> Generator[None, None,
                 return cast(schema.Fields, end.value)
             if count > PARTS_MAX:
                 raise WireError(f"more than {PARTS_MAX} parts in one request")
-            yield
+            yield count
     except IndexError:
         raise WireError(f"{api.name} {header.version} is cut off in its header") from None
     except WireError as error:
