@@ -268,12 +268,17 @@ class Fetches:
                     start = self.store.min_offset(topic, queue_id)
                     end = self.store.max_offset(topic, queue_id)
                     return Fetched(FetchStatus.OFFSET_RESET, [], moved, start, end)
-        where = topic, queue_id, offset, count_max, bytes_max, subscription
         if limits[7]:
+            where = topic, queue_id, offset, count_max, bytes_max, subscription
             result = self.reader.unconverted(*where, cold_ok=cold_ok)
         else:
             result = self.reader.read(
-                *where,
+                topic,
+                queue_id,
+                offset,
+                count_max,
+                bytes_max,
+                subscription,
                 cold_ok=cold_ok,
                 bulk=limits[4],
                 as_stored=limits[5],
