@@ -284,10 +284,11 @@ def ack_message(session: BrokerSession, command: Command) -> None:
 
 def _shown(session: BrokerSession, command: Command) -> pop.Shown:
     """The message that a request is about; they may consume it, if they have leased it."""
-    shown = pop.decode_shown(command.ext, session.broker.admin.config.name)
+    ext = command.ext
     if not session.broker.users.is_open:
-        _check_queue(session, shown.group, shown.topic, shown.queue_id)
-    return shown
+        group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
+        _check_queue(session, group, topic, fields.int32(ext, "queueId"))
+    return pop.decode_shown(ext, session.broker.admin.config.name)
 
 
 def _check_queue(session: BrokerSession, group: str, topic: str, queue_id: int) -> None:
