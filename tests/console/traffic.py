@@ -135,13 +135,17 @@ def mqtt(server: BrokerServer, count: int) -> Iterator[None]:
     from paho.mqtt.properties import Properties
 
     client = paho.Client(CallbackAPIVersion.VERSION2, "sensor-1", protocol=paho.MQTTv5)
+    said: list[str] = []
+    client.on_log = lambda client, data, level, text: said.append(text)
     client.connect("127.0.0.1", server.config.mqtt.port)
     client.loop_start()
     for _ in range(count):
         properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
         properties.UserProperty = [("colour", "black")]
         properties.ContentType = "text/plain"
-        client.publish("shop/mqtt", b"mqtt", 1, properties=properties).wait_for_publish(30)
+        sent = client.publish("shop/mqtt", b"mqtt", 1, properties=properties)
+        sent.wait_for_publish(30)
+        assert sent.is_published(), said
     yield
     client.disconnect()
     client.loop_stop()

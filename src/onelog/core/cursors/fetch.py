@@ -252,11 +252,8 @@ class Fetches:
                 f"queueId[{queue_id}] is illegal, topic:[{topic}] readQueueNums:"
                 f"[{settings.read_queues}]"
             )
-        if (
-            subscription is not None
-            and subscription.predicate is not None
-            and not self.settings().property_filter
-        ):
+        by_condition = subscription is not None and subscription.predicate is not None
+        if by_condition and not self.settings().property_filter:
             raise FilterDisabledError(_NO_SQL_FILTERS)
         if group is not None:
             if committed >= 0:
@@ -265,9 +262,8 @@ class Fetches:
             if self.offsets.has_resets:
                 moved = self.offsets.take_reset(group, topic, queue_id)
                 if moved is not None:
-                    start = self.store.min_offset(topic, queue_id)
-                    end = self.store.max_offset(topic, queue_id)
-                    return Fetched(FetchStatus.OFFSET_RESET, [], moved, start, end)
+                    reset = FetchStatus.OFFSET_RESET
+                    return self._full(cursor)._replace(status=reset, next_offset=moved)
         if limits[7]:
             where = topic, queue_id, offset, count_max, bytes_max, subscription
             result = self.reader.unconverted(*where, cold_ok=cold_ok)
