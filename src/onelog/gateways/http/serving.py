@@ -5,23 +5,64 @@ Imported in a worker thread. Not to be imported before there is a client.
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any, cast
 
 from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from onelog.gateways import GatewayContext
 from onelog.gateways.http.app import make_app
+from onelog.net.connection import BUSY_SECONDS
 
 KEEP_ALIVE_SECONDS = 75
 CLOSE_SECONDS_MAX = 1.0
 PING_SECONDS = 20.0
 """Keeps WebSockets from being closed for being idle."""
 MESSAGE_BYTES_MAX = 16 << 20
+AT_ONCE = 8
+"""Requests that had to wait and begin in one tick."""
+
+
+class InTurns:
+    """An application that begins with so many requests in a tick as there is time for.
+
+    uvicorn makes a task of each, and those of very many connections would all run in one tick.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._ends = 0.0
+        """Until when requests may begin in this tick."""
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._waiting or not self._has_time():
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            await turn
+        await self._app(scope, receive, send)
+
+    def _has_time(self) -> bool:
+        now = time.monotonic()
+        if not self._ends:
+            self._ends = now + BUSY_SECONDS
+            asyncio.get_running_loop().call_soon(self._next_tick)
+        return now < self._ends
+
+    def _next_tick(self) -> None:
+        self._ends = 0.0
+        for _ in range(min(AT_ONCE, len(self._waiting))):
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._next_tick)
 
 
 class Serving:
@@ -82,7 +123,7 @@ def prepare(context: GatewayContext) -> Callable[[], Serving]:
     """Import everything, and read the routes; what is returned is to be called in the loop."""
     app = make_app(context)
     config = Config(
-        cast(Any, app),
+        cast(Any, InTurns(app)),
         http=HttpToolsProtocol,
         ws="websockets-sansio",
         interface="asgi3",
