@@ -1,10 +1,16 @@
 """What holds for all tests, alone and in parallel, and the record of the long runs."""
 
+import contextlib
+import gc
+import os
 import signal
+import sys
 import time
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -63,6 +69,37 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "Sche
             return group_of(nodeid.partition("::")[0]) or nodeid
 
     return Scheduler(config, log)
+
+
+_left_open: WeakSet[Any] = WeakSet()
+FILES_MAX = 500
+
+
+@pytest.fixture
+def closed_stores() -> Iterator[None]:
+    """Stores that tests leave open, as a crash does, are closed when they are many.
+
+    Each keeps its files and its threads. With more than 1,024 files in a process, clients of other
+    tests that wait by `select` cannot connect any more.
+    """
+    before = _open_stores()
+    yield
+    _left_open.update(_open_stores() - before)
+    if len(os.listdir("/proc/self/fd")) > FILES_MAX:
+        _close_those_left()
+        gc.collect()
+
+
+def _open_stores() -> WeakSet[Any]:
+    module = sys.modules.get("onelog.store.message_store")
+    return WeakSet() if module is None else WeakSet(module._open_stores)
+
+
+def _close_those_left() -> None:
+    for store in list(_left_open):
+        with contextlib.suppress(Exception):  # Its disk may be one that fails.
+            store.close()
+    _left_open.clear()
 
 
 def pytest_terminal_summary(
