@@ -25,11 +25,6 @@ SMALL = StoreConfig(
 OpenStore = Callable[..., MessageStore]
 
 
-@pytest.fixture(autouse=True)
-def all_closed(closed_stores: None) -> None:
-    """For all tests here."""
-
-
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()

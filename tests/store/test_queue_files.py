@@ -266,28 +266,3 @@ def test_what_a_crash_left_is_deleted(tmp_path: Path) -> None:
     (tmp_path / FOLDER / "deleted-7" / FIRST).write_bytes(b"old")
     with MessageStore.open(tmp_path, SAMPLE):
         assert not (tmp_path / FOLDER).exists()
-
-
-def test_who_needs_very_many_queues_waits_for_all_their_files_no_longer_than_for_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 0.0
-    waited: list[float] = []
-
-    def wait(works: object, seconds: float) -> None:
-        nonlocal now
-        now += seconds / 2
-        waited.append(seconds / 2)
-
-    monkeypatch.setattr(queue_files, "WAIT_SECONDS", 0.005)
-    monkeypatch.setattr(queue_files, "wait", wait)
-    monkeypatch.setattr(queue_files, "monotonic", lambda: now)
-    files = QueueFiles(tmp_path)
-    files.in_thread = True
-    for _ in range(2):
-        now += 1.0
-        for _ in range(500):
-            files.run(lambda: None).result()  # It is not busy when the next one is asked for.
-        assert 0.004 < sum(waited) < 0.0051
-        waited.clear()
-    files.close()

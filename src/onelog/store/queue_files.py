@@ -1,8 +1,8 @@
 """Files of queues are made and deleted by a thread: whoever writes does not wait for the disk.
 
 A file system that is busy can take seconds to make a folder or a file, or to move one. Whoever
-needs a new queue waits for that a few milliseconds, as most disks take; and no more, however many
-it needs. After that a queue begins in memory, and its first file follows:
+needs a new queue waits for that a few milliseconds, as most disks take. After that the queue begins
+in memory, and its first file follows:
 
     reserve, put        into memory
     the thread          makes folder and file, copies the entries, and changes the maps
@@ -23,7 +23,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from onelog.jobs import Job
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
 FOLDER = "onelog-spare"
 IN_THREAD = True
 """Whether there is a thread; without it all is done at once."""
-WAIT_SECONDS, WAIT_EVERY_SECONDS = 0.005, 0.1
-"""How long one waits for the thread, if it has nothing else to do, and in which time."""
+WAIT_SECONDS = 0.005
+"""How long one waits for the thread, if it has nothing else to do."""
 YOUNG_BYTES = 1 << 20
 """How much of a queue memory takes, at most, while its file is being made."""
 
@@ -55,7 +54,6 @@ class QueueFiles:
         self._last: Future[None] | None = None
         self._failed: deque[Callable[[], object]] = deque()
         self._discarded = 0
-        self._waiting_since = self._waited_seconds = 0.0
         self._job = Job("making and deleting the files of queues")
 
     def run(self, work: Callable[[], object], *, again: bool = False) -> "Future[None]":
@@ -67,20 +65,12 @@ class QueueFiles:
             is_busy = self._last is not None and not self._last.done()
             self._last = self._worker.submit(self._do, work, again)
             if not is_busy:
-                self._wait(self._last)
+                wait((self._last,), WAIT_SECONDS)
             return self._last
         done: Future[None] = Future()
         work()
         done.set_result(None)
         return done
-
-    def _wait(self, work: "Future[None]") -> None:
-        now = monotonic()
-        if now - self._waiting_since > WAIT_EVERY_SECONDS:
-            self._waiting_since, self._waited_seconds = now, 0.0
-        if self._waited_seconds < WAIT_SECONDS:
-            wait((work,), WAIT_SECONDS - self._waited_seconds)
-            self._waited_seconds += monotonic() - now
 
     def _do(self, work: Callable[[], object], again: bool) -> None:
         with self._job:
