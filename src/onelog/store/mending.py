@@ -521,8 +521,10 @@ class Mending:
             offsets, logs = places.offset[rows].tolist(), places.log[rows].tolist()
             sizes, codes = places.size[rows].tolist(), places.code[rows].tolist()
             found.update(zip(offsets, zip(logs, sizes, codes, strict=True), strict=True))
-        return {
-            offset: entry
-            for offset, entry in found.items()
-            if not any(each.start <= entry[0] < each.end for each in self.damage)
-        }
+        damage = sorted(self.damage)
+
+        def is_damaged(at: int) -> bool:
+            before = bisect.bisect_right(damage, at, key=lambda each: each.start)
+            return before > 0 and at < damage[before - 1].end
+
+        return {offset: entry for offset, entry in found.items() if not is_damaged(entry[0])}

@@ -173,3 +173,13 @@ async def test_a_fetch_of_a_client_that_is_gone_is_forgotten(tmp_path: Path) -> 
             await eventually(lambda: len(server.core.waiting) == 1, "held")
         await eventually(lambda: len(server.core.waiting) == 0, "forgotten")
         await asyncio.sleep(0)
+
+
+async def test_a_long_request_counts_as_unread_only_until_it_is_served(tmp_path: Path) -> None:
+    """What it is read to takes many times its bytes."""
+    async with kafka(tmp_path) as server, raw(server) as client:
+        await client.make_topic("orders")
+        fields = fetch_fields("orders", [(each, 0) for each in range(2_000)])
+        answer = await client.ask(ApiKey.FETCH, 12, fields)
+        assert len(answer["responses"][0]["partitions"]) == 2_000
+        assert server._capacity.unread.total == 0

@@ -20,7 +20,7 @@ from onelog.core.catalog.groups import Groups
 from onelog.core.catalog.topics import Topics
 from onelog.core.cursors.offsets import Offsets
 from onelog.core.cursors.pending_reads import Hold, Missing, PendingRead, PendingReads
-from onelog.core.cursors.reading import QueueReader
+from onelog.core.cursors.reading import QueueReader, ReadRequest
 from onelog.core.durable.storage import Storage
 from onelog.core.filters.tags import Subscription
 from onelog.core.stats import Stats
@@ -266,7 +266,7 @@ class Fetches:
                     return self._full(cursor)._replace(status=reset, next_offset=moved)
         if limits[7]:
             where = topic, queue_id, offset, count_max, bytes_max, subscription
-            result = self.reader.unconverted(*where, cold_ok=cold_ok)
+            result = self.reader.unconverted(ReadRequest(*where, cold_ok))
         else:
             result = self.reader.read(
                 topic,

@@ -300,26 +300,18 @@ class QueueReader:
         extent = pulled.min_offset, pulled.max_offset
         return Fetched(status, slices, next_offset, *extent, count, size, pulled.ranges, offsets)
 
-    def unconverted(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        count_max: int,
-        bytes_max: int,
-        subscription: Subscription | None = None,
-        *,
-        cold_ok: bool = False,
-    ) -> Fetched:
+    def unconverted(self, request: ReadRequest) -> Fetched:
         """`read` for bulk readers who take batches apart themselves.
 
         Where there may be records of other forms, they choose by tags themselves, too. They get
         nothing of failed transactions, and what is left of a compacted queue as that queue's own.
         """
-        where = topic, queue_id, offset, count_max, bytes_max
+        topic, queue_id, offset = request[:3]
         if topic not in self._marked:
-            return self.read(*where, subscription, cold_ok=cold_ok, bulk=True)
-        pulled = self.read(*where, cold_ok=cold_ok, bulk=True, as_stored=True, committed=True)
+            return self.read_request(request._replace(bulk=True))
+        pulled = self.read_request(
+            request._replace(subscription=None, bulk=True, as_stored=True, committed=True)
+        )
         if pulled.status is not FetchStatus.FOUND:
             return pulled
         aborted = self.aborted(topic, queue_id, offset, pulled.next_offset)

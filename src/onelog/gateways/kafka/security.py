@@ -75,8 +75,10 @@ def handshake(session: KafkaSession, request: Request) -> Fields:
 def authenticate(session: KafkaSession, request: Request) -> Fields | None:
     data: bytes = bytes(request.fields["auth_bytes"])
     mechanism = session.sasl
-    if mechanism is None or len(data) > AUTH_BYTES_MAX:
+    if mechanism is None:
         return _refused("a handshake has to come before: SASL_HANDSHAKE")
+    if len(data) > AUTH_BYTES_MAX:
+        return _refused(f"{len(data)} bytes of SASL: at most {AUTH_BYTES_MAX} are allowed")
     logins = session.broker.users.logins
     origin = "kafka", session.connection.remote_address
     if mechanism == PLAIN:

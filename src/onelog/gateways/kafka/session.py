@@ -58,9 +58,9 @@ PENDING_MAX = 1_000
 KEPT_BYTES_MAX, LONG_KEPT_BYTES = 16 << 20, 1 << 20
 """What answers may take that wait for one before them; and what one counts for that is long."""
 LONG_BYTES, LONG_STEPS = 32 << 10, 64
+"""A request of so many bytes, or with an answer of so many parts, may take its time."""
 PART_BYTES = 512
 """What a part of a long request takes in memory once it is read."""
-"""A request of so many bytes, or with an answer of so many parts, may take its time."""
 _FEATURES = {"transaction.version": 2}
 """What clients may use only if all brokers do; with 2, transactions that KIP-890 describes."""
 OPERATIONS: dict[int, Action] = {
@@ -301,7 +301,8 @@ class KafkaSession(FramedSession):
         else:
             self.work(self._serve_long(header, frame))
 
-    def _serve(self, request: Request) -> None:
+    def _serve(self, request: Request) -> bool:
+        """Whether the request is done with, or goes on in steps."""
         self._pending.append(request)
         try:
             answer = self.gateway.handlers[request.key](self, request)
@@ -313,13 +314,14 @@ class KafkaSession(FramedSession):
                         break
                 request.is_long = True
                 self.work(self._finish(request, steps))
-                return
+                return False
         except StopIteration as end:
             answer = end.value
         except OnelogError as error:
             answer = refusal(error)
         if answer is not None:
             self.answer(request, cast(Fields, answer))
+        return True
 
     def _serve_long(self, header: Header, frame: memoryview) -> Iterator[None]:
         key, version, number, client_id, _ = header
@@ -332,8 +334,7 @@ class KafkaSession(FramedSession):
                 break
             self._keep_parts(parts)
             yield
-        self._serve(request)
-        if self._part_bytes and not request.is_long:
+        if self._serve(request) and self._part_bytes:
             self._keep_parts(0)
 
     def _keep_parts(self, count: int) -> None:
