@@ -1,15 +1,19 @@
 """What is lost at the ends of queues is known at the next start, and had from the log again."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from onelog.errors import StoreError
 from onelog.message import NewMessage
 from onelog.record.entries import ENTRY_BYTES, PADDING
 from onelog.store import queue_ends
 from onelog.store.message_store import MessageStore
 from onelog.store.queue_ends import FILE, QueueEnd, QueueEnds
+from onelog.store.queue_files import FOLDER
 from tests.store.conftest import SMALL, OpenStore
 
 
@@ -38,10 +42,11 @@ def spoil(folder: Path, first: int, data: bytes, topic: str = "orders") -> None:
 
 def crashed(store: MessageStore) -> Path:
     """A copy of the store as a crash would leave it."""
+    store.queue_table.settle()
     for queue in store.queue_table:
         queue.settle()
-    target = store.folder.with_name("crashed")
-    shutil.copytree(store.folder, target)
+    target = store.folder.with_name(f"{store.folder.name}-crashed")
+    shutil.copytree(store.folder, target, ignore=shutil.ignore_patterns(FOLDER))
     return target
 
 
@@ -136,6 +141,71 @@ def test_a_note_of_a_topic_from_before_it_was_deleted_is_not_believed(
     )  # What came behind was not on disk at a loss of power.
     store = open_store()
     assert bodies(store) == [b"anew"]
+
+
+@pytest.mark.parametrize("count", [16, 20])
+def test_a_topic_whose_deletion_a_crash_cut_short_gets_nothing_of_before(
+    open_store: OpenStore, count: int
+) -> None:
+    store = open_store()
+    fill(store, count)
+    store.flush()
+    store.delete_topic("orders")
+    folder = crashed(store)  # The files of the topic are gone, and no checkpoint knows.
+    assert not (folder / "consumequeue" / "orders").exists()
+    store = open_store(folder=folder)
+    store.append([NewMessage("orders", 0, b"anew")])
+    store = open_store(folder=crashed(store))
+    assert bodies(store) == [b"anew"]
+    assert store.recovery.damage == ()
+
+
+def test_a_deletion_is_noted_on_disk_before_the_checkpoint_knows_of_it(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    fill(store, 5)
+    store.flush()
+    synced: list[tuple[str, int]] = []
+    monkeypatch.setattr(
+        queue_ends,
+        "sync_file",
+        lambda fd, path: synced.append((path.name, store.checkpoints.safe_offset)),
+    )
+    store.flush()
+    assert synced == []
+    safe_offset = store.checkpoints.safe_offset
+    store.delete_topic("orders")
+    store.flush()
+    assert synced == [(FILE, safe_offset)]
+    assert store.checkpoints.safe_offset > safe_offset
+
+
+@pytest.mark.parametrize("may_delete", [False, True])
+def test_a_deletion_that_cannot_be_noted_leaves_no_older_notes(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, may_delete: bool
+) -> None:
+    store = open_store()
+    fill(store, 5)
+    store.flush()
+    store.delete_topic("orders")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    safe_offset = store.checkpoints.safe_offset
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "write", fail)
+        if may_delete:
+            store.flush()
+            assert not (store.folder / FILE).exists()
+        else:
+            broken.setattr(Path, "unlink", fail)
+            with pytest.raises(StoreError):
+                store.flush()
+            assert store.checkpoints.safe_offset == safe_offset
+    store.flush()
+    assert ("orders", 0) not in QueueEnds(store.folder).known(1 << 62)
 
 
 def test_without_the_file_a_store_opens_and_has_it_again(open_store: OpenStore) -> None:

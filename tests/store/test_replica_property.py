@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from onelog.clock import ManualClock
 from onelog.message import NewMessage
 from onelog.store.message_store import MessageStore
+from onelog.store.queue_files import FOLDER
 from onelog.store.verify import verify
 from tests.store.replicas import TINY, Known, keys_of, log_bytes, open_gated, queues_of
 from tests.store.samples import sample_messages
@@ -107,7 +108,8 @@ class Replica:
         """Die, and lose some of what was not flushed; what is behind it stays."""
         safe, end = self.store.checkpoints.safe_offset, self.store.tail.raw_end
         copy = self.folder / str(int(self.store.folder.name) + 1)
-        shutil.copytree(self.store.folder, copy)
+        aside = shutil.ignore_patterns(FOLDER)  # A thread is taking that away.
+        shutil.copytree(self.store.folder, copy, ignore=aside)
         self.store.close()
         # Whole from a record's start on: what has no checksum, nobody can miss in the middle.
         lost = min(at for at in (*self.history.ends, end) if at >= max(safe, end - torn))

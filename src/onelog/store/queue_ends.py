@@ -11,8 +11,12 @@ given to others. What every checkpoint adds here says so:
 
 A queue id of -1: the topic was deleted. The last row of a queue counts; it is a hint, which only
 counts if the log agrees (see `Mending.lengthen`). The file may be deleted, or be behind.
+
+Invariant: whatever deletion is before the checkpoint is here, or nothing of the topic is. Else a
+topic that is made anew would get back what it had before, in the places of its new messages.
 """
 
+import errno
 import logging
 import os
 import struct
@@ -23,10 +27,11 @@ from typing import NamedTuple
 
 from isal.isal_zlib import crc32
 
+from onelog.errors import StoreError
 from onelog.private_files import write
 from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.queues import Queues
-from onelog.store.segment import opened
+from onelog.store.segment import disk_error, opened, sync_file, sync_folder
 
 _log = logging.getLogger(__name__)
 
@@ -72,30 +77,44 @@ class QueueEnds:
         return {key: each for key, each in rows.items() if each.last_record < log_offset}
 
     def forget(self) -> None:
-        """Somebody else wrote to the store since."""
-        self._path.unlink(missing_ok=True)
+        """Somebody else wrote to the store since, or what was deleted could not be noted."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            raise disk_error(error, self._path, "delete") from error
+        self._bytes = self._bytes_anew = 0
         self.is_new = True
 
     def add(self, queues: Queues, flushed: Iterable[ConsumeQueue]) -> None:
-        """Note what was flushed, and what was deleted before. It need not be durable."""
+        """Note what was flushed, and what was deleted before; only the latter has to be durable."""
         deleted = [queues.deleted.pop() for _ in range(len(queues.deleted))]
-        rows = [_row(topic, _ALL_QUEUES, QueueEnd(0, 0, 0)) for topic in deleted]
-        for queue in flushed:
-            if queues.find(queue.topic, queue.queue_id) is queue and (end := queue.end):
-                found = QueueEnd(queue.start, end, queue.last_log_offset(end))
-                rows.append(_row(queue.topic, queue.queue_id, found))
-        if not rows:
-            return
-        group = _group(rows)
+        try:
+            rows = [_row(topic, _ALL_QUEUES, QueueEnd(0, 0, 0)) for topic in deleted]
+            for queue in flushed:
+                if queues.find(queue.topic, queue.queue_id) is queue and (end := queue.end):
+                    found = QueueEnd(queue.start, end, queue.last_log_offset(end))
+                    rows.append(_row(queue.topic, queue.queue_id, found))
+            if rows:
+                self._append(_group(rows), is_durable=bool(deleted))
+        except StoreError:
+            queues.deleted.update(deleted)
+            raise
+
+    def _append(self, group: bytes, *, is_durable: bool) -> None:
         try:
             with opened(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as fd:
-                os.write(fd, group)
+                if os.write(fd, group) < len(group):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                if is_durable:
+                    sync_file(fd, self._path)
             self._bytes += len(group)
             self.is_new = False
             if self._bytes > 2 * self._bytes_anew + _GROWTH_BYTES:
                 self._write_anew(_last_rows(self._path.read_bytes())[0])
         except OSError as error:
             self._complain(error)
+            if is_durable:
+                self.forget()
 
     def _write_anew(self, rows: dict[tuple[str, int], QueueEnd]) -> None:
         """With one row for each queue, if it has grown."""
@@ -106,6 +125,7 @@ class QueueEnds:
         beside = self._path.with_suffix(".tmp")
         write(beside, group)
         os.replace(beside, self._path)
+        sync_folder(self._path.parent)  # Deletions that follow are in this file only.
         self._bytes = len(group)
 
     def _complain(self, error: OSError) -> None:

@@ -217,6 +217,9 @@ class Replay:
             self.holding.discard(self._cursors.pop(queue))
         if topic in self.queues.by_topic:
             self.queues.delete_topic(topic)
+        else:
+            # Its files went before a crash, and where its queues ended may still be noted.
+            self.queues.deleted.add(topic)
 
     def write(self) -> None:
         """Enter what was collected, queue by queue."""
