@@ -221,7 +221,17 @@ def test_scram_does_not_tell_who_is_a_user(logins: Logins) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [b"", b"n", b"n,,", b"n,,x=1", b"p=tls-unique,,n=a,r=b", b"\xff\xfe", b"n,,n=ann"]
+    "message",
+    [
+        b"",
+        b"n",
+        b"n,,",
+        b"n,,x=1",
+        b"p=tls-unique,,n=a,r=b",
+        b"\xff\xfe",
+        b"n,,n=ann",
+        b"n,a=eve,n=ann,r=b",
+    ],
 )
 def test_what_is_no_scram_is_refused(logins: Logins, message: bytes) -> None:
     exchange = logins.scram("SCRAM-SHA-256", *PLACE)
@@ -234,7 +244,7 @@ def test_what_is_no_scram_is_refused(logins: Logins, message: bytes) -> None:
 )
 def test_what_is_no_proof_is_refused(logins: Logins, message: bytes) -> None:
     exchange = logins.scram("SCRAM-SHA-256", *PLACE)
-    exchange.first(b"n,,n=ann,r=x")
+    exchange.first(b"n,a=ann,n=ann,r=x")
     with pytest.raises(NotAuthenticatedError):
         exchange.final(message)
 

@@ -248,6 +248,7 @@ async def test_mechanisms_are_told_and_others_refused(tmp_path: Path) -> None:
             (b"", "message of PLAIN"),
             (b"\0" * 9, "message of PLAIN"),
             (b"\0\xff\0x", "UTF-8"),
+            (b"ann\0eve\0secret", "as himself"),
             (b"x" * 70_000, "70000 bytes of SASL: at most 65536"),
         ):
             told = await client.ask(ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": garbage})

@@ -143,6 +143,7 @@ SLOW_MS, SLOWEST_MS = 100, 5_000
 FAILURES_MAX = 10_000
 FORGET_MS = 600_000
 WRONG = "wrong user or password"
+ANOTHER = "a user logs in as himself: leave the authorization identity empty"
 _FAILED = "[10015:signature-failed]"
 
 
@@ -412,6 +413,8 @@ class ScramExchange:
             raise NotAuthenticatedError("that is no first message of SCRAM") from None
         if not flag.startswith(("n", "y")):
             raise NotAuthenticatedError("channel binding is not offered")
+        if authzid not in ("", f"a={name}"):
+            raise NotAuthenticatedError(ANOTHER)
         self._header = f"{flag},{authzid},"
         self.name = name.replace("=2C", ",").replace("=3D", "=")
         self._keys, self._is_user = self._logins.scram_keys(self.name, self._mechanism)

@@ -30,7 +30,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from onelog.core.access import Principal
-from onelog.core.users.logins import ScramExchange
+from onelog.core.users.logins import ANOTHER, ScramExchange
 from onelog.core.users.passwords import DIGESTS, ITERATIONS, ITERATIONS_MAX, Proofs, scram_keys
 from onelog.core.users.permissions import ANY, Rule
 from onelog.core.users.users import ADMIN_ROLE, User
@@ -85,6 +85,8 @@ def authenticate(session: KafkaSession, request: Request) -> Fields | None:
         parts = data.split(b"\0")
         if len(parts) != 3:
             return _refused("that is no message of PLAIN: authorization, user and password")
+        if parts[0] not in (b"", parts[1]):
+            return _refused(ANOTHER)
         try:
             name, password = parts[1].decode(), parts[2].decode()
         except UnicodeDecodeError:
