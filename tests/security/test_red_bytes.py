@@ -28,6 +28,7 @@ from onelog.gateways.mqtt.encoded_publish import PublishEncoder
 from onelog.message import LogOffset, Message, NewMessage, QueueOffset, SysFlag
 from onelog.record.compression import Compression, compress
 from onelog.record.decode import decode_records
+from onelog.record.entries import ENTRY
 from onelog.record.forms import Form, amqp, kafka, mqtt
 from onelog.record.forms.conversion import in_rocketmq_form
 from onelog.record.forms.kafka import Codec
@@ -228,6 +229,35 @@ def test_a_pull_in_the_middle_of_a_million_does_not_go_through_those_before(
     assert cpu_seconds(lambda: world.pull(begin)) < 0.3
     (first, *_), *_ = [decode_records(part) for part in world.pull(begin).slices]
     assert first.queue_offset == begin
+
+
+def test_an_entry_that_lies_in_the_middle_of_a_million_is_found(
+    world: World, million: bytes
+) -> None:
+    put(world, million)
+    queue = world.store.queue_table.find("orders", 0)
+    assert queue is not None
+    mending = world.store.mending
+    assert not mending.mend(queue, 0, MILLION, surely=True)
+    at, size, code = right = queue.entry(MILLION // 2)
+    for wrong in ((at, size + 1, code), (at, size, code + 1), (at + 1, size, code), (-1, 0, 0)):
+        queue.replace(MILLION // 2, ENTRY.pack(*wrong))
+        assert mending.mend(queue, 0, MILLION, surely=True) or wrong[:2] == right[:2]
+        assert queue.entry(MILLION // 2)[:2] == right[:2]
+
+
+def test_one_answer_has_some_of_very_many_small_batches(world: World) -> None:
+    for number in range(5):
+        put(world, batch([record(0, b"%d" % number)], 1), behind=b"behind %d" % number)
+    found = world.store.read("orders", 0, 0, 100).slices
+    budget = Budget(records=3)
+    messages_in = world.broker.cursors.messages_in
+    some, _ = batches.pieces_of("orders", 0, 0, found, messages_in, budget)
+    data = b"".join(some)
+    assert b"behind 2" in data
+    assert kafka.read_head(data).base_offset == 0
+    assert b"behind 3" not in data
+    assert batches.pieces_of("orders", 0, 6, found[3:], messages_in, budget)[0] == []
 
 
 def test_who_wants_none_of_a_million_is_told_so_in_parts(world: World, million: bytes) -> None:

@@ -385,6 +385,14 @@ def test_requests_that_are_none_fill_no_log(besieged: Besieged, request_bytes: b
     assert len(besieged.broker.log.read_bytes()) - before < 10_000
 
 
+def test_bytes_that_are_no_http_fill_no_log(besieged: Besieged) -> None:
+    before = len(besieged.broker.log.read_bytes())
+    data = b"\0no request at all\r\n\r\n"
+    press(besieged.ports["http"], b"", data, connections=300, repeat=False, seconds=0.3)
+    added = besieged.broker.log.read_bytes()[before:].count(b"\n")
+    assert added < 50, "a line for each of them"
+
+
 def test_a_body_in_very_many_chunks_holds_nobody(besieged: Besieged) -> None:
     hello = b"POST /v1/x HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
     besieged.press("http", hello, b"1\r\nx\r\n" * 1_000)

@@ -7,6 +7,7 @@ import pytest
 from onelog.clock import ManualClock
 from onelog.errors import MessageError, OffsetOutOfRangeError
 from onelog.message import NewMessage, encode_host, encode_properties, java_hash
+from onelog.store import reader
 from onelog.store.message_store import MessageStore
 from onelog.store.reader import COLUMNS_MIN, FetchStatus, _collect, _collect_columns, _collect_many
 from tests.store.conftest import OpenStore
@@ -203,6 +204,24 @@ def test_many_messages_are_read_as_few_are(open_store: OpenStore, counts: tuple[
     assert b"".join(every.slices) == b"".join(
         part for offset in _records(store) for part in store.read("t", 0, offset, 1, 1).slices
     )
+
+
+def test_a_read_of_many_records_among_those_of_others_ends_after_so_many_places(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    fill(store, 3 * COLUMNS_MIN, queues=2)
+    every = store.read("t", 1, 0, 10_000, 1 << 20)
+    assert len(every.ranges) == 3 * COLUMNS_MIN // 2
+    monkeypatch.setattr(reader, "RANGES_MAX", 100)
+    offset, slices = 0, list[memoryview]()
+    for expected in (100, 100, 100, 84):
+        some = store.read("t", 1, offset, 10_000, 1 << 20)
+        assert (some.messages, len(some.ranges)) == (expected, expected)
+        assert some.size == sum(map(len, some.slices))
+        offset = some.next_offset
+        slices += some.slices
+    assert slices == every.slices
 
 
 def _records(store: MessageStore) -> list[int]:

@@ -21,7 +21,7 @@ import bisect
 import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
@@ -34,7 +34,7 @@ from onelog.names import COMPACTED_TOPIC, LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
 from onelog.record.columns import Ints
 from onelog.record.decode import check
 from onelog.record.dispatch import TagsCodes, targets
-from onelog.record.entries import ENTRY, ENTRY_DTYPE, PADDING, PADDING_SIZE
+from onelog.record.entries import ENTRY, ENTRY_BYTES, ENTRY_DTYPE, PADDING, PADDING_SIZE
 from onelog.record.forms import FORM_CODE, FORM_MASK
 from onelog.record.layout import RECORD_BYTES_MIN
 from onelog.store.commitlog import CommitLog
@@ -56,10 +56,14 @@ _SEARCHED_AT_ONCE_BYTES = 256 << 10
 """How far from an entry, and how much of the log, is searched where others wait."""
 _SEARCHES_MAX = 100
 _PADDING_LOOK = 4_096
+_RUNS_LOOK = 1_000
+"""Of so many entries each is looked at."""
+_ENTRY_WORDS = ENTRY_BYTES // 4
 _RIGHT_MAX = 10_000
 _PADDING = ENTRY.unpack(PADDING)
-_SHARE = 200
-"""What this process wrote itself is checked in one part of so many of the time."""
+_SHARE, _SAMPLE = 200, 1_000
+"""What this process wrote itself is checked in one part of so many of the time, and so many entries
+then."""
 
 
 def occupies(message: Message, topic: str, queue_id: int, offset: int) -> bool:
@@ -69,6 +73,23 @@ def occupies(message: Message, topic: str, queue_id: int, offset: int) -> bool:
         and target.queue_offset <= offset < target.queue_offset + target.entries
         for target in targets(message)
     )
+
+
+def _ends_of_runs(queue: ConsumeQueue, offset: int, count: int) -> Iterator[tuple[int, Entry]]:
+    """Some entries, but of those that are alike the first and the last: a batch may have a million.
+
+    Of few entries all.
+    """
+    if count <= _RUNS_LOOK:
+        yield from enumerate(queue.entries(offset, count), offset)
+        return
+    for raw in queue.raw_entries(offset, count):
+        words = np.frombuffer(raw, np.int32)
+        changed = np.flatnonzero(words[_ENTRY_WORDS:] != words[:-_ENTRY_WORDS]) // _ENTRY_WORDS
+        lasts = np.append(changed, len(words) // _ENTRY_WORDS - 1)
+        for number in np.unique(np.concatenate(([0], changed + 1, lasts))).tolist():
+            yield offset + number, ENTRY.unpack_from(raw, number * ENTRY_BYTES)
+        offset += len(raw) // ENTRY_BYTES
 
 
 class SearchNeededError(Exception):
@@ -140,6 +161,7 @@ class Mending:
             began = time.perf_counter()
             if began < self.next_check:
                 return False
+            count = min(count, _SAMPLE)
             wrong = self._first_wrong(queue, offset, count)
             ended = time.perf_counter()
             self.next_check = ended + _SHARE * (ended - began)
@@ -251,10 +273,8 @@ class Mending:
         last_at = last_size = run_end = -1
         last: tuple[int, Entry] | None = None
         is_batch = False
-        position = offset - 1
-        for entry in queue.entries(offset, count):
+        for position, entry in _ends_of_runs(queue, offset, count):
             at, size, _ = entry
-            position += 1
             if 0 <= at < log_start and position == queue.start and entry != _PADDING:
                 continue
             if at == last_at and size == last_size:  # Entries of one inner batch share a record.

@@ -32,6 +32,9 @@ COLUMNS_LOOK = 2_048
 """Entries that are looked at first; how many more it takes, their records tell."""
 BATCH_LONG, SHORT_MAX = 64, 16
 """Entries of a batch that are worth skipping, and how many shorter ones may be between such."""
+RANGES_MAX = 4_000
+"""Places in the log that one read leads to, of small records among those of others: each is some
+microseconds of work. What follows comes with the next read."""
 _SAME_LOG_OFFSET = np.dtype([("log", "u8"), ("rest", "V12")])
 """An entry whose place is only compared."""
 _UNREADABLE_S = 10.0
@@ -485,6 +488,10 @@ def _collect_columns(
         count = len(entries)
     ends = record_at + record_size
     breaks = (record_at[1:] != ends[:-1]).nonzero()[0] + 1
+    if len(breaks) >= RANGES_MAX:
+        breaks, records = breaks[: RANGES_MAX - 1], int(breaks[RANGES_MAX - 1])
+        count = int(first[records])
+        record_at, ends = record_at[:records], ends[:records]
     starts = record_at[np.concatenate(([0], breaks))]
     stops = ends[np.concatenate((breaks - 1, [records - 1]))]
     ranges = list(zip(starts.tolist(), (stops - starts).tolist(), strict=True))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from onelog.core.access import SELF
+from onelog.core.cursors import fetch
 from onelog.core.cursors.fetch import Cursor, Limits, Result
 from onelog.core.cursors.reading import SCAN_MAX
 from onelog.core.filters.filter_time import WAITING_MAX
@@ -20,6 +21,7 @@ from onelog.errors import (
     TopicPermissionError,
 )
 from onelog.message import NewMessage, encode_properties
+from onelog.store import reader
 from onelog.store.reader import Fetched, FetchStatus
 from tests.core.world import World, pulled
 
@@ -344,3 +346,23 @@ def test_a_place_that_is_asked_for_twice_does_no_harm(orders: World) -> None:
     fill(orders, "a")
     assert [each.messages for each in found(answers[0])] == [1, 0, 1, 0]
     assert len(orders.core.waiting) == 0
+
+
+def test_what_lies_in_very_many_places_comes_by_several_fetches(
+    orders: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(300):
+        fill(orders, "a", queue_id=0)
+        fill(orders, "a", queue_id=1)
+    for module in (reader, fetch):
+        monkeypatch.setattr(module, "RANGES_MAX", 250)
+    # What is there is not held back for more of it.
+    limits = Limits(1 << 30, 1 << 20, 1 << 20, 1 << 20, True, True)
+    answers: list[Sequence[Result]] = []
+    read = orders.core.fetches.fetch
+    read(partitions(2), limits, 60_000, lambda _, results: answers.append(results))
+    read(partitions(1), limits, 60_000, lambda _, results: answers.append(results))
+    both, one = map(found, answers)
+    assert [each.messages for each in both] == [250, 0]
+    assert both[1].status is FetchStatus.FULL
+    assert [each.messages for each in one] == [250]

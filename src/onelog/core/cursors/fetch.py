@@ -31,7 +31,7 @@ from onelog.errors import (
     OnelogError,
     TopicPermissionError,
 )
-from onelog.store.reader import Fetched, FetchStatus
+from onelog.store.reader import RANGES_MAX, Fetched, FetchStatus
 
 BULK_COUNT_MAX = 1 << 16
 """Messages in one answer to a bulk reader."""
@@ -161,9 +161,10 @@ class Fetches:
         results: list[Result] = []
         cold: list[tuple[int, int]] = []
         size = 0
+        ranges_left = RANGES_MAX
         later = False
         for cursor in cursors:
-            if size and (room <= 0 or count <= 0):
+            if size and (room <= 0 or count <= 0 or ranges_left <= 0):
                 results.append(self._full(cursor))
                 continue
             try:
@@ -181,6 +182,7 @@ class Fetches:
                     size += result.size
                     room -= result.size
                     count -= result.messages
+                    ranges_left -= len(result.ranges)
             elif status is _COLD:
                 cold += result.ranges
             elif status is _LATER:
@@ -190,7 +192,7 @@ class Fetches:
             results.append(result)
         if cold or later:
             return Missing(cold, later)
-        if size < bytes_min and count > 0 and not last:
+        if size < bytes_min and count > 0 and ranges_left > 0 and not last:
             return Missing(size=size)
         if size:
             self._count(cursors, results)
@@ -209,7 +211,8 @@ class Fetches:
             return [error.with_traceback(None)]
         status, size, messages = result.status, result.size, result.messages
         if status is _FOUND:
-            if size < bytes_min and messages < count and not last:
+            is_short = size < bytes_min and messages < count and len(result.ranges) < RANGES_MAX
+            if is_short and not last:
                 return Missing(size=size)
             self.stats.got(cursor.group, cursor.topic, messages, size)
         elif status is _COLD or status is _LATER:

@@ -4,6 +4,7 @@ Imported in a worker thread. Not to be imported before there is a client.
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from uvicorn.server import ServerState
 
 from onelog.gateways import GatewayContext
 from onelog.gateways.http.app import make_app
-from onelog.net.connection import BUSY_SECONDS
+from onelog.net.connection import BUSY_SECONDS, Connection
 
 KEEP_ALIVE_SECONDS = 75
 CLOSE_SECONDS_MAX = 1.0
@@ -100,6 +101,20 @@ class Serving:
             task.cancel()
 
 
+class _PeerLog(logging.Logger):
+    """uvicorn's log of one connection. What it warns of is the peer's doing, who may go on and on:
+    that is said with the others' warnings."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__("uvicorn.error")
+        self.parent = logging.getLogger(self.name)
+        self._connection = connection
+
+    def warning(self, msg: object, *args: object, **options: Any) -> None:
+        """Say it, unless enough was said."""
+        self._connection.warn(f"%s: {msg}", self._connection, *args)
+
+
 class _Dated(HttpToolsProtocol):
     """With the date in its answers, which uvicorn's own server would look after, and with the
     connection and its certificate in each request's state."""
@@ -112,7 +127,8 @@ class _Dated(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.app_state["certificate"] = transport.get_extra_info("peercert")
-        self.app_state["connection"] = transport.get_extra_info("onelog")
+        connection = self.app_state["connection"] = transport.get_extra_info("onelog")
+        self.logger = _PeerLog(connection)
 
     def data_received(self, data: bytes) -> None:
         self._serving.date()

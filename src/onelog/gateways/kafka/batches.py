@@ -27,6 +27,8 @@ from onelog.wire.kafka.codes import ErrorCode
 
 CONVERTED_MAX, CONVERTED_BYTES_MAX = 1_000, 2 << 20
 """Messages of RocketMQ's form that one answer converts; those behind them come with the next."""
+RECORDS_MAX = 4_000
+"""Batches that one answer has, which is some milliseconds of work; the same."""
 _ZSTD_PRODUCE_VERSION = 7
 _START = Struct(">qii")
 _START_BYTES = _START.size
@@ -52,12 +54,14 @@ MessagesIn = Callable[[Message, int], Iterator[tuple[int, Neutral]]]
 
 @dataclass(slots=True)
 class Budget:
-    """How much one answer may convert."""
+    """How much one answer may convert, and take as it is."""
 
     messages: int = CONVERTED_MAX
     size: int = CONVERTED_BYTES_MAX
     is_whole: bool = False
     """Whether nothing of what was read may be left for the next answer."""
+    records: int = RECORDS_MAX
+    """Of Kafka's form: what is taken as it is."""
 
     @property
     def is_used_up(self) -> bool:
@@ -191,8 +195,8 @@ def pieces_of(
 ) -> tuple[list[bytes | memoryview], int]:
     """What was read from a queue as batches, in pieces for the socket; and the most recent codec.
 
-    The budget says how much of RocketMQ's form may be converted, and is used up. `ColdError` if a
-    worker has to unpack the first of that before. `epoch` is the leader's.
+    The budget says how much there may be, and is used up. `ColdError` if a worker has to unpack
+    the first of RocketMQ's form before. `epoch` is the leader's.
     """
     found: list[bytes | memoryview] = []
     plain: list[WithOffset] = []
@@ -202,6 +206,9 @@ def pieces_of(
             if plain:
                 found += _converted(plain)
                 plain = []
+            if budget.records <= 0:
+                break  # As below.
+            budget.records -= 1
             at, size = body_at(record)
             body = record[at : at + size]
             length = int.from_bytes(body[8:12], "big")

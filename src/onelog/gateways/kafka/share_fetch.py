@@ -288,7 +288,7 @@ def _records(
     done = pending.converted.setdefault(partition_key, [])
     # One after the other, since to unpack the next may take the place of the last.
     records = [record for record, _ in records_in(part.records)]
-    broker, budget = pending.session.broker, batches.Budget(1 << 30, 1 << 40, True)
+    broker, budget = pending.session.broker, batches.Budget(1 << 30, 1 << 40, True, 1 << 30)
     try:
         if not done:
             return batches.pieces_of(
