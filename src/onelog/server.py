@@ -381,7 +381,9 @@ class BrokerServer:
                 connection.close()
                 self._loop.call_later(CUT_SECONDS, connection.abort)
 
-    async def _listen(self, port: int, make_session: MakeSession) -> None:
+    async def _listen(
+        self, port: int, make_session: MakeSession, prepare: Callable[[], object] | None = None
+    ) -> None:
         config = self.config.broker
 
         def admitted(connection: Connection) -> Session:
@@ -400,6 +402,7 @@ class BrokerServer:
                 outbox=self._outbox,
                 limits=limits,
                 tls=self.tls,
+                prepare=prepare,
             )
             self._listeners.append(listener)
 

@@ -3,6 +3,7 @@ import contextlib
 import logging
 import socket
 import struct
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -437,3 +438,32 @@ async def test_an_error_does_not_end_the_closing_of_idle_connections(
     monkeypatch.setattr(listener, "sweep", sweep)
     async with asyncio.timeout(30):
         await swept.wait()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_worker_prepares_what_the_first_connections_need(
+    clock: ManualClock, *, fails: bool
+) -> None:
+    may_end, prepared = threading.Event(), list[bool]()
+
+    def prepare() -> None:
+        prepared.append(threading.current_thread() is threading.main_thread())
+        may_end.wait(20)
+        if fails:
+            raise ImportError("not there")
+
+    listener = await Listener.open("127.0.0.1", 0, Echo, clock=clock, prepare=prepare)
+    first, second = await Client.connect(listener), await Client.connect(listener)
+    await first.send(b"x")
+    await eventually(lambda: prepared)
+    assert listener.connections == set()
+    assert listener.open_count
+    may_end.set()
+    assert await first.receive(1) == b"x"
+    assert await say(second, b"y") == b"y"
+    third = await Client.connect(listener)
+    assert await say(third, b"z") == b"z"
+    assert prepared == [False]
+    for each in (first, second, third):
+        each.close()
+    await listener.close()

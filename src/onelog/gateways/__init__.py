@@ -158,8 +158,7 @@ class GatewayContext:
     that nothing has changed."""
     retain: Callable[[bool, Callable[[OnelogError | None], None]], None]
     """Makes a round of retention, at any hour if the first argument says so, and calls back."""
-    listen: Callable[[int, MakeSession], Awaitable[None]]
-    """Listens on a port until the server closes; `ListenError` if it is taken."""
+    listen: "Listen"
     tls: Tls
     stalls: Stalls
     """How often the event loop was held."""
@@ -232,6 +231,17 @@ class ClientProbe(ABC):
         self, message: Message, timeout_ms: int, then: Callable[[int | OnelogError], None]
     ) -> None:
         """Have it consume a message; the status that it answers with."""
+
+
+class Listen(Protocol):
+    """Listens on a port until the server closes; `ListenError` if it is taken.
+
+    What a worker is to `prepare` is there before the first connection is.
+    """
+
+    def __call__(
+        self, port: int, make_session: MakeSession, prepare: Callable[[], object] | None = None
+    ) -> Awaitable[None]: ...
 
 
 class Gateway(Protocol):

@@ -48,6 +48,7 @@ class Listener:
         limits: Limits,
         tls: Tls | None,
         clock: Clock,
+        prepare: Callable[[], object] | None = None,
     ) -> None:
         self._make_session = make_session
         self._outbox = outbox
@@ -55,6 +56,8 @@ class Listener:
         self._limits = replace(limits, capacity=self._capacity)
         self._tls = tls if tls is not None and tls.is_enabled else None
         self._clock = clock
+        self._prepare = prepare
+        self._preparing: asyncio.Future[object] | None = None
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -82,11 +85,16 @@ class Listener:
         outbox: Outbox | None = None,
         limits: Limits | None = None,
         tls: Tls | None = None,
+        prepare: Callable[[], object] | None = None,
     ) -> Self:
-        """Listen. Port 0 takes a free one; see `address`."""
+        """Listen. Port 0 takes a free one; see `address`.
+
+        What the first session takes long to have, such as imports, a worker may `prepare`: the
+        first connections wait for that, and nobody else.
+        """
         loop = asyncio.get_running_loop()
         outbox = outbox or Outbox(loop)
-        listener = cls(make_session, outbox, limits or Limits(), tls, clock)
+        listener = cls(make_session, outbox, limits or Limits(), tls, clock, prepare)
         await listener._listen(host, port)
         listener._capacity.listeners.append(listener)
         return listener
@@ -293,6 +301,8 @@ class Listener:
         self, client: socket.socket, tls: Tls | None, connection: Connection
     ) -> None:
         try:
+            if self._prepare is not None:
+                await self._prepared(self._prepare)
             if tls is None:
                 await self._loop.connect_accepted_socket(lambda: connection, client)
             else:
@@ -305,6 +315,13 @@ class Listener:
         except (OSError, ssl.SSLError, ConfigError) as error:
             log.warning("%s: no TLS: %s", _peer(client), error)
             client.close()
+
+    async def _prepared(self, prepare: Callable[[], object]) -> None:
+        if self._preparing is None:
+            self._preparing = self._loop.run_in_executor(None, prepare)
+        await asyncio.wait([self._preparing])
+        self._preparing.exception()  # The session fails in the same way, and says so.
+        self._prepare = None
 
     def _made(self, connection: Connection) -> Session:
         self._unmade.discard(connection)

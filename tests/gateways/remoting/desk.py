@@ -116,7 +116,9 @@ def run_at_once(work: Callable[[], None], then: Callable[[], None]) -> None:
     then()
 
 
-async def not_here(port: int, make_session: MakeSession) -> None:
+async def not_here(
+    port: int, make_session: MakeSession, prepare: Callable[[], object] | None = None
+) -> None:
     raise AssertionError("nobody listens here")
 
 

@@ -15,6 +15,12 @@ TICK_SECONDS = 1.0
 """How often signs of life, late handshakes and the disk are looked at."""
 
 
+def _gateway() -> "type[Gateway]":
+    from onelog.gateways.amqp.session import Gateway
+
+    return Gateway
+
+
 class AmqpGateway:
     """Its port, and what its sessions share once there is one."""
 
@@ -25,13 +31,13 @@ class AmqpGateway:
 
     async def listen(self) -> None:
         """Open its port."""
-        await self.context.listen(self.context.loaded.config.amqp.port, self._session)
+        await self.context.listen(self.context.loaded.config.amqp.port, self._session, _gateway)
 
     def _session(self, connection: Connection) -> "AmqpSession":
-        from onelog.gateways.amqp.session import AmqpSession, Gateway
+        from onelog.gateways.amqp.session import AmqpSession
 
         if self.shared is None:
-            self.shared = Gateway(self.context)
+            self.shared = _gateway()(self.context)
             self.context.clients = self.shared.clients
             ticking = repeat("signs of life of AMQP's clients", TICK_SECONDS, self.shared.tick)
             self._ticking = asyncio.get_running_loop().create_task(ticking)

@@ -5,7 +5,6 @@ read from when it is done.
 """
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,44 +17,6 @@ from onelog.rocketmq import lite
 
 if TYPE_CHECKING:
     from onelog.gateways.grpc.session import Gateway
-
-
-class _EarlySession:
-    """The session of a connection that came before there could be one; then it passes on."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._unread: list[bytes] = []
-        self._session: Session | None = None
-        self._is_lost = False
-        connection.hold()
-
-    def begin(self, gateway: "Gateway") -> None:
-        from onelog.gateways.grpc.session import GrpcSession
-
-        if not self._is_lost:
-            self._session = GrpcSession(self._connection, gateway)
-            if self._unread:
-                # By way of the connection, which knows what to do with a bad peer.
-                self._connection.data_received(b"".join(self._unread))
-            self._connection.read_on()
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes arrived, or were there already."""
-        if self._session is None:
-            self._unread.append(data)
-        else:
-            self._session.data_received(data)
-
-    def writable(self) -> None:
-        """The peer reads again."""
-        if self._session is not None:
-            self._session.writable()
-
-    def connection_lost(self) -> None:
-        self._is_lost = True
-        if self._session is not None:
-            self._session.connection_lost()
 
 
 def _handlers() -> dict[str, tuple[Any, ...]]:
@@ -96,14 +57,13 @@ class GrpcGateway:
     def __init__(self, context: GatewayContext) -> None:
         self.context = context
         self._shared: Gateway | None = None
-        self._early: list[_EarlySession] = []
         self.endpoints = Endpoints(context)
         self._expiring = Job("forgetting lite topics")
         self._timer: asyncio.TimerHandle | None = None
 
     async def listen(self) -> None:
         """Open its port."""
-        await self.context.listen(self.context.loaded.config.grpc.port, self._session)
+        await self.context.listen(self.context.loaded.config.grpc.port, self._session, _handlers)
         await self.endpoints.start()
         self._expire_lite_topics()
 
@@ -126,21 +86,9 @@ class GrpcGateway:
                 asyncio.get_running_loop().call_soon(self._forget, left)
 
     def _session(self, connection: Connection) -> Session:
-        if self._shared is None:
-            if not self._early:
-                self.context.look_up(_handlers, self._begin)
-            early = _EarlySession(connection)
-            self._early.append(early)
-            return early
         from onelog.gateways.grpc.session import GrpcSession
 
-        return GrpcSession(connection, self._shared)
-
-    def _begin(self, imported: Callable[[], object]) -> None:
-        early, self._early = self._early, []
-        imported()
-        for each in early:
-            each.begin(self.shared())
+        return GrpcSession(connection, self.shared())
 
     def shared(self) -> "Gateway":
         if self._shared is None:

@@ -1,5 +1,6 @@
 """Kafka's protocol on its port. What serves it is imported when the first client comes."""
 
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from onelog.config_sources import Loaded
@@ -9,6 +10,12 @@ from onelog.net.connection import Connection
 
 if TYPE_CHECKING:
     from onelog.gateways.kafka.session import Gateway, KafkaSession
+
+
+def _handlers() -> ModuleType:
+    from onelog.gateways.kafka import handlers
+
+    return handlers
 
 
 class KafkaGateway:
@@ -24,7 +31,7 @@ class KafkaGateway:
         self.refresh(self.context.loaded)
         if self.context.broker.admin.kafka_settings.all():
             self.shared().kept_settings.apply()
-        await self.context.listen(config.kafka.port, self._session)
+        await self.context.listen(config.kafka.port, self._session, _handlers)
         if config.kafka.node_id >= 0:
             if not self.context.broker.admin.config.nameserver_addresses:
                 raise ConfigError("kafka.node_id is of a cluster: set broker.nameservers, too")
@@ -41,19 +48,14 @@ class KafkaGateway:
 
     def shared(self) -> "Gateway":
         if self._shared is None:
-            from onelog.gateways.kafka.handlers import (
-                CLUSTER_VERSIONS,
-                FOLLOWER_HANDLERS,
-                HANDLERS,
-                VERSIONS,
-            )
             from onelog.gateways.kafka.session import Gateway
 
+            served = _handlers()
             is_alone = self.context.loaded.config.kafka.node_id < 0
             follows = is_alone and bool(self.context.replica_status.broker_id)
-            handlers = FOLLOWER_HANDLERS if follows else HANDLERS
+            handlers = served.FOLLOWER_HANDLERS if follows else served.HANDLERS
             self._shared = Gateway(
-                self.context, handlers, VERSIONS if is_alone else CLUSTER_VERSIONS
+                self.context, handlers, served.VERSIONS if is_alone else served.CLUSTER_VERSIONS
             )
         return self._shared
 

@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from onelog.gateways.mqtt.session import MqttSession
 
 
+def _session_class() -> "type[MqttSession]":
+    from onelog.gateways.mqtt.session import MqttSession
+
+    return MqttSession
+
+
 class MqttGateway:
     """Its port, and what its sessions share."""
 
@@ -22,15 +28,14 @@ class MqttGateway:
 
     async def listen(self) -> None:
         """Open its port."""
-        await self.context.listen(self.context.loaded.config.mqtt.port, self.session)
+        port = self.context.loaded.config.mqtt.port
+        await self.context.listen(port, self.session, _session_class)
         if self.context.broker.queues.sessions.kept:
             self.clients()  # Sessions end, and wills are done, whether anybody connects or not.
 
     def session(self, connection: Connection) -> "MqttSession":
         """The session of a connection, whatever that comes through."""
-        from onelog.gateways.mqtt.session import MqttSession
-
-        return MqttSession(connection, self.clients())
+        return _session_class()(connection, self.clients())
 
     def clients(self) -> "Clients":
         """What its sessions share."""

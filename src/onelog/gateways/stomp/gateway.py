@@ -44,7 +44,7 @@ class StompGateway:
 
     async def listen(self) -> None:
         """Open its port."""
-        await self.context.listen(self.context.loaded.config.stomp.port, self._session)
+        await self.context.listen(self.context.loaded.config.stomp.port, self._session, handlers)
 
     def _session(self, connection: Connection) -> "StompSession":
         from onelog.gateways.stomp.session import StompSession
