@@ -71,35 +71,32 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "Sche
     return Scheduler(config, log)
 
 
+FILES_MAX = 200
 _left_open: WeakSet[Any] = WeakSet()
-FILES_MAX = 500
 
 
-@pytest.fixture
-def closed_stores() -> Iterator[None]:
-    """Stores that tests leave open, as a crash does, are closed when they are many.
+@pytest.fixture(autouse=True)
+def few_files_stay_open() -> Iterator[None]:
+    """What tests leave open, as a crash does, or to the collector, is closed when it is much.
 
-    Each keeps its files and its threads. With more than 1,024 files in a process, clients of other
-    tests that wait by `select` cannot connect any more.
+    A store keeps its files and its threads, and who only reads one its files. With more than 1,024
+    files in a process, clients of other tests that wait by `select` cannot connect any more. Stores
+    that were open before the test, as those of a module's fixtures, stay so.
     """
     before = _open_stores()
     yield
     _left_open.update(_open_stores() - before)
     if len(os.listdir("/proc/self/fd")) > FILES_MAX:
-        _close_those_left()
+        for store in list(_left_open):
+            with contextlib.suppress(Exception):  # Its disk may be one that fails.
+                store.close()
+        _left_open.clear()
         gc.collect()
 
 
 def _open_stores() -> WeakSet[Any]:
     module = sys.modules.get("onelog.store.message_store")
     return WeakSet() if module is None else WeakSet(module._open_stores)
-
-
-def _close_those_left() -> None:
-    for store in list(_left_open):
-        with contextlib.suppress(Exception):  # Its disk may be one that fails.
-            store.close()
-    _left_open.clear()
 
 
 def pytest_terminal_summary(

@@ -7,11 +7,6 @@ import pytest
 from tests.core.world import World
 
 
-@pytest.fixture(autouse=True)
-def all_closed(closed_stores: None) -> None:
-    """For all tests here."""
-
-
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path / "store")

@@ -1,12 +1,10 @@
 """Files of queues are made and deleted by a thread, and nobody waits for a disk that is busy."""
 
-import contextlib
 import errno
 import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,38 +17,12 @@ from onelog.store.consumequeue import ConsumeQueue
 from onelog.store.message_store import MessageStore
 from onelog.store.queue_files import FOLDER, YOUNG_BYTES, MapBudget, QueueFiles
 from onelog.store.segment import file_name
+from tests.store.busy_disk import busy_disk
 from tests.store.conftest import OpenStore
 from tests.store.samples import SAMPLE
 
 FILE = 60_000
 FIRST = file_name(0)
-
-
-@contextlib.contextmanager
-def busy_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """No folder of a queue is made or moved until the event is set, or the block ends."""
-    monkeypatch.setattr(queue_files, "WAIT_SECONDS", 0.001)
-    works = threading.Event()
-    makedirs, rename = os.makedirs, os.rename
-
-    def await_disk() -> None:
-        if threading.current_thread().name.startswith("onelog-queue-files"):
-            assert works.wait(60)
-
-    def make(*args: object, **more: object) -> None:
-        await_disk()
-        makedirs(*args, **more)  # type: ignore[arg-type]
-
-    def move(*args: object) -> None:
-        await_disk()
-        rename(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(os, "makedirs", make)
-    monkeypatch.setattr(os, "rename", move)
-    try:
-        yield works
-    finally:
-        works.set()
 
 
 def bodies(store: MessageStore, topic: str = "t", queue_id: int = 0) -> list[bytes]:

@@ -18,6 +18,7 @@ from onelog.store.message_store import MessageStore
 from onelog.store.readonly import open_readonly
 from onelog.store.verify import verify
 from tests.e2e.make_store_fixtures import MESSAGES, VERSIONS, fixture_folder
+from tests.store.busy_disk import busy_disk
 from tests.store.log_records import scan_log
 from tests.store.samples import SAMPLE, append_plain, flip, overwrite, write_sample
 from tests.store.verify.findings import FIRST, a_plain_message, entry_place, lines, only_line
@@ -379,6 +380,38 @@ def test_a_store_in_use_is_checked_while_it_grows(tmp_path: Path) -> None:
             writer.wait(60)
     assert writer.returncode == 0
     assert verify(tmp_path).clean
+
+
+def test_queues_of_a_store_in_use_that_are_in_memory_yet_are_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MessageStore.open(tmp_path, SAMPLE) as store:
+        append_plain(store, "Orders", 10)
+        append_plain(store, "again", 10)
+        store.flush()
+        store.delete_topic("again")
+        store.append([NewMessage("again", 1, b"anew")])
+        store.queue_table.get("again", 1).settle()
+        with busy_disk(monkeypatch):
+            store.append([NewMessage("Orders", 2, b"in memory")])
+            store.append([NewMessage("again", 0, b"in memory")])
+            append_plain(store, "Orders", 10)
+            store.append([NewMessage("again", 1, b"in a file")])
+            found = verify(tmp_path)
+            assert lines(found) == []
+            assert found.log_end > store.log_end - 1_000
+        store.flush()
+        assert verify(tmp_path).queues == found.queues + 2
+
+
+def test_a_queue_of_a_store_in_use_that_lost_its_files_is_missing(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, SAMPLE) as store:
+        append_plain(store, "Orders", 10)
+        store.flush()
+        append_plain(store, "Orders", 10)
+        shutil.rmtree(tmp_path / "consumequeue" / "Orders" / "1")
+        (line,) = lines(verify(tmp_path))
+        assert "Orders/1: the queue is missing; the log has 9 records" in line
 
 
 def test_damage_to_a_store_in_use_is_reported(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@
     index    each entry leads to a record with such a key; chains and slots are right
 
 The store is only read, and may be in use: then it is checked up to the last message that was in
-its queue when the verification began. After a crash that nobody has recovered from, queues and
-index are checked up to the checkpoint's safe offset, because recovery makes the rest anew.
+its queue when the verification began, but for queues that are so new that they have no files.
+After a crash that nobody has recovered from, queues and index are checked up to the checkpoint's
+safe offset, because recovery makes the rest anew.
 
 A broken record does not end it: the next whole one is found, in a later segment if need be, and the
 range that was skipped is reported.
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -126,6 +128,15 @@ def verify(
     )
 
 
+class _Queueless(NamedTuple):
+    """What the log has of a queue that has no files."""
+
+    records: int
+    began: int
+    """The log offset of its first message; of the last such, if it was made anew."""
+    last_log: int
+
+
 class Checking:
     """One verification under way: the parts of a store, and how far they have been compared."""
 
@@ -137,13 +148,15 @@ class Checking:
         self._on_progress = on_progress
         self._topics = TopicNumbers()
         self._walk = RecordWalk(TagsCodes(delay_levels), self._topics)
-        self._queueless: dict[int, tuple[int, int]] = {}
+        self._queueless: dict[int, _Queueless] = {}
         self.index = IndexWalk([], findings)
         self.index_files = 0
         self.records = 0
         self._unconfirmed = 0
         checkpoint = Checkpoint(folder / "checkpoint")
         self._safe_offset = checkpoint.safe_offset
+        # RocketMQ makes the files of its queues at once.
+        self._young_from = checkpoint.safe_offset if checkpoint.ours else 1 << 63
         running = lock_holder(folder) is not None
         crashed = AbortMark(folder / "abort").present()
         self.state = "running" if running else "crashed" if crashed else "stopped"
@@ -274,8 +287,13 @@ class Checking:
     def _enter(self, number: int, entries: QueueEntryColumns, rows: Ints) -> None:
         check = self.queues.get(number)
         if check is None:
-            count, _ = self._queueless.get(number, (0, 0))
-            self._queueless[number] = count + len(rows), int(entries.log[rows[-1]])
+            count, began, _ = self._queueless.get(number, (0, -1, 0))
+            firsts = rows[entries.offset[rows] == 0]
+            if len(firsts):
+                began = int(entries.log[firsts[-1]])
+            self._queueless[number] = _Queueless(
+                count + len(rows), began, int(entries.log[rows[-1]])
+            )
             return
         check.match(
             self.log,
@@ -330,8 +348,10 @@ class Checking:
 
     def sum_up(self) -> None:
         """Report what shows only when everything has been compared."""
-        for number, (count, last_log) in self._queueless.items():
-            self._report_queueless(number, count, last_log)
+        for number, each in self._queueless.items():
+            # A checkpoint waits for the files of new queues, which are in memory until then.
+            if not (self.state == "running" and each.began >= self._young_from):
+                self._report_queueless(number, each.records, each.last_log)
         if self.state == "stopped" and self._unconfirmed:
             self.findings.note(
                 f"{self._unconfirmed} records from {self.log.trusted_end} on are in no queue: "
