@@ -318,6 +318,18 @@ async def test_it_is_listed_as_internal_once_there_is_a_group(tmp_path: Path) ->
         assert not {each.name for each in server.core.topics.all()} & VIEW_TOPICS
 
 
+async def test_nobody_makes_the_topic_of_kafkas_controllers(tmp_path: Path) -> None:
+    name = "__cluster_metadata"
+    async with kafka(tmp_path) as server, raw(server) as client:
+        new = {"name": name, "num_partitions": 1, "replication_factor": 1}
+        made = await client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new]})
+        assert made["topics"][0]["error_code"] == ErrorCode.INVALID_REQUEST
+        asked = {"topics": [{"name": name}], "allow_auto_topic_creation": True}
+        (told,) = (await client.ask(ApiKey.METADATA, 8, asked))["topics"]
+        assert told["error_code"] == ErrorCode.INVALID_REQUEST
+        assert name not in {each.name for each in server.core.topics.all()}
+
+
 @pytest.mark.parametrize("topic", sorted(VIEW_TOPICS))
 async def test_nobody_makes_writes_changes_or_deletes_them(tmp_path: Path, topic: str) -> None:
     async with kafka(tmp_path) as server, raw(server) as client:

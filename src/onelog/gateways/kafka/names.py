@@ -10,12 +10,19 @@ import re
 from onelog.core.access import SELF, Principal
 from onelog.core.broker import Broker
 from onelog.core.catalog.topics import CLEANUP_POLICY, COMPACT, PERM_READ, TopicConfig
-from onelog.errors import InvalidTopicError, SystemTopicError, TopicNotFoundError
+from onelog.errors import (
+    InvalidRequestError,
+    InvalidTopicError,
+    SystemTopicError,
+    TopicNotFoundError,
+)
 from onelog.names import OFFSETS_TOPIC, VIEW_PARTITIONS, VIEW_TOPICS
 
 NAME_CHARS_MAX = 249
 NO_ID = bytes(16)
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_CLUSTER_TOPIC = "__cluster_metadata"
+"""Where Kafka's controllers keep what they agree on."""
 
 
 def is_legal_topic(name: str) -> bool:
@@ -34,6 +41,13 @@ def check_topic(name: str) -> None:
             f"topic name {name[:60]!r} is not 1 to {NAME_CHARS_MAX} of the characters a-z, A-Z, "
             "0-9, '.', '_' and '-'"
         )
+
+
+def check_new_topic(name: str) -> None:
+    """The same, and `InvalidRequestError` for the topic that only Kafka itself can make."""
+    check_topic(name)
+    if name == _CLUSTER_TOPIC:
+        raise InvalidRequestError(f"topic {name} is Kafka's own: nobody can make it")
 
 
 def topic_id(config: TopicConfig) -> bytes:

@@ -18,6 +18,7 @@ from onelog.gateways.kafka.error_codes import error_code
 from onelog.gateways.kafka.list_offsets import queue_of
 from onelog.gateways.kafka.names import (
     NO_ID,
+    check_new_topic,
     check_topic,
     listed_topics,
     require_readable,
@@ -191,6 +192,7 @@ def _found_or_made(session: KafkaSession, name: str, may_create: bool) -> TopicC
             or session.gateway.cluster.follows
         ):
             raise
+    check_new_topic(name)
     queues = session.gateway.context.loaded.config.kafka.topic_partitions
     _make(session, TopicConfig(name, queues, queues), [], {})
     return require_topic(broker, principal, name)
@@ -365,7 +367,7 @@ def _create(
 ) -> None:
     broker, principal, name = session.broker, session.principal, wanted["name"]
     session.require_administrator()
-    check_topic(name)
+    check_new_topic(name)
     if broker.topics.find(principal, name) is not None or name in VIEW_TOPICS:
         raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
     count, copies, placed = (
