@@ -404,6 +404,21 @@ def test_queues_of_a_store_in_use_that_are_in_memory_yet_are_not_missing(
         assert verify(tmp_path).queues == found.queues + 2
 
 
+def test_what_is_about_to_be_deleted_is_not_held_against_what_came_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MessageStore.open(tmp_path, SAMPLE) as store:
+        append_plain(store, "Orders", 30)
+        append_plain(store, "others", 10)
+        store.flush()
+        with busy_disk(monkeypatch):
+            store.delete_topic("Orders")
+            append_plain(store, "Orders", 10)
+            append_plain(store, "others", 10)
+            assert (tmp_path / "consumequeue" / "Orders").exists()
+            assert lines(verify(tmp_path)) == []
+
+
 def test_a_queue_of_a_store_in_use_that_lost_its_files_is_missing(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path, SAMPLE) as store:
         append_plain(store, "Orders", 10)

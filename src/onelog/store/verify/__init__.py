@@ -275,6 +275,10 @@ class Checking:
         if int(stretch.log[0]) >= self.log.trusted_end:
             self._unconfirmed += len(stretch.log)
             return
+        if self.state == "running":
+            for topic, log_offset in stretch.deleted:
+                if log_offset >= self._young_from:
+                    self._leave_out(topic, log_offset)
         entries = stretch.entries
         order = np.argsort(entries.queue, kind="stable")
         queue = entries.queue[order]
@@ -283,6 +287,14 @@ class Checking:
             if len(rows):
                 self._enter(int(entries.queue[rows[0]]), entries, rows)
         self.index.match(self.log, stretch)
+
+    def _leave_out(self, topic: str, deleted_at: int) -> None:
+        """A topic was deleted just now: files that it had before that are about to go."""
+        for number, queue in list(self.queues.items()):
+            if queue.topic == topic:
+                first = queue.read(queue.first, queue.first + 1)[0]
+                if int(first["log"]) < deleted_at:
+                    del self.queues[number]
 
     def _enter(self, number: int, entries: QueueEntryColumns, rows: Ints) -> None:
         check = self.queues.get(number)
