@@ -308,6 +308,18 @@ def subscribe(filters: list[str]) -> bytes:
     return packets.encode_subscribe(V5, Subscribe(1, wanted, {}))
 
 
+def test_conditions_of_very_many_consumers_of_a_queue_hold_nobody(besieged: Besieged) -> None:
+    condition = "h LIKE '" + "%a" * 25 + "%b' OR h LIKE '%" + "_a%" * 30 + "b'"
+    hello = floods.STOMP_HELLO + b"".join(
+        stomp("SUBSCRIBE", id=str(each), destination="/queue/liked", selector=condition)
+        for each in range(20)
+    )
+    with pressing(besieged.ports["stomp"], hello, b"\n", 10, repeat=False) as consumers:
+        run(consumers, 0.5)
+        sent = stomp("SEND", b"x", destination="/queue/liked", h="a" * 3_000)
+        besieged.press("stomp", floods.STOMP_HELLO, sent, connections=3)
+
+
 def test_very_many_retained_messages_for_many_subscribers_hold_nobody(besieged: Besieged) -> None:
     retained = b"".join(
         packets.encode_publish(V5, Publish(b"kept/%d" % each, 1, 0, b"", b"x"))

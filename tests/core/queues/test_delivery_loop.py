@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from time import perf_counter
 from typing import cast
 
 import pytest
@@ -44,7 +46,7 @@ class Ticks(list[Callable[[], None]]):
 
 def test_a_few_have_their_turn_at_once_and_again_in_the_next_tick() -> None:
     ticks, stats = Ticks(), Stats(SystemClock(), "c")
-    made = DeliveryLoop(ticks.append, stats)
+    made = DeliveryLoop(ticks.append, stats, perf_counter)
     queues = [Queue(ready=2), Queue(ready=-1), Queue()]
     for queue in queues:
         made.pend(cast(WorkQueue, queue))
@@ -64,7 +66,7 @@ def test_many_wait_for_one_tick_more_and_have_their_turns_in_rounds(
     monkeypatch.setattr(delivery_loop, "GATHERED_QUEUES", 2)
     monkeypatch.setattr(delivery_loop, "ROUND_QUEUES", 4)
     ticks = Ticks()
-    made = DeliveryLoop(ticks.append, Stats(SystemClock(), "c"))
+    made = DeliveryLoop(ticks.append, Stats(SystemClock(), "c"), perf_counter)
     queues = [Queue() for _ in range(5)]
     for queue in queues[:3]:
         made.pend(cast(WorkQueue, queue))
@@ -77,6 +79,22 @@ def test_many_wait_for_one_tick_more_and_have_their_turns_in_rounds(
     ticks.end()
     assert [queue.delivered for queue in queues] == [1] * 5
     assert list(ticks) == []
+
+
+@pytest.mark.parametrize("round_queues", [3, 4])
+def test_a_round_ends_when_its_time_is_over_and_who_had_no_turn_is_the_next(
+    round_queues: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery_loop, "ROUND_QUEUES", round_queues)
+    monkeypatch.setattr(delivery_loop, "ROUND_SECONDS", 1.5)
+    ticks, seconds = Ticks(), count()
+    made = DeliveryLoop(ticks.append, Stats(SystemClock(), "c"), lambda: next(seconds))
+    queues = [Queue(ready=9) for _ in range(4)]
+    for queue in queues:
+        made.pend(cast(WorkQueue, queue))
+    for expected in ([1, 1, 0, 0], [1, 1, 1, 1], [2, 2, 1, 1]):
+        ticks.end()
+        assert [queue.delivered for queue in queues] == expected
 
 
 def test_a_queue_that_is_settled_out_of_turn_counts_what_it_hands_out(tmp_path: Path) -> None:

@@ -16,14 +16,22 @@ ROUND_QUEUES, ROUND_MESSAGES = 256, 8_192
 """Queues that have their turn before anything else has its own, and what they may deliver."""
 GATHERED_QUEUES = 100
 """So many wait for one tick more: each has more to deliver by then, in one turn."""
+ROUND_SECONDS = 0.01
+"""After which the others have their turn in the next tick: conditions of consumers take time."""
 
 
 class DeliveryLoop:
     """Those of all queues of a broker."""
 
-    def __init__(self, call_soon: Callable[[Callable[[], None]], None], stats: Stats) -> None:
+    def __init__(
+        self,
+        call_soon: Callable[[Callable[[], None]], None],
+        stats: Stats,
+        seconds: Callable[[], float],
+    ) -> None:
         self._call_soon = call_soon
         self._stats = stats
+        self._seconds = seconds
         self.pending: dict[WorkQueue, None] = {}
         self._is_due = self._has_gathered = False
 
@@ -48,19 +56,25 @@ class DeliveryLoop:
             return
         self._has_gathered = False
         some = list(islice(pending, ROUND_QUEUES))
-        if len(some) == len(pending):
+        if is_all := len(some) == len(pending):
             pending.clear()
-        left = ROUND_MESSAGES
-        for queue in some:
+        left, ends = ROUND_MESSAGES, self._seconds() + ROUND_SECONDS
+        for number, queue in enumerate(some):
+            if left <= 0:  # Those who had no turn are the next.
+                if is_all:
+                    pending = self.pending = dict.fromkeys(some[number:]) | pending
+                break
             pending.pop(queue, None)
             queue.is_pending = False
             before = queue.delivered
             try:
-                more = left <= 0 or self.run(queue)
+                more = self.run(queue)
             except Exception:
                 log.exception("%s could not deliver", queue.label)
                 continue
             left -= queue.delivered - before
+            if self._seconds() > ends:
+                left = 0
             if more and not queue.is_pending:
                 self.pend(queue)
         if pending and not self._is_due:

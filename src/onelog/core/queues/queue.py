@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 TURN_MAX, TURN_BYTES_MAX = 256, 256 << 10
 """Messages that a queue delivers before others have their turn."""
+CHOICES_MAX = 512
+"""How often consumers are asked in one turn whether they want a message."""
 UNACKED_MAX = 200_000
 """Messages of a queue that may be out: what a consumer that never acknowledges can cost."""
 SOME_MAX = 5_000
@@ -387,7 +389,7 @@ class WorkQueue:
         for each, taker in passed.offers():
             if taker.room > 0 and taker.is_open:
                 self._hand_on(each, taker, now_ms)
-        budget = TURN_MAX
+        budget = min(TURN_MAX, max(1, CHOICES_MAX // max(1, len(round_robin.all))))
         while budget > 0 and not self.is_deleted and round_robin.takers():
             ledger, found = self._take(min(budget, passed.room, UNACKED_MAX - self.unacked))
             if not found:

@@ -104,7 +104,7 @@ class WorkQueues:
         self._owned: dict[Hashable, dict[WorkQueue, None]] = {}
         self._consumers: dict[Hashable, dict[Consumer, None]] = {}
         self._of_topic: dict[str, WorkQueue] = {}
-        self._delivery_loop = DeliveryLoop(self._call_soon, self._catalog.counters)
+        self._delivery_loop = DeliveryLoop(self._call_soon, self._catalog.counters, runtime.seconds)
         self.pend = self._delivery_loop.pend
         self._unseen: list[WorkQueue] = []
         self.memory_bytes = 0
