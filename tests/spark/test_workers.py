@@ -44,9 +44,13 @@ def test_a_process_without_a_task_is_left_as_it_is() -> None:
     assert gc.get_freeze_count() == before
 
 
-def said(program: str) -> str:
+def said(program: str, *arguments: str) -> str:
     return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     ).stderr
 
 
@@ -54,6 +58,23 @@ def said(program: str) -> str:
 def test_pipes_that_the_other_side_closed_are_no_traceback(error: str) -> None:
     assert said(f"{HIDDEN}raise {error}('x')") == ""
     assert said(f"{HIDDEN}\n{CAUGHT.format(error)}") == ""
+
+
+@pytest.mark.parametrize(
+    ("module", "begins"),
+    [
+        ("pyspark.sql.worker.lookup_data_sources", "import pyspark_onelog"),
+        ("pyspark.sql.streaming.python_streaming_source_runner", "import onelog.spark.source"),
+        (
+            "pyspark.sql.worker.python_streaming_sink_runner",
+            "from onelog.spark.write import stream_writers as each; each.stream_writer(None, None)",
+        ),
+    ],
+)
+def test_nor_those_of_what_works_for_a_driver(module: str, begins: str) -> None:
+    broken = f"{begins}\n{CAUGHT.format('BrokenPipeError')}"
+    assert said(broken, module) == ""
+    assert "BrokenPipeError: x" in said(broken)
 
 
 def test_everything_else_is_shown() -> None:

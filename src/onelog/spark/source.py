@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from onelog.spark.workers import hide_pipes_of_drivers
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSourceReader,
@@ -29,9 +31,7 @@ PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 """The process that Spark starts to hand filters over, and only if that is switched on
 (spark.sql.python.filterPushdown.enabled); to take filters anywhere else is an error."""
 
-
-SOURCE_RUNNER = "python_streaming_source_runner"
-"""The process of a stream's reader."""
+hide_pipes_of_drivers()
 
 
 class OnelogDataSource(DataSource):
@@ -78,10 +78,6 @@ class OnelogDataSource(DataSource):
         """For `spark.readStream`."""
         from onelog.spark.options import read_options
         from onelog.spark.read.stream import OnelogStreamReader
-        from onelog.spark.workers import hide_closed_pipes
-
-        if any(each.endswith(SOURCE_RUNNER) for each in sys.orig_argv):
-            hide_closed_pipes()  # The query that it belongs to was stopped.
 
         options = read_options(self.options)
         return OnelogStreamReader(options, self._table(options, schema))

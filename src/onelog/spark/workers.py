@@ -6,20 +6,23 @@ what is there when a worker's first task ends stays as long as the worker, so th
 leave it alone.
 
 A query that needs no more rows (`show`, `limit`, `first`) closes the pipes of its tasks, and one
-that is stopped that of its source. Their workers end with that, as they should; PySpark prints a
-traceback for each.
+that is stopped that of its source; what plans and commits for a driver is left as soon as it has
+answered. These workers end with that, as they should; PySpark prints a traceback for each.
 
 Invariant: only processes that run tasks are settled, and each once.
 """
 
 import functools
 import gc
+import re
 import sys
 import traceback
 from types import TracebackType
 from typing import Any
 
 _CLOSED = (BrokenPipeError, ConnectionResetError)
+_OF_DRIVERS = re.compile(r"pyspark\.sql\.(worker|streaming)\.\w+")
+"""Modules that PySpark starts to find, plan, follow or commit for a driver."""
 _is_settled = False
 
 
@@ -56,3 +59,9 @@ def hide_closed_pipes() -> None:
 
     sys.excepthook = uncaught
     traceback.print_exc = caught
+
+
+def hide_pipes_of_drivers() -> None:
+    """The same, if this process is one that works for a driver."""
+    if any(_OF_DRIVERS.fullmatch(each) for each in sys.orig_argv):
+        hide_closed_pipes()

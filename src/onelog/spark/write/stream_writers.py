@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
 from onelog.errors import ConfigError
-from onelog.spark.workers import task
+from onelog.spark.workers import hide_pipes_of_drivers, task
 from onelog.spark.write.deciders import QUERY_PREFIX
 
 try:
@@ -82,6 +82,7 @@ if HAS_ARROW_STREAMS:
 
 def stream_writer(work: StreamWork, schema: StructType) -> DataSourceStreamWriter:
     """The writer for the PySpark that runs."""
+    hide_pipes_of_drivers()
     return ArrowStreamWriter(work) if HAS_ARROW_STREAMS else RowStreamWriter(work, schema)
 
 
