@@ -1,5 +1,6 @@
 """Sessions: taken over, resumed, expired; over connections, and over restarts of the broker."""
 
+import gc
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,10 +9,12 @@ from typing import Any
 import pytest
 
 import onelog
+from onelog.gateways.mqtt.client import MqttClient
 from onelog.wire.mqtt.codes import V5, V311, Packet, Reason
 from onelog.wire.mqtt.packets import Will
 from onelog.wire.mqtt.properties import Properties, Property
 from tests.gateways.mqtt.raw import Raw, payloads, properties_of, v5
+from tests.waiting import wait_until
 
 KEPT: Properties = {Property.SESSION_EXPIRY: 1_000}
 
@@ -159,6 +162,26 @@ def test_messages_that_wait_expire(port: int) -> None:
         message = client.message()
         assert message.payload == b"long"
         assert properties_of(message)[Property.MESSAGE_EXPIRY] < 90
+
+
+def test_nothing_is_left_of_a_connection_whose_session_keeps_messages(port: int) -> None:
+    """Nor is it left to the collector, which would stop everybody for all filters of such."""
+
+    def clients() -> set[int]:
+        return {id(each) for each in gc.get_objects() if type(each) is MqttClient}
+
+    gc.collect()
+    others = clients()
+    gc.disable()
+    try:
+        with v5(port) as client:
+            client.connect("keeps", properties=KEPT)
+            client.subscribe(("$share/keeps/k/#", 2), ("k/#", 2))
+            publish(port, "k/1", b"1", b"2", b"3", qos=2)
+            client.messages(4)
+        wait_until(lambda: clients() <= others)
+    finally:
+        gc.enable()
 
 
 def test_a_sent_message_of_a_shared_filter_with_qos_2_stays_its_client_s(port: int) -> None:

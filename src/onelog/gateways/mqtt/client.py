@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from onelog.core.access import SELF
 from onelog.core.durable.writer import nobody
 from onelog.core.queues.consumers import Consumer, Window
-from onelog.core.queues.deliveries import Delivery
+from onelog.core.queues.deliveries import POSITION, Delivery
 from onelog.core.queues.queue import WorkQueue
 from onelog.core.queues.restore import read_again
 from onelog.core.routing.names import DEFAULT_VHOST, swapped
@@ -55,6 +55,10 @@ def _short(name: str) -> str:
 
 def _nowhere(*message: object) -> None:
     """Where messages go of a client that is leaving."""
+
+
+def _too_late(consumer: Consumer, found: list[Delivery]) -> None:
+    consumer.queue.requeue([each[POSITION] for each in found], counted=False)
 
 
 class Live:
@@ -186,6 +190,8 @@ class MqttClient:
         yield from self.outgoing.giving_back(self._queue, is_over=is_over)
         for consumer in consumers:
             self._broker.queues.declared.cancel(consumer)
+            # What stays out for the session's next connection keeps the consumer, and nothing else.
+            consumer.on_deliver, consumer.on_cancel, consumer.owner = _too_late, _nowhere, None
             yield
         live, self._live = self._live, None
         for each in self._all():
