@@ -9,6 +9,9 @@ from tests.gateways.remoting.live import broker, client
 from tests.gateways.remoting.samples import SAMPLES
 
 
+WAITS = {"suspendTimeoutMillis", "pollTime"}
+
+
 async def test_what_was_refused_is_freed_at_once_and_not_left_to_the_collector(
     tmp_path: Path,
 ) -> None:
@@ -16,7 +19,8 @@ async def test_what_was_refused_is_freed_at_once_and_not_left_to_the_collector(
 
         async def refused() -> None:
             for sample in SAMPLES:
-                for ext in ({}, dict.fromkeys(sample.ext, "nobody"), sample.ext):
+                short = dict.fromkeys(WAITS & sample.ext.keys(), "10")
+                for ext in ({}, dict.fromkeys(sample.ext, "nobody"), sample.ext | short):
                     await one.peer.ask(RequestCode(sample.code), ext, b"", 20_000)
 
         await refused()  # What is made once, is.
