@@ -8,7 +8,6 @@ from onelog.wire.remoting.codes import RequestCode
 from tests.gateways.remoting.live import broker, client
 from tests.gateways.remoting.samples import SAMPLES
 
-
 WAITS = {"suspendTimeoutMillis", "pollTime"}
 
 
