@@ -367,14 +367,16 @@ def test_a_store_in_use_is_checked_while_it_grows(tmp_path: Path) -> None:
         assert writer.stdout.readline() == b"ready\n"
         ends: set[int] = set()
         try:
-            looks = 0
+            looks = most = 0
             while looks < 30 or len(ends) <= 5:
                 looks += 1
                 found = verify(tmp_path)
                 assert lines(found) == []
                 assert found.state == "running"
-                assert found.records > 50
+                # Few, if the thread that makes queue files is behind, and retention is not.
+                most = max(most, found.records)
                 ends.add(found.log_end)
+            assert most > 50
         finally:
             writer.stdin.close()
             writer.wait(60)
