@@ -50,7 +50,7 @@ def commit(world: World, member: CommittingMember, offset: int, note: Note = Not
 
 def position(world: World) -> Position:
     found = world.broker.groups.coordinator.positions(SELF, GROUP, {"orders": [0]})
-    return found["orders"][0]
+    return dict(dict(found)["orders"])[0]
 
 
 @pytest.fixture

@@ -86,7 +86,8 @@ def test_a_branch_survives_a_crash_and_ends_once(shop: World, commit: bool) -> N
     assert len(shop.broker.transactions.branches) == 1
     assert stable(shop) == 0
     wanted = {"orders": [1, place]}
-    found = shop.broker.groups.coordinator.positions(SELF, "readers", wanted)["orders"]
+    coordinator = shop.broker.groups.coordinator
+    found = dict(dict(coordinator.positions(SELF, "readers", wanted))["orders"])
     assert all(each.is_pending for each in found.values())
     for _ in range(2):
         end(shop, commit, epoch=4)
@@ -94,7 +95,8 @@ def test_a_branch_survives_a_crash_and_ends_once(shop: World, commit: bool) -> N
     assert bool(shop.broker.cursors.settled(SELF, *QUEUE, 0, 10)[1]) != commit
     shop.crash()
     assert len(shop.broker.transactions.branches) == 0
-    found = shop.broker.groups.coordinator.positions(SELF, "readers", wanted)["orders"]
+    coordinator = shop.broker.groups.coordinator
+    found = dict(dict(coordinator.positions(SELF, "readers", wanted))["orders"])
     assert [each.offset for each in found.values()] == ([0, 9] if commit else [-1, -1])
     assert not any(each.is_pending for each in found.values())
 

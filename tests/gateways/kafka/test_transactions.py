@@ -115,6 +115,7 @@ async def test_a_producer_is_told_its_epoch_when_another_master_would_know_it(
         for name in (ID, None):
             fields = {"transactional_id": name, "transaction_timeout_ms": 60_000}
             client.tell(ApiKey.INIT_PRODUCER_ID, 4, fields)
+            await eventually(lambda: replicas._waiting, "appended")
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(client.reader.readexactly(1), 0.1)
             replicas.confirmed(int(server.store.log_end))

@@ -215,8 +215,8 @@ class Coordinator:
         self._kept: dict[str, dict[str, Any]] = {}
         self.on_settled: list[SettledListener] = []
         self._counts: dict[str, int] | None = None
-        self.is_pending: Callable[[str, str, int], bool]
-        """Whether an open transaction will move a group in a queue of a topic."""
+        self.pending: Callable[[str], list[Positions]]
+        """Where open transactions will move a group, each of them."""
         self.guard: Callable[[str], None] = lambda name: None
         """Raises if another broker is to be asked about a group."""
         self.require_current = storage.durability.require_current
@@ -534,28 +534,35 @@ class Coordinator:
 
     def positions(
         self, principal: Principal, group: str, wanted: Mapping[str, Sequence[int]] | None
-    ) -> dict[str, dict[int, Position]]:
-        """Where a group goes on in these queues, or wherever it has a position."""
+    ) -> Iterator[tuple[str, Iterator[tuple[int, Position]]]]:
+        """Where a group goes on in these queues, topic by topic, or wherever it has a position.
+
+        There may be very many, and each is looked up only when it is its turn.
+        """
         self._check(principal, group)
         self.require_current()
-        if wanted is None:
-            wanted = {
-                topic: sorted(self._offsets.of(group, topic))
-                for topic in self._offsets.topics_of(group)
-            }
-        return {
-            topic: {queue_id: self._position(group, topic, queue_id) for queue_id in queues}
-            for topic, queues in wanted.items()
-        }
+        pending = self.pending(group)
+        topics = self._offsets.topics_of(group) if wanted is None else list(wanted)
+        return (
+            (
+                topic,
+                self._positions(group, topic, None if wanted is None else wanted[topic], pending),
+            )
+            for topic in topics
+        )
 
-    def _position(self, group: str, topic: str, queue_id: int) -> Position:
-        offset = self._offsets.get(group, topic, queue_id)
-        if self._offsets.has_resets:
-            self._offsets.take_reset(group, topic, queue_id)
-        is_pending = self.is_pending(group, topic, queue_id)
-        if offset is None:
-            return Position(-1, NO_NOTE, is_pending)
-        return Position(offset, self.notes.get(group, topic, queue_id), is_pending)
+    def _positions(
+        self, group: str, topic: str, queue_ids: Sequence[int] | None, pending: Sequence[Positions]
+    ) -> Iterator[tuple[int, Position]]:
+        if queue_ids is None:
+            queue_ids = sorted(self._offsets.of(group, topic))
+        for queue_id in queue_ids:
+            offset = self._offsets.get(group, topic, queue_id)
+            if self._offsets.has_resets:
+                self._offsets.take_reset(group, topic, queue_id)
+            is_pending = any(queue_id in each.get(topic, ()) for each in pending)
+            note = NO_NOTE if offset is None else self.notes.get(group, topic, queue_id)
+            yield queue_id, Position(-1 if offset is None else offset, note, is_pending)
 
     def forget_position(self, principal: Principal, group: str, topic: str, queue_id: int) -> None:
         self.access.check(principal, "delete", ("group", group))

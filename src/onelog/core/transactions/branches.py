@@ -61,7 +61,7 @@ class Branches:
         self._own = own
         self._branches: dict[int, Branch] = {}
         self._covers_own, producers.covers = producers.covers, self._covers
-        self._is_pending_own, coordinator.is_pending = coordinator.is_pending, self._is_pending
+        self._pending_own, coordinator.pending = coordinator.pending, self._pending
 
     def __len__(self) -> int:
         return len(self._branches)
@@ -167,13 +167,11 @@ class Branches:
         elif queue not in self._require(stamp.producer_id, stamp.epoch).queues:
             raise TransactionStateError(f"{queue} is not in a transaction of this producer")
 
-    def _is_pending(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether a transaction that has not ended will move a group in a queue."""
-        return self._is_pending_own(group, topic, queue_id) or any(
-            queue_id in each.groups.get(group, {}).get(topic, ())
-            for each in self._branches.values()
-            if each.groups
-        )
+    def _pending(self, group: str) -> list[Positions]:
+        """Where transactions that have not ended will move a group."""
+        return self._pending_own(group) + [
+            each.groups[group] for each in self._branches.values() if group in each.groups
+        ]
 
 
 def _kept(branch: Branch) -> dict[str, Any]:

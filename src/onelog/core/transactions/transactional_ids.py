@@ -135,7 +135,7 @@ class TransactionalIds:
         self.tell_others: Callable[[InPlaceTransaction], bool] = lambda transaction: True
         """Tells other brokers of an end; whether there are some that do not know it yet."""
         producers.covers = self._covers
-        coordinator.is_pending = self._is_pending
+        coordinator.pending = self._pending
 
     # -- the table -----------------------------------------------------------------------------
 
@@ -487,12 +487,9 @@ class TransactionalIds:
         if found.state is not TransactionState.ONGOING or queue not in found.queues:
             raise NotInTransactionError(f"{queue} is not in a transaction of {found.name!r}")
 
-    def _is_pending(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether a transaction that has not ended will move a group in a queue."""
-        return any(
-            queue_id in each.groups.get(group, {}).get(topic, ())
-            for each in self._with_groups.values()
-        )
+    def _pending(self, group: str) -> list[Positions]:
+        """Where transactions that have not ended will move a group."""
+        return [each.groups[group] for each in self._with_groups.values() if group in each.groups]
 
 
 def _level(transaction: InPlaceTransaction) -> int:

@@ -118,10 +118,11 @@ def _fetched(
     except OnelogError as error:
         return {"group_id": group, "topics": [], "error_code": coordinator_code(error)}
     results: list[Fields] = []
-    for topic, queues in found.items():
+    for topic, queues in found:
         partitions: list[Fields] = []
         results.append({"name": topic, "partitions": partitions})
-        for queue_id, position in queues.items():
+        yield
+        for queue_id, position in queues:
             yield
             at = _partition(session, topic, queue_id)
             if at is not None:
