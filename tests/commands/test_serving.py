@@ -25,6 +25,7 @@ from tests.complaints import complaints
 from tests.gateways.kafka.test_cluster import leaders, make_topic, read_all, send_to
 from tests.gateways.remoting.live import Client, bodies
 from tests.ports import free_port
+from tests.waiting import eventually
 
 SMALL = ["--set", "store.segment_bytes=4194304", "--set", "store.index_slots=1000"]
 SMALL += ["--set", "store.index_entries=4000", "--set", "store.disk_force_percent=99"]
@@ -271,10 +272,15 @@ async def test_a_whole_replicated_set_is_started_with_its_etcd(
     assert f"127.0.0.1:{mqtt}  the node that is master: {mqtt}, {mqtt + 1}, {mqtt + 2}" in ports
     await asyncio.to_thread(program.wait_for, "^ready in")
     asker = await connected(names)
-    info = ClusterInfo.decode((await asker.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
-    assert list(info.broker_addr_table) == ["broker-a"]
-    assert len(info.broker_addr_table["broker-a"].broker_addrs) == 3
-    master = info.broker_addr_table["broker-a"].broker_addrs[0]
+
+    async def nodes() -> dict[int, str]:
+        info = ClusterInfo.decode((await asker.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+        assert list(info.broker_addr_table) == ["broker-a"]
+        found = info.broker_addr_table["broker-a"].broker_addrs
+        return found if len(found) == 3 else {}
+
+    # A node that has just become master registers anew.
+    master = (await eventually(nodes, "all three are registered"))[0]
     one = await connected(int(master.rpartition(":")[2]))
     assert (await one.send("t", b"kept")).code == 0
     await one.peer.close()
